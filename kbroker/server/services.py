@@ -1,0 +1,44 @@
+"""What a handler may call: the broker's parts, gathered by the composition root (`broker.py`).
+
+A handler translates: request to core call, result to response. It reaches the cores only through this value, so a test
+builds one with fakes behind the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.runtime import GroupCoordinator
+    from kbroker.metadata.image import MetadataImage
+    from kbroker.model import Timers
+    from kbroker.server.controller_runtime import ControllerRuntime
+    from kbroker.server.dispatch import ApiVersionRange
+    from kbroker.server.producer_ids import ProducerIdManager
+    from kbroker.replication.manager import ReplicaManager
+    from kbroker.settings.broker import BrokerConfig
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of one running broker. Everything in it belongs to the loop thread."""
+
+    config: BrokerConfig
+    node_id: int
+    cluster_id: str
+    timers: Timers
+    controller: ControllerRuntime
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    producer_ids: ProducerIdManager
+    api_versions: Sequence[ApiVersionRange] = ()
+    """What ApiVersions announces on a client listener; computed by the dispatcher from the registered handlers."""
+    random: Random = field(default_factory=Random)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as of now; hold it in a local for the length of one call, never longer."""
+        return self.controller.image
