@@ -1,0 +1,31 @@
+"""kbroker: a Kafka-compatible broker in pure Python.
+
+The public names are in `__all__`; they are loaded at first use, so that `import kbroker` stays light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker.server.broker import Broker
+    from kbroker.settings.broker import BrokerConfig
+
+__all__ = ["Broker", "BrokerConfig", "__version__"]
+
+__version__ = "0.1.0"
+
+_HOMES = {"Broker": "kbroker.server.broker", "BrokerConfig": "kbroker.settings.broker"}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kbroker' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The `kbroker` command: one module per sub-command."""

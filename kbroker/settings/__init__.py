@@ -1,0 +1,1 @@
+"""Kafka's configurations: one table, typed objects, properties files."""
