@@ -1,0 +1,157 @@
+"""What the cluster is: an immutable image of all metadata, and the delta that replays records into the next one.
+
+`MetadataDelta.replay` is the only way an image changes, in the controller, on a broker and at a restart alike
+(docs/adr/0005). A new image shares whatever did not change with the old one. Records are read here; their bytes are in
+`records`, the way back from an image to records (for a snapshot) is in `snapshot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from kbroker.metadata.layered_map import LayeredMap
+from kbroker.model import Uuid
+from kbroker.protocol.messages.metadata_records import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    UserScramCredentialRecord,
+)
+
+NO_LEADER: Final = -1
+
+METADATA_VERSION: Final = "metadata.version"
+ELIGIBLE_LEADER_REPLICAS: Final = "eligible.leader.replicas.version"
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+"""ConfigResource types as they stand in ConfigRecord. A broker resource named "" is the cluster-wide default."""
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""(entity type, entity name or None for the default), sorted by type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener is reached. security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker as it registered. epoch: offset of the batch its record came in, unique per incarnation."""
+
+    id: int
+    epoch: int
+    incarnation_id: Uuid
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Supported levels per feature, both ends inclusive."""
+    log_dirs: tuple[Uuid, ...] = ()
+    cordoned_log_dirs: tuple[Uuid, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRegistration:
+    """A controller as it registered (KIP-919)."""
+
+    id: int
+    incarnation_id: Uuid
+    endpoints: Mapping[str, Endpoint]
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    zk_migration_ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. leader: NO_LEADER (-1) while nobody may lead; leader_recovery_state: 0 recovered, 1 recovering.
+
+    elr, last_known_elr: eligible leader replicas (KIP-966), out of the ISR but known to hold every committed record.
+    """
+
+    replicas: tuple[int, ...]
+    directories: tuple[Uuid, ...]
+    isr: tuple[int, ...]
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    last_known_elr: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic; partitions by index, in order."""
+
+    name: str
+    topic_id: Uuid
+    partitions: Mapping[int, PartitionImage]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All metadata up to and with `offset` of the metadata log (-1: nothing yet). Every mapping is read-only."""
+
+    cluster_id: str = ""
+    offset: int = -1
+    epoch: int = 0
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
+    topics: LayeredMap[str, TopicImage] = field(default_factory=LayeredMap)
+    topics_by_id: LayeredMap[Uuid, TopicImage] = field(default_factory=LayeredMap)
+    configs: LayeredMap[tuple[int, str], Mapping[str, str]] = field(default_factory=LayeredMap)
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalized levels; a feature at level 0 is left out. kraft.version is not among them: the quorum owns it."""
+    next_producer_id: int = 0
+    scram_credentials: Mapping[tuple[int, str], UserScramCredentialRecord] = field(default_factory=dict)
+    """By (mechanism, user)."""
+    acls: LayeredMap[Uuid, AccessControlEntryRecord] = field(default_factory=LayeredMap)
+    delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    zk_migration_state: int = 0
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        """What was set on the topic itself, defaults not included."""
+        return self.configs.get((TOPIC_RESOURCE, name), _NOTHING)
+
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
+        """What was set dynamically on the broker, or cluster-wide (None)."""
+        name = "" if broker_id is None else str(broker_id)
+        return self.configs.get((BROKER_RESOURCE, name), _NOTHING)
+
+    def partition(self, topic: str, partition: int) -> PartitionImage | None:
+        """That partition, or None."""
+        image = self.topics.get(topic)
+        return None if image is None else image.partitions.get(partition)
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalized metadata.version level; Kafka's minimum (7) while none is set."""
+        return self.features.get(METADATA_VERSION, 7)
+
+    @property
+    def elr_enabled(self) -> bool:
+        """Whether eligible leader replicas are kept (KIP-966)."""
+        return self.features.get(ELIGIBLE_LEADER_REPLICAS, 0) > 0
+
+    def usable_brokers(self) -> list[BrokerRegistration]:
+        """Registered and not fenced, by id."""
+        return [self.brokers[i] for i in sorted(self.brokers) if not self.brokers[i].fenced]
+
+    def with_cluster_id(self, cluster_id: str) -> MetadataImage:
+        """The same image of the named cluster."""
+        return replace(self, cluster_id=cluster_id)
