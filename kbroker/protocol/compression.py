@@ -1,0 +1,268 @@
+"""The codecs of record batches: gzip, snappy, lz4 and zstd, with a bound on what they may unpack to.
+
+A codec's library is imported when it is first needed. Nothing is allocated from a length that the data merely claims:
+every decompressor runs in steps and stops at `max_bytes` (a batch of 10 KB can stand for gigabytes).
+Sources: KIP-110 (zstd), KIP-390 (levels), snappy-java's stream framing ("xerial"), the lz4 frame format.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+Buffer = bytes | bytearray | memoryview
+
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_LZ4_KAFKA_DEFAULT_LEVEL: Final = 9
+_GZIP_MAX_MEMBERS: Final = 64
+"""Each member costs a copy of what follows it, so their number must have a bound. Clients send one."""
+_SNAPPY_MAX_RATIO: Final = 22
+"""A three-byte copy element gives at most 64 bytes: no honest block unpacks to more than this times its size."""
+_ZSTD_MAX_WINDOW_BYTES: Final = 1 << 27
+_FIRST_STEP_BYTES: Final = 64 * 1024
+_INT32: Final = struct.Struct(">i")
+
+
+class Compression(IntEnum):
+    """The codec in bits 0-2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """Compress data as one stream, framed as Kafka's Java client frames it. level: None is the codec's default."""
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+            return compressor.compress(data) + compressor.flush()
+        case Compression.SNAPPY:
+            return _compress_xerial(data)
+        case Compression.LZ4:
+            return _compress_lz4(data, level)
+        case Compression.ZSTD:
+            import zstandard
+
+            return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+
+
+def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
+    """Unpack one stream; for NONE the data itself comes back.
+
+    Raises KafkaError(CORRUPT_MESSAGE) if data is no whole stream of that codec, and KafkaError(MESSAGE_TOO_LARGE) if
+    it unpacks to more than max_bytes; by then no more than about twice max_bytes was allocated.
+    """
+    if codec is Compression.NONE:
+        if len(data) > max_bytes:
+            raise _too_large(codec, max_bytes)
+        return data
+    return _DECOMPRESSORS[codec](memoryview(data).cast("B"), max_bytes)
+
+
+def _corrupt(codec: Compression, why: object) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"corrupt {codec.name.lower()} data: {why}")
+
+
+def _too_large(codec: Compression, max_bytes: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"{codec.name.lower()} data unpacks to more than {max_bytes} bytes",
+    )
+
+
+class _Output:
+    """Unpacked pieces and the size of the next step: doubling, never more than one byte past the bound."""
+
+    __slots__ = ("codec", "max_bytes", "pieces", "size_bytes", "step_bytes")
+
+    def __init__(self, codec: Compression, max_bytes: int, input_bytes: int) -> None:
+        self.codec = codec
+        self.max_bytes = max_bytes
+        self.pieces: list[bytes] = []
+        self.size_bytes = 0
+        self.step_bytes = min(max(_FIRST_STEP_BYTES, 4 * input_bytes), max_bytes + 1)
+
+    def add(self, piece: bytes) -> None:
+        self.size_bytes += len(piece)
+        if self.size_bytes > self.max_bytes:
+            raise _too_large(self.codec, self.max_bytes)
+        self.pieces.append(piece)
+        self.step_bytes = min(2 * self.step_bytes, self.max_bytes - self.size_bytes + 1)
+
+    def join(self) -> bytes:
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+
+def _decompress_gzip(data: memoryview, max_bytes: int) -> bytes:
+    output = _Output(Compression.GZIP, max_bytes, len(data))
+    rest: bytes | memoryview = data
+    for _ in range(_GZIP_MAX_MEMBERS):  # RFC 1952 lets members follow each other
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            try:
+                piece = member.decompress(rest, output.step_bytes)
+            except zlib.error as error:
+                raise _corrupt(Compression.GZIP, error) from error
+            if not piece and not member.eof:
+                raise _corrupt(Compression.GZIP, "it ends too early")
+            output.add(piece)
+            rest = member.unconsumed_tail
+        rest = member.unused_data
+        if not rest:
+            return output.join()
+    raise _corrupt(Compression.GZIP, f"more than {_GZIP_MAX_MEMBERS} members")
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    import snappy
+
+    view = memoryview(data)
+    pieces = [XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES])
+        pieces.append(_INT32.pack(len(block)))
+        pieces.append(block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+    """Java's framed blocks, or one raw block as librdkafka sends it."""
+    if data[:8] != XERIAL_MAGIC:
+        return _snappy_block(data, max_bytes, max_bytes)
+    pieces: list[bytes] = []
+    size_bytes = 0
+    position = 0
+    end = len(data)
+    while position < end:
+        if data[position : position + 8] == XERIAL_MAGIC:  # streams may be joined end to end
+            position += len(XERIAL_HEADER)
+            if position > end:
+                raise _corrupt(Compression.SNAPPY, "the frame header is cut short")
+            continue
+        if end - position < 4:
+            raise _corrupt(Compression.SNAPPY, "a block length is cut short")
+        (length,) = _INT32.unpack_from(data, position)
+        position += 4
+        if not 0 < length <= end - position:
+            raise _corrupt(Compression.SNAPPY, f"a block of {length} bytes, {end - position} left")
+        piece = _snappy_block(data[position : position + length], max_bytes - size_bytes, max_bytes)
+        position += length
+        size_bytes += len(piece)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
+    """One raw snappy block. Its declared size is checked before the library allocates from it."""
+    import snappy
+
+    declared = shift = 0
+    for index in range(min(5, len(block))):
+        byte = block[index]
+        declared |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise _corrupt(Compression.SNAPPY, "the length is no varint")
+    if declared > _SNAPPY_MAX_RATIO * len(block):
+        raise _corrupt(Compression.SNAPPY, f"{len(block)} bytes claim to be {declared}")
+    if declared > left_bytes:
+        raise _too_large(Compression.SNAPPY, max_bytes)
+    try:
+        return bytes(snappy.uncompress(block))
+    except snappy.UncompressError as error:
+        raise _corrupt(Compression.SNAPPY, error.__cause__ or error) from error
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    """Header bytes 60 40 as the Java client writes: independent blocks of 64 KB, no content size, no checksum."""
+    import lz4.frame
+
+    return bytes(
+        lz4.frame.compress(
+            data,
+            compression_level=0 if level is None or level == _LZ4_KAFKA_DEFAULT_LEVEL else level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            content_checksum=False,
+            store_size=False,
+        )
+    )
+
+
+def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
+    import lz4.frame
+
+    output = _Output(Compression.LZ4, max_bytes, len(data))
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    rest: bytes | memoryview = data
+    while not decompressor.eof:
+        try:
+            piece = decompressor.decompress(rest, max_length=output.step_bytes)
+        except RuntimeError as error:  # what the library raises for every fault in the data
+            raise _corrupt(Compression.LZ4, error) from error
+        if not piece and not decompressor.eof:
+            raise _corrupt(Compression.LZ4, "it ends too early")
+        output.add(piece)
+        rest = b""
+    if decompressor.unused_data:
+        raise _corrupt(Compression.LZ4, "bytes after the frame")
+    return output.join()
+
+
+def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
+    import zstandard
+
+    try:
+        _check_zstd_frames(data)
+        output = _Output(Compression.ZSTD, max_bytes, len(data))
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+        reader = decompressor.stream_reader(data, read_across_frames=True)
+        while piece := reader.read(output.step_bytes):
+            output.add(piece)
+        return output.join()
+    except zstandard.ZstdError as error:
+        raise _corrupt(Compression.ZSTD, error) from error
+
+
+def _check_zstd_frames(data: memoryview) -> None:
+    """Walk block headers, for the streaming reader takes a truncated frame for a short one. RFC 8878, section 3.1.1."""
+    import zstandard
+
+    position = 0
+    end = len(data)
+    while position < end or end == 0:
+        parameters = zstandard.get_frame_parameters(data[position:])
+        position += zstandard.frame_header_size(data[position:])
+        last = False
+        while not last:
+            if end - position < 3:
+                raise _corrupt(Compression.ZSTD, "it ends too early")
+            block_header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+            last = bool(block_header & 1)
+            run_length = block_header >> 1 & 3 == 1  # one byte, repeated
+            position += 3 + (1 if run_length else block_header >> 3)
+        position += 4 if parameters.has_checksum else 0
+        if position > end:
+            raise _corrupt(Compression.ZSTD, "it ends too early")
+
+
+_DECOMPRESSORS: Final[dict[Compression, Callable[[memoryview, int], bytes]]] = {
+    Compression.GZIP: _decompress_gzip,
+    Compression.SNAPPY: _decompress_snappy,
+    Compression.LZ4: _decompress_lz4,
+    Compression.ZSTD: _decompress_zstd,
+}
