@@ -1,0 +1,413 @@
+"""How a Kafka message is declared: one class per message for all its versions, one nested class per struct.
+
+    class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+", listeners="broker controller"):
+        class FetchTopic(Struct):
+            topic: str = string("0-12", ignorable=True)
+            topic_id: Uuid = uuid("13+", ignorable=True)
+
+        max_wait_ms: int = int32("0+")
+        topics: list[FetchRequest.FetchTopic] = array("FetchTopic", "0+")
+
+Field names are Kafka's in snake_case; version ranges are Kafka's ("0+", "2-7", "3", "none"). The classes have slots, a
+keyword-only constructor in which every field has Kafka's default, equality and a repr. They carry no bytes: `codec`
+compiles a declaration into functions. Nested structs are named by string, since a class body does not see its siblings;
+a misspelt name fails when the module is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform, runtime_checkable
+
+from kbroker.model import ZERO_UUID
+
+M = TypeVar("M", bound="Struct")
+
+MAX_VERSION: Final = 32767
+
+
+@runtime_checkable
+class RecordsPayload(Protocol):
+    """Record bytes that are somewhere else, such as a range of a file: `codec.encode_parts` passes it on by reference."""
+
+    @property
+    def size(self) -> int: ...
+
+
+Binary = bytes | bytearray | memoryview
+"""A bytes field. Decoding gives a memoryview on the received buffer: copy it (`bytes(x)`) to keep it."""
+
+Records = bytes | bytearray | memoryview | RecordsPayload
+"""A records field: whole batches, or something by reference that knows its size."""
+
+
+class _Missing:
+    """The constructor's mark for an argument that was not given, where the default is a fresh object."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+
+_PRIMITIVE_DEFAULTS: Final[dict[str, object]] = {
+    "boolean": False,
+    "int8": 0,
+    "int16": 0,
+    "int32": 0,
+    "int64": 0,
+    "uint16": 0,
+    "uint32": 0,
+    "float64": 0.0,
+    "uuid": ZERO_UUID,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+}
+
+
+class VersionRange:
+    """Versions from low to high, both inclusive; empty if low > high."""
+
+    __slots__ = ("high", "low")
+
+    def __init__(self, text: str) -> None:
+        if text == "none":
+            self.low, self.high = 1, 0
+        elif text.endswith("+"):
+            self.low, self.high = int(text[:-1]), MAX_VERSION
+        else:
+            low, _, high = text.partition("-")
+            self.low, self.high = int(low), int(high or low)
+
+    def __contains__(self, version: int) -> bool:
+        return self.low <= version <= self.high
+
+    def __str__(self) -> str:
+        if self.low > self.high:
+            return "none"
+        if self.high == MAX_VERSION:
+            return f"{self.low}+"
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+_range_cache: dict[str, VersionRange] = {}
+
+
+def _range(text: str) -> VersionRange:
+    found = _range_cache.get(text)
+    if found is None:
+        found = _range_cache[text] = VersionRange(text)
+    return found
+
+
+class Field:
+    """One field of a struct in all versions.
+
+    type_name: a primitive's name, "struct", or "array"; element: what an array holds, a primitive's name or "struct".
+    struct: the class behind "struct". tag: None, or its number in the versions `tagged`. flexible: overrides whether
+    lengths are compact, None for as the message says. default: MISSING where it is a fresh object (list, struct).
+    """
+
+    __slots__ = (
+        "default",
+        "element",
+        "flexible",
+        "ignorable",
+        "name",
+        "nullable",
+        "struct",
+        "struct_name",
+        "tag",
+        "tagged",
+        "type_name",
+        "versions",
+    )
+
+    name: str
+    struct: type[Struct]
+
+    def __init__(
+        self,
+        type_name: str,
+        versions: str,
+        *,
+        default: Any,
+        element: str = "",
+        struct_name: str = "",
+        nullable: str = "none",
+        tag: int | None = None,
+        tagged: str = "none",
+        ignorable: bool = False,
+        flexible: str | None = None,
+    ) -> None:
+        self.type_name = type_name
+        self.versions = _range(versions)
+        self.default = default
+        self.element = element
+        self.struct_name = struct_name
+        self.nullable = _range(nullable)
+        self.tag = tag
+        self.tagged = _range(tagged)
+        self.ignorable = ignorable
+        self.flexible = None if flexible is None else _range(flexible)
+
+    def default_value(self) -> Any:
+        """The default, fresh if it is mutable."""
+        if self.default is not MISSING:
+            return self.default
+        return [] if self.type_name == "array" else self.struct()
+
+    def __repr__(self) -> str:
+        return f"Field({self.name!r}, {self.type_name}, {self.versions})"
+
+
+def _primitive(type_name: str) -> Callable[..., Any]:
+    default_default = _PRIMITIVE_DEFAULTS[type_name]
+
+    def specifier(
+        versions: str,
+        *,
+        default: Any = default_default,
+        nullable: str = "none",
+        tag: int | None = None,
+        tagged: str = "none",
+        ignorable: bool = False,
+        flexible: str | None = None,
+    ) -> Any:
+        return Field(
+            type_name,
+            versions,
+            default=default,
+            nullable=nullable,
+            tag=tag,
+            tagged=tagged,
+            ignorable=ignorable,
+            flexible=flexible,
+        )
+
+    specifier.__name__ = specifier.__qualname__ = type_name
+    return specifier
+
+
+boolean = _primitive("boolean")
+int8 = _primitive("int8")
+int16 = _primitive("int16")
+int32 = _primitive("int32")
+int64 = _primitive("int64")
+uint16 = _primitive("uint16")
+uint32 = _primitive("uint32")
+float64 = _primitive("float64")
+uuid = _primitive("uuid")
+string = _primitive("string")
+binary = _primitive("bytes")
+records = _primitive("records")
+
+
+def struct(
+    struct_name: str,
+    versions: str,
+    *,
+    default: Any = MISSING,
+    nullable: str = "none",
+    tag: int | None = None,
+    tagged: str = "none",
+    ignorable: bool = False,
+) -> Any:
+    """A field that holds one nested struct, named by the class inside the message."""
+    return Field(
+        "struct",
+        versions,
+        default=default,
+        struct_name=struct_name,
+        nullable=nullable,
+        tag=tag,
+        tagged=tagged,
+        ignorable=ignorable,
+    )
+
+
+def array(
+    element: str,
+    versions: str,
+    *,
+    default: Any = MISSING,
+    nullable: str = "none",
+    tag: int | None = None,
+    tagged: str = "none",
+    ignorable: bool = False,
+) -> Any:
+    """A list field. element: a primitive's name ("int32") or the name of a nested struct."""
+    is_primitive = element in _PRIMITIVE_DEFAULTS
+    return Field(
+        "array",
+        versions,
+        default=default,
+        element=element if is_primitive else "struct",
+        struct_name="" if is_primitive else element,
+        nullable=nullable,
+        tag=tag,
+        tagged=tagged,
+        ignorable=ignorable,
+    )
+
+
+@dataclass_transform(eq_default=True, kw_only_default=True)
+class StructMeta(type):
+    """Turns the `Field` values of a class body into slots and the tuple FIELDS; a message also links its structs."""
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        versions: str | None = None,
+        flexible: str = "none",
+        api_key: int = -1,
+        listeners: str = "",
+        latest_version_unstable: bool = False,
+    ) -> StructMeta:
+        fields = tuple(value for value in namespace.values() if isinstance(value, Field))
+        names = [key for key, value in namespace.items() if isinstance(value, Field)]
+        for key, field in zip(names, fields, strict=True):
+            field.name = key
+            del namespace[key]
+        namespace["__slots__"] = tuple(names)
+        namespace["FIELDS"] = fields
+        if versions is not None:
+            namespace["VERSIONS"] = _range(versions)
+            namespace["FLEXIBLE"] = _range(flexible)
+            namespace["API_KEY"] = api_key
+            namespace["LISTENERS"] = tuple(listeners.split())
+            namespace["LATEST_VERSION_UNSTABLE"] = latest_version_unstable
+            namespace["DECODERS"] = {}
+            namespace["ENCODERS"] = {}
+            _link_structs(name, namespace)
+        return super().__new__(mcls, name, bases, namespace)
+
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_: Any
+    ) -> None:
+        super().__init__(name, bases, namespace)
+
+
+def _link_structs(message_name: str, namespace: dict[str, Any]) -> None:
+    structs = {key: value for key, value in namespace.items() if isinstance(value, StructMeta)}
+    owners = [(message_name, namespace["FIELDS"])]
+    owners += [(f"{message_name}.{key}", value.FIELDS) for key, value in structs.items()]
+    for owner, fields in owners:
+        for field in fields:
+            if not field.struct_name:
+                continue
+            if field.struct_name not in structs:
+                raise TypeError(
+                    f"{owner}.{field.name}: {message_name} has no struct {field.struct_name}"
+                )
+            field.struct = structs[field.struct_name]
+
+
+class Struct(metaclass=StructMeta):
+    """A group of fields. Mutable, but read-only by rule once it is handed on."""
+
+    FIELDS: ClassVar[tuple[Field, ...]]
+
+    def __init__(self, **values: Any) -> None:
+        cls = type(self)
+        cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]  # compiled at first use
+        cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable values have no hash
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS)
+        return f"{type(self).__name__}({values})"
+
+
+def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
+    """Write `__init__` for one class: straight assignments, fresh lists and structs where nothing was given."""
+    scope: dict[str, Any] = {"MISSING": MISSING}
+    parameters, body = [], []
+    for field in cls.FIELDS:
+        name = field.name
+        if field.default is not MISSING:
+            scope[f"default_{name}"] = field.default
+            parameters.append(f"{name}=default_{name}")
+            body.append(f"    self.{name} = {name}")
+            continue
+        fresh = "[]"
+        if field.type_name == "struct":
+            scope[f"Struct_{name}"] = field.struct
+            fresh = f"Struct_{name}()"
+        parameters.append(f"{name}=MISSING")
+        body.append(f"    self.{name} = {fresh} if {name} is MISSING else {name}")
+    star = "*, " if parameters else ""
+    source = f"def __init__(self, {star}{', '.join(parameters)}):\n" + "\n".join(
+        body or ["    pass"]
+    )
+    exec(source, scope)  # the source is made of declared field names only
+    constructor: Callable[..., None] = scope["__init__"]
+    constructor.__qualname__ = f"{cls.__qualname__}.__init__"
+    return constructor
+
+
+class Message(Struct):
+    """A struct with versions of its own: what `codec.decode` and `codec.encode` take."""
+
+    KIND: ClassVar[str] = ""
+    API_KEY: ClassVar[int]
+    VERSIONS: ClassVar[VersionRange]
+    FLEXIBLE: ClassVar[VersionRange]
+    LISTENERS: ClassVar[tuple[str, ...]]
+    LATEST_VERSION_UNSTABLE: ClassVar[bool]
+    DECODERS: ClassVar[dict[int, Callable[[memoryview, int], tuple[Any, int]]]]
+    ENCODERS: ClassVar[dict[int, Callable[[Any, list[Any] | None], bytearray]]]
+
+
+class Header(Message):
+    """A request or response header."""
+
+    KIND = "header"
+
+
+class Request(Message):
+    """A request body. LISTENERS: where Kafka serves it."""
+
+    KIND = "request"
+
+
+class Response(Message):
+    """A response body."""
+
+    KIND = "response"
+
+
+class Data(Message):
+    """Bytes that travel inside other fields or records: consumer protocol, control records."""
+
+    KIND = "data"
+
+
+class MetadataRecord(Message):
+    """A record of `__cluster_metadata`; API_KEY is its record type."""
+
+    KIND = "metadata"
+
+
+class CoordinatorKey(Message):
+    """The key of an internal topic's record; API_KEY is its record type."""
+
+    KIND = "coordinator-key"
+
+
+class CoordinatorValue(Message):
+    """The value of an internal topic's record; API_KEY is its record type."""
+
+    KIND = "coordinator-value"
