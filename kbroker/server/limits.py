@@ -1,0 +1,91 @@
+"""Bounds that connections share: how many there may be, how much may wait, how often a line is logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+LOG_INTERVAL_MS: Final = 1000
+
+
+class ConnectionLimits:
+    """`max.connections`, `max.connections.per.ip` and its overrides (host or address -> limit), for all listeners."""
+
+    __slots__ = ("_by_host", "_max_connections", "_max_per_host", "_overrides", "count")
+
+    def __init__(
+        self, max_connections: int, max_per_host: int, overrides: Mapping[str, int] | None = None
+    ) -> None:
+        self._max_connections = max_connections
+        self._max_per_host = max_per_host
+        self._overrides = dict(overrides or {})
+        self._by_host: dict[str, int] = {}
+        self.count = 0
+
+    def admit(self, host: str) -> str | None:
+        """Count a new connection in, or say which limit it breaks (then it is not counted)."""
+        if self.count >= self._max_connections:
+            return f"max.connections={self._max_connections} reached"
+        of_host = self._by_host.get(host, 0)
+        limit = self._overrides.get(host, self._max_per_host)
+        if of_host >= limit:
+            return f"max.connections.per.ip={limit} reached"
+        self._by_host[host] = of_host + 1
+        self.count += 1
+        return None
+
+    def release(self, host: str) -> None:
+        """A connection that was admitted is gone."""
+        self.count -= 1
+        left = self._by_host[host] - 1
+        if left:
+            self._by_host[host] = left
+        else:
+            del self._by_host[host]
+
+
+class PipelineBudget:
+    """`queued.max.requests`: requests in progress beyond the first of each connection, over all connections.
+
+    The first of a connection is never refused, so nobody waits for a stranger's slow request; a connection that gets no
+    place reads on when its own requests are answered.
+    """
+
+    __slots__ = ("_limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.used = 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self.used >= self._limit
+
+    def take(self) -> None:
+        self.used += 1
+
+    def give_back(self, count: int = 1) -> None:
+        self.used -= count
+
+
+class LogThrottle:
+    """At most one line per interval from a source that strangers can trigger; says how many it kept back."""
+
+    __slots__ = ("_last_ms", "_level", "_logger", "_withheld")
+
+    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
+        self._logger = logger
+        self._level = level
+        self._last_ms: float | None = None
+        self._withheld = 0
+
+    def log(self, now_ms: float, message: str, *arguments: object) -> None:
+        """Log now, or count the line if the last one was under a second ago. now_ms: any steady clock."""
+        if self._last_ms is not None and now_ms - self._last_ms < LOG_INTERVAL_MS:
+            self._withheld += 1
+            return
+        if self._withheld:
+            message += f" (and {self._withheld} more like this)"
+        self._last_ms, self._withheld = now_ms, 0
+        self._logger.log(self._level, message, *arguments)

@@ -1,0 +1,247 @@
+"""The sending half of one connection: parts in order, file ranges by sendfile where the socket allows it.
+
+Bytes go through the transport, whose high-water mark is 0: "paused" means that not everything is with the kernel yet, and
+then nothing more is given to it. File ranges (`FileSlice`) go from the page cache to the socket with `os.sendfile`, on a
+duplicate of the descriptor, and only while the transport holds nothing; where that is impossible (TLS, no sendfile on
+this system) they are read in chunks and written like bytes. What is not in the page cache is read off the loop first
+(docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that one reader does not starve others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, Protocol
+
+CHUNK_BYTES: Final = 256 * 1024
+TURN_BYTES: Final = 1 << 20
+JOIN_BYTES: Final = 64 * 1024
+"""Neighbouring byte parts are joined into one write up to this size."""
+
+_PROBE_BYTES: Final = 1
+_NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+_MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
+
+
+class FileRange(Protocol):
+    """A range of an open file that stays readable as long as this object lives (`kbroker.log.files.FileSlice`)."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def fileno(self) -> int: ...
+    def read(self, offset: int = 0, count: int | None = None) -> bytes: ...
+
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class ResponseWriter:
+    """Sends parts in the order given. on_idle is called when everything has left after `write` had to wait."""
+
+    __slots__ = (
+        "_closed", "_executor", "_loop", "_offset", "_on_error", "_on_idle", "_parts", "_paused", "_socket",
+        "_transport", "_waiting", "_warm_until", "use_sendfile",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+        *,
+        on_idle: Callable[[], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._executor = executor
+        self._on_idle = on_idle
+        self._on_error = on_error
+        self._parts: deque[Part] = deque()
+        self._offset = 0  # how much of a file range at the front is sent
+        self._paused = False
+        self._waiting = False  # for the socket, the disk or our next turn
+        self._warm_until = 0  # up to here the range at the front is known to be in the page cache
+        self._closed = False
+        self._socket: socket.socket | None = None
+        self.use_sendfile = hasattr(os, "sendfile") and transport.get_extra_info("sslcontext") is None
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def idle(self) -> bool:
+        """Everything is with the kernel: the moment to render the next response."""
+        return not self._parts and not self._paused
+
+    def write(self, parts: list[Part]) -> None:
+        """Send parts after all earlier ones."""
+        self._parts.extend(parts)
+        if not self._waiting and not self._paused:
+            self._run()
+
+    def pause(self) -> None:
+        """The transport could not send everything (asyncio's `pause_writing`)."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The transport has sent everything (asyncio's `resume_writing`)."""
+        self._paused = False
+        self._go_on()
+
+    def close(self) -> None:
+        """Forget what is left and give the descriptor back. Harmless the second time."""
+        self._closed = True
+        self._parts.clear()
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _go_on(self) -> None:
+        if self._closed or self._waiting or self._paused:
+            return
+        self._run()
+        if self.idle and not self._closed:
+            self._on_idle()
+
+    def _next_turn(self) -> None:
+        self._waiting = False
+        self._go_on()
+
+    def _run(self) -> None:
+        budget = TURN_BYTES
+        while self._parts and not self._paused and not self._waiting:
+            if budget <= 0:
+                self._waiting = True
+                self._loop.call_soon(self._next_turn)
+                return
+            try:
+                part = self._parts[0]
+                if isinstance(part, bytes | bytearray | memoryview):
+                    budget -= self._send_bytes()
+                else:
+                    budget -= self._send_file(part)
+            except OSError as error:
+                self._on_error(error)
+                return
+
+    def _send_bytes(self) -> int:
+        """Give the byte parts at the front to the transport (or to the socket if a file range follows them)."""
+        chunk: list[bytes | bytearray | memoryview] = []
+        size = 0
+        while self._parts:
+            part = self._parts[0]
+            if not isinstance(part, bytes | bytearray | memoryview):
+                break
+            if chunk and size + len(part) > JOIN_BYTES:
+                break
+            chunk.append(part)
+            size += len(part)
+            self._parts.popleft()
+        data = chunk[0] if len(chunk) == 1 else b"".join(chunk)
+        if self._parts and _MSG_MORE and not isinstance(self._parts[0], bytes | bytearray | memoryview):
+            direct = self._direct_socket()
+            if direct is not None:
+                try:
+                    sent = direct.send(data, _MSG_MORE)
+                except BlockingIOError:
+                    sent = 0
+                if sent < size:
+                    self._parts.appendleft(memoryview(data)[sent:])
+                    self._wait_writable(direct)
+                return size
+        self._transport.write(data)
+        return size
+
+    def _send_file(self, part: FileRange) -> int:
+        count = min(part.size - self._offset, CHUNK_BYTES)
+        if count <= 0:
+            self._finish_file()
+            return 0
+        if not self._is_warm(part, count):
+            return 0
+        direct = self._direct_socket()
+        if direct is None:
+            data = part.read(self._offset, count)
+            sent = len(data)
+            if sent:
+                self._transport.write(data)
+        else:
+            try:
+                sent = os.sendfile(direct.fileno(), part.fileno(), part.position + self._offset, count)
+            except BlockingIOError:
+                self._wait_writable(direct)
+                return 0
+        if sent == 0:
+            raise OSError("the file became shorter than the range to be sent")
+        self._offset += sent
+        if self._offset >= part.size:
+            self._finish_file()
+        return sent
+
+    def _finish_file(self) -> None:
+        self._parts.popleft()
+        self._offset = 0
+        self._warm_until = 0
+
+    def _is_warm(self, part: FileRange, count: int) -> bool:
+        """Whether the next count bytes can be had without waiting for a disk; if not, they are being read in a thread."""
+        end = self._offset + count
+        if end <= self._warm_until or _NO_WAIT is None or self._executor is None:
+            return True
+        if _in_page_cache(part, self._offset) and _in_page_cache(part, end - 1):
+            self._warm_until = end
+            return True
+        self._waiting = True
+        future = self._loop.run_in_executor(self._executor, part.read, self._offset, count)
+        future.add_done_callback(lambda done: self._warmed(done, end))
+        return False
+
+    def _warmed(self, done: asyncio.Future[bytes], end: int) -> None:
+        self._waiting = False
+        if self._closed or done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, Exception):
+            self._on_error(error)
+            return
+        self._warm_until = end
+        self._go_on()
+
+    def _direct_socket(self) -> socket.socket | None:
+        """The connection's socket for our own calls, or None where they are not possible now."""
+        if not self.use_sendfile or self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return None
+        if self._socket is None:
+            wrapped = self._transport.get_extra_info("socket")
+            if wrapped is None:
+                self.use_sendfile = False
+                return None
+            self._socket = socket.socket(fileno=os.dup(wrapped.fileno()))
+            self._socket.setblocking(False)
+        return self._socket
+
+    def _wait_writable(self, direct: socket.socket) -> None:
+        self._waiting = True
+        self._loop.add_writer(direct.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket.fileno())
+        self._next_turn()
+
+
+def _in_page_cache(part: FileRange, offset: int) -> bool:
+    """Whether the byte at offset is in memory. True where the file system cannot tell."""
+    try:
+        os.preadv(part.fileno(), [bytearray(_PROBE_BYTES)], part.position + offset, _NO_WAIT or 0)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,24 @@
+"""The `Timers` port over the running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+class LoopTimers:
+    """Wall clock for what is stored, the loop's monotonic clock for what waits."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        """Wall clock, ms since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run callback on the loop thread after delay_ms of monotonic time."""
+        return self._loop.call_later(delay_ms / 1000, callback)
