@@ -1,7 +1,8 @@
 """Kafka's error codes, and the exceptions this room speaks in.
 
-An outcome per partition or member is an `ErrorCode`. `KafkaError` gives up a whole request and becomes that API's error
-response in `server/dispatch`. `MalformedRequest` means bytes that are no request: the connection ends.
+An outcome per partition or member is an `ErrorCode`. `KafkaError` gives up a whole request and
+becomes that API's error response in `server/dispatch`. `MalformedRequest` means bytes that are no
+request: the connection ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a Kafka message is declared: one class per message for all its versions, one nested class per struct.
+"""How a Kafka message is declared: one class for all its versions, one nested class per struct.
 
-    class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+", listeners="broker controller"):
+    class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+", listeners="broker"):
         class FetchTopic(Struct):
             topic: str = string("0-12", ignorable=True)
             topic_id: Uuid = uuid("13+", ignorable=True)
@@ -8,10 +8,10 @@
         max_wait_ms: int = int32("0+")
         topics: list[FetchRequest.FetchTopic] = array("FetchTopic", "0+")
 
-Field names are Kafka's in snake_case; version ranges are Kafka's ("0+", "2-7", "3", "none"). The classes have slots, a
-keyword-only constructor in which every field has Kafka's default, equality and a repr. They carry no bytes: `codec`
-compiles a declaration into functions. Nested structs are named by string, since a class body does not see its siblings;
-a misspelt name fails when the module is imported.
+Field names are Kafka's in snake_case; version ranges are Kafka's ("0+", "2-7", "3", "none"). The
+classes have slots, a keyword-only constructor in which every field has Kafka's default, equality
+and a repr. `codec` compiles a declaration into functions. Nested structs are named by string, since
+a class body does not see its siblings; a misspelt name fails when the module is imported.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ MAX_VERSION: Final = 32767
 
 @runtime_checkable
 class RecordsPayload(Protocol):
-    """Record bytes that are somewhere else, such as a range of a file: `codec.encode_parts` passes it on by reference."""
+    """Record bytes that are elsewhere, such as a range of a file: sent by reference."""
 
     @property
     def size(self) -> int: ...
 
 
 Binary = bytes | bytearray | memoryview
-"""A bytes field. Decoding gives a memoryview on the received buffer: copy it (`bytes(x)`) to keep it."""
+"""A bytes field. Decoding gives a memoryview on the received buffer: to keep it, copy it."""
 
 Records = bytes | bytearray | memoryview | RecordsPayload
 """A records field: whole batches, or something by reference that knows its size."""
 
 
 class _Missing:
-    """The constructor's mark for an argument that was not given, where the default is a fresh object."""
+    """The mark for an argument that was not given, where the default is a fresh object."""
 
     __slots__ = ()
 
@@ -106,9 +106,10 @@ def _range(text: str) -> VersionRange:
 class Field:
     """One field of a struct in all versions.
 
-    type_name: a primitive's name, "struct", or "array"; element: what an array holds, a primitive's name or "struct".
-    struct: the class behind "struct". tag: None, or its number in the versions `tagged`. flexible: overrides whether
-    lengths are compact, None for as the message says. default: MISSING where it is a fresh object (list, struct).
+    type_name: a primitive's name, "struct" or "array"; element: what an array holds, a primitive's
+    name or "struct". struct: the class behind "struct". tag: its number in the versions `tagged`.
+    flexible: overrides where lengths are compact; None: as the message says. default: MISSING where
+    it is a fresh object (list, struct).
     """
 
     __slots__ = (
@@ -256,7 +257,9 @@ def array(
 
 @dataclass_transform(eq_default=True, kw_only_default=True)
 class StructMeta(type):
-    """Turns the `Field` values of a class body into slots and the tuple FIELDS; a message also links its structs."""
+    """Turns the `Field` values of a class body into slots and FIELDS; a message links its structs."""
+
+    FIELDS: tuple[Field, ...]
 
     def __new__(
         mcls,
@@ -332,7 +335,7 @@ class Struct(metaclass=StructMeta):
 
 
 def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
-    """Write `__init__` for one class: straight assignments, fresh lists and structs where nothing was given."""
+    """Write `__init__` for one class: assignments, and fresh lists and structs as defaults."""
     scope: dict[str, Any] = {"MISSING": MISSING}
     parameters, body = [], []
     for field in cls.FIELDS:

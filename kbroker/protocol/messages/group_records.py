@@ -1,4 +1,7 @@
-"""Records of `__consumer_offsets`: offsets, classic and consumer groups. `api_key` is the record type."""
+"""Records of `__consumer_offsets`: offsets, classic and consumer groups.
+
+`api_key` is the record type.
+"""
 
 from __future__ import annotations
 
