@@ -1,7 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of record batches v2.
 
-The `crc32c` wheel computes it with the processor's own instruction; where no wheel exists for a platform, `crcmod`
-gives the same numbers. Both take any bytes-like object without copying it. Source: KIP-98, RFC 3720 appendix B.4.
+The `crc32c` wheel computes it with the processor's own instruction; where no wheel exists for a
+platform, `crcmod` gives the same numbers. Both take any bytes-like object without copying it.
+Source: KIP-98, RFC 3720 appendix B.4.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, with a bound on what they may unpack to.
+"""The codecs of record batches: gzip, snappy, lz4, zstd, with a bound on what they unpack to.
 
-A codec's library is imported when it is first needed. Nothing is allocated from a length that the data merely claims:
-every decompressor runs in steps and stops at `max_bytes` (a batch of 10 KB can stand for gigabytes).
-Sources: KIP-110 (zstd), KIP-390 (levels), snappy-java's stream framing ("xerial"), the lz4 frame format.
+A codec's library is imported when it is first needed. Nothing is allocated from a length that the
+data merely claims: every decompressor runs in steps and stops at `max_bytes` (a batch of 10 KB can
+stand for gigabytes). Sources: KIP-110 (zstd), KIP-390 (levels), snappy-java's stream framing
+("xerial"), the lz4 frame format.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _LZ4_KAFKA_DEFAULT_LEVEL: Final = 9
 _GZIP_MAX_MEMBERS: Final = 64
-"""Each member costs a copy of what follows it, so their number must have a bound. Clients send one."""
+"""Each member costs a copy of what follows it, so there must be a bound. Clients send one."""
 _SNAPPY_MAX_RATIO: Final = 22
-"""A three-byte copy element gives at most 64 bytes: no honest block unpacks to more than this times its size."""
+"""A copy element of three bytes gives at most 64: no honest block is smaller than its data by more.
+"""
 _ZSTD_MAX_WINDOW_BYTES: Final = 1 << 27
 _FIRST_STEP_BYTES: Final = 64 * 1024
 _INT32: Final = struct.Struct(">i")
@@ -41,7 +43,7 @@ class Compression(IntEnum):
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """Compress data as one stream, framed as Kafka's Java client frames it. level: None is the codec's default."""
+    """Compress data as one stream, framed as Java's client does. level: None is the default."""
     match codec:
         case Compression.NONE:
             return bytes(data)
@@ -61,8 +63,9 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
     """Unpack one stream; for NONE the data itself comes back.
 
-    Raises KafkaError(CORRUPT_MESSAGE) if data is no whole stream of that codec, and KafkaError(MESSAGE_TOO_LARGE) if
-    it unpacks to more than max_bytes; by then no more than about twice max_bytes was allocated.
+    Raises KafkaError(CORRUPT_MESSAGE) if data is no whole stream of that codec, and
+    KafkaError(MESSAGE_TOO_LARGE) if it unpacks to more than max_bytes; by then no more than about
+    twice max_bytes was allocated.
     """
     if codec is Compression.NONE:
         if len(data) > max_bytes:
@@ -83,7 +86,7 @@ def _too_large(codec: Compression, max_bytes: int) -> KafkaError:
 
 
 class _Output:
-    """Unpacked pieces and the size of the next step: doubling, never more than one byte past the bound."""
+    """Unpacked pieces and the size of the next step: doubling, at most one byte past the bound."""
 
     __slots__ = ("codec", "max_bytes", "pieces", "size_bytes", "step_bytes")
 
@@ -139,14 +142,14 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
     """Java's framed blocks, or one raw block as librdkafka sends it."""
-    if data[:8] != XERIAL_MAGIC:
+    if bytes(data[:8]) != XERIAL_MAGIC:
         return _snappy_block(data, max_bytes, max_bytes)
     pieces: list[bytes] = []
     size_bytes = 0
     position = 0
     end = len(data)
     while position < end:
-        if data[position : position + 8] == XERIAL_MAGIC:  # streams may be joined end to end
+        if bytes(data[position : position + 8]) == XERIAL_MAGIC:  # streams may be joined end to end
             position += len(XERIAL_HEADER)
             if position > end:
                 raise _corrupt(Compression.SNAPPY, "the frame header is cut short")
@@ -188,7 +191,7 @@ def _snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """Header bytes 60 40 as the Java client writes: independent blocks of 64 KB, no content size, no checksum."""
+    """Header bytes 60 40 as Java writes: independent blocks of 64 KB, no size, no checksum."""
     import lz4.frame
 
     return bytes(
@@ -239,7 +242,7 @@ def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Walk block headers, for the streaming reader takes a truncated frame for a short one. RFC 8878, section 3.1.1."""
+    """Walk block headers (RFC 8878, 3.1.1): the streaming reader accepts a truncated frame."""
     import zstandard
 
     position = 0

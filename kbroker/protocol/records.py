@@ -1,4 +1,4 @@
-"""Record batches of magic 2: headers read and written in place, records decoded, batches built. KIP-98, KIP-82, KIP-534.
+"""Record batches of magic 2: headers in place, records decoded, batches built. KIP-98, 82, 534.
 
     0  base offset            int64       27  base timestamp (or delete horizon)  int64
     8  batch length           int32       35  max timestamp                       int64
@@ -8,8 +8,8 @@
    21  attributes             int16       57  record count                        int32
    23  last offset delta      int32       61  records, compressed as one stream
 
-Batches are views on somebody's buffer and stay so: only `iter_records` looks behind the header. Codecs are in
-compression.py. Whether a batch may be appended is decided in log/validator.py.
+Batches are views on somebody's buffer and stay so: only `iter_records` looks behind the header.
+Codecs are in compression.py. Whether a batch may be appended is decided in log/validator.py.
 """
 
 from __future__ import annotations
@@ -187,13 +187,27 @@ class BatchHeader:
 
 _CODECS: Final = tuple(Compression)
 _HEADER_FIELDS: Final = (
-    "base_offset", "batch_length", "partition_leader_epoch", "magic", "crc", "attributes", "last_offset_delta",
-    "base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence", "record_count",
-)  # fmt: skip
+    "base_offset",
+    "batch_length",
+    "partition_leader_epoch",
+    "magic",
+    "crc",
+    "attributes",
+    "last_offset_delta",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "record_count",
+)
+"""In the order of the bytes; __slots__ is sorted."""
 
 
 class Record:
-    """One record, decoded. offset is absolute, timestamp in ms (-1 none); headers keep order and doubles."""
+    """One record, decoded. offset: absolute; timestamp: ms, -1 none; headers: in order, doubles
+    kept.
+    """
 
     __slots__ = ("headers", "key", "offset", "timestamp", "value")
 
@@ -232,14 +246,14 @@ class Record:
 
 
 RecordInput = Record | tuple[int | None, bytes | None, bytes | None, Sequence[Header]]
-"""What a batch is built from: a Record with its absolute offset, or (timestamp_ms, key, value, headers) in order."""
+"""A Record with its absolute offset, or (timestamp_ms, key, value, headers)."""
 
 
 def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at position; the bytes behind the header need not be there.
 
-    Raises KafkaError(CORRUPT_MESSAGE) if fewer than 61 bytes are left, the magic is not 2, or the length field is
-    smaller than a header. A negative size of anything else is for the validator.
+    Raises KafkaError(CORRUPT_MESSAGE) if fewer than 61 bytes are left, the magic is not 2, or the
+    length field is smaller than a header. A negative size of anything else is for the validator.
     """
     try:
         header = BatchHeader(*_HEADER.unpack_from(buffer, position))
@@ -260,8 +274,8 @@ def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def iter_batches(buffer: Buffer, *, partial_ok: bool = False) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of every batch in buffer, which lies whole in it.
 
-    A last batch that is cut short raises KafkaError(CORRUPT_MESSAGE); with partial_ok (a Fetch response may end so)
-    it ends the iteration. A header that lies raises either way.
+    A last batch that is cut short raises KafkaError(CORRUPT_MESSAGE); with partial_ok (a Fetch
+    response may end so) it ends the iteration. A header that lies raises either way.
     """
     position = 0
     end = len(buffer)
@@ -282,7 +296,7 @@ def iter_batches(buffer: Buffer, *, partial_ok: bool = False) -> Iterator[tuple[
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the CRC-32C of the batch at position is the one in its header. The batch must lie whole in buffer."""
+    """Whether the batch at position lies whole in buffer and has the CRC-32C of its header."""
     end = position + header.batch_length + LENGTH_OVERHEAD
     if end > len(buffer):
         return False
@@ -292,8 +306,9 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
     """Write offsets and leader epoch into batch headers, in place; both lie outside the CRC.
 
-    batches: whole v2 batches, writable. base_offset: first offset to give. Returns the next offset (exclusive).
-    Raises KafkaError(CORRUPT_MESSAGE) if a length runs past the buffer. Source: KIP-98.
+    batches: whole v2 batches, writable. base_offset: first offset to give. Returns the next offset
+    (exclusive). Raises KafkaError(CORRUPT_MESSAGE) if a length runs past the buffer. Source:
+    KIP-98.
     """
     position = 0
     end = len(batches)
@@ -309,7 +324,7 @@ def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epo
 
 
 def set_log_append_time(batches: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Mark the batch at position as LogAppendTime with that max timestamp, in place, with a new CRC."""
+    """Make the batch at position LogAppendTime with that max timestamp, in place; new CRC."""
     header = read_batch_header(batches, position)
     attributes = header.attributes | LOG_APPEND_TIME_FLAG
     _INT16.pack_into(batches, position + ATTRIBUTES_POSITION, attributes)
@@ -323,7 +338,7 @@ def _invalid(why: str) -> KafkaError:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of at most 5 bytes. Raises KafkaError(INVALID_RECORD); IndexError where data ends."""
+    """A zigzag varint, 5 bytes at most. KafkaError(INVALID_RECORD); IndexError at the end."""
     value = 0
     for shift in range(0, 35, 7):
         byte = data[position]
@@ -356,10 +371,11 @@ def iter_records(
 ) -> Iterator[Record]:
     """The records of one whole batch, in order, with absolute offsets and their timestamps.
 
-    batch: begins at the batch and holds all of it; header: of it, if the caller has it. The CRC is not looked at.
-    Raises KafkaError(CORRUPT_MESSAGE) for a codec's fault, KafkaError(MESSAGE_TOO_LARGE) if it unpacks to more than
-    max_decompressed_bytes, KafkaError(INVALID_RECORD) where a record's bytes are none or others are left over; the
-    last is known only when the iteration ends.
+    batch: begins at the batch and holds all of it; header: of it, if the caller has it. The CRC is
+    not looked at. Raises KafkaError(CORRUPT_MESSAGE) for a codec's fault,
+    KafkaError(MESSAGE_TOO_LARGE) if it unpacks to more than max_decompressed_bytes,
+    KafkaError(INVALID_RECORD) where a record's bytes are none or others are left over; the last is
+    known only when the iteration ends.
     """
     if header is None:
         header = read_batch_header(batch)
@@ -523,9 +539,10 @@ def build_batch(
 ) -> bytearray:
     """A batch of records, with its CRC.
 
-    Tuples take the offsets from base_offset on; a Record keeps its own, which is not below base_offset.
-    last_offset_delta: as compaction keeps it, also beyond the last record or without any; by default the last
-    record's. Raises ValueError for no records without last_offset_delta, and for offsets that do not rise.
+    Tuples take the offsets from base_offset on; a Record keeps its own, which is not below
+    base_offset. last_offset_delta: as compaction keeps it, also beyond the last record or without
+    any; by default the last record's. Raises ValueError for no records without last_offset_delta,
+    and for offsets that do not rise.
     """
     attributes = (
         compression
@@ -577,7 +594,8 @@ def _encode_records(
     last_delta = -1
     for index, record in enumerate(records):
         if isinstance(record, Record):
-            timestamp, key, value, headers = record.timestamp, record.key, record.value, record.headers
+            timestamp, key, value = record.timestamp, record.key, record.value
+            headers = record.headers
             delta = record.offset - base_offset
         else:
             given, key, value, headers = record
@@ -626,7 +644,7 @@ def build_end_transaction_marker(
 
 
 def control_type(record: Record) -> ControlType:
-    """What the record of a control batch says; UNKNOWN for a type of the future. Raises KafkaError(INVALID_RECORD)."""
+    """What a control record says; UNKNOWN for later types. Raises KafkaError(INVALID_RECORD)."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise _invalid("a control record needs a key of at least 4 bytes")
     version, number = _CONTROL_KEY.unpack_from(record.key)
