@@ -7,19 +7,27 @@ that resolves with it once stage two is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.model import Deferred
-from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.schema import Message
+from kbroker.model import Deferred, InvariantError
+from kbroker.protocol.apis import ApiKey, request_class
+from kbroker.protocol.codec import decode
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.framing import decode_request_header, encode_response_frame
+from kbroker.protocol.schema import Message, RecordsPayload
 
 if TYPE_CHECKING:
     from kbroker.server.services import Services
 
-Outcome = Message | Deferred[Message] | None
+logger = logging.getLogger(__name__)
+
+_HEAD = struct.Struct(">hhi")  # api key, api version, correlation id: first in every version of the header
+
+Outcome = Message | Deferred[Any] | None  # Any: a Deferred of the API's own response class (Deferred is invariant)
 """A response, a response that comes later, or None: this request gets no response (Produce with acks=0)."""
 
 
@@ -70,3 +78,177 @@ class ApiVersionRange(NamedTuple):
     api_key: int
     min_version: int
     max_version: int
+
+
+Interceptor = Callable[[RequestContext, Any], Outcome]
+"""A test's hook in front of a handler: returns an outcome, raises KafkaError, or returns None to pass the request on."""
+
+
+@dataclass(slots=True)
+class ConnectionInfo:
+    """What is known of a connection; the fields of every RequestContext on it."""
+
+    connection_id: str
+    listener_name: str
+    client_host: str
+    principal: str = "User:ANONYMOUS"
+    client_software_name: str = "unknown"
+    client_software_version: str = "unknown"
+
+
+class PendingResponse:
+    """A request's place in the order of a connection's responses. message is None until there is one."""
+
+    __slots__ = ("api_key", "api_version", "correlation_id", "deferred", "message")
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.message: Message | None = None
+        self.deferred: Deferred[Any] | None = None
+
+
+class _Route:
+    """A registered API with its request class, which is imported when the first request comes."""
+
+    __slots__ = ("handler", "request_type")
+
+    def __init__(self, handler: ApiHandler) -> None:
+        self.handler = handler
+        self.request_type: type[Message] | None = None
+
+
+class Dispatcher:
+    """The handler table at work. counters: requests by API key, and `surprises`, exceptions nobody meant to raise."""
+
+    __slots__ = ("_routes", "_services", "interceptors", "requests", "surprises")
+
+    def __init__(self, handlers: Sequence[ApiHandler], services: Services) -> None:
+        self._routes = {int(handler.api_key): _Route(handler) for handler in handlers}
+        self._services = services
+        self.interceptors: dict[int, Interceptor] = {}
+        self.requests: dict[int, int] = {}
+        self.surprises = 0
+        services.api_versions = api_version_ranges(handlers)
+
+    def dispatch(
+        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None:
+        """Stage one of one request. frame: without its length, writable, the caller's again on return.
+
+        Returns None if the request gets no response. Raises MalformedRequest (bytes that are no request) and
+        CloseConnection; both end the connection.
+        """
+        if len(frame) < _HEAD.size:
+            raise MalformedRequest(f"a frame of {len(frame)} bytes is too short for a request header")
+        api_key, api_version, correlation_id = _HEAD.unpack_from(frame)
+        route = self._routes.get(api_key)
+        if route is None:
+            raise MalformedRequest(f"API key {api_key} is not served")
+        handler = route.handler
+        if not handler.min_version <= api_version <= handler.max_version:
+            return self._unsupported_version(api_key, api_version, correlation_id, handler)
+        self.requests[api_key] = self.requests.get(api_key, 0) + 1
+        _, _, _, client_id, position = decode_request_header(frame)
+        context = RequestContext(
+            handler.api_key,
+            api_version,
+            correlation_id,
+            client_id,
+            connection.listener_name,
+            connection.client_host,
+            connection.connection_id,
+            arrived_ms,
+            connection.principal,
+            connection.client_software_name,
+            connection.client_software_version,
+        )
+        request_type = route.request_type
+        if request_type is None:
+            request_type = route.request_type = request_class(api_key)
+        request, end = decode(request_type, frame, api_version, position)
+        if end != len(frame):
+            raise MalformedRequest(
+                f"{len(frame) - end} bytes too many behind a {handler.api_key.name} v{api_version} request"
+            )
+        outcome = self._handle(handler, context, request)
+        if api_key == ApiKey.API_VERSIONS:
+            connection.client_software_name = context.client_software_name
+            connection.client_software_version = context.client_software_version
+        if outcome is None:
+            return None
+        pending = PendingResponse(api_key, api_version, correlation_id)
+        if not isinstance(outcome, Deferred):
+            pending.message = outcome
+        elif outcome.done:
+            pending.message = outcome.value
+        else:
+            pending.deferred = outcome
+        return pending
+
+    def render(self, pending: PendingResponse) -> list[bytes | RecordsPayload]:
+        """The response as it leaves, length first. Raises CloseConnection if the message does not fit its version."""
+        message = pending.message
+        if message is None:
+            raise CloseConnection("a response was due before it was there")
+        try:
+            return encode_response_frame(
+                pending.api_key, pending.api_version, pending.correlation_id, message
+            )
+        except Exception as error:  # noqa: BLE001 - top frame: a fault of ours must not harm other connections
+            self.surprises += 1
+            logger.exception(
+                "node %d: cannot encode the %s v%d response",
+                self._services.node_id,
+                ApiKey(pending.api_key).name,
+                pending.api_version,
+            )
+            raise CloseConnection("its response could not be encoded") from error
+
+    def _handle(self, handler: ApiHandler, context: RequestContext, request: Message) -> Outcome:
+        try:
+            if self.interceptors:
+                interceptor = self.interceptors.get(handler.api_key)
+                if interceptor is not None:
+                    outcome = interceptor(context, request)
+                    if outcome is not None:
+                        return outcome
+            return handler.handle(self._services, context, request)
+        except KafkaError as error:
+            return handler.error_response(request, error.code, error.message)
+        except (CloseConnection, MalformedRequest):
+            raise
+        except InvariantError:
+            raise
+        except Exception:  # top frame of a request: logged, counted, answered
+            self.surprises += 1
+            logger.exception(
+                "node %d: %s v%d from client %s at %s failed",
+                self._services.node_id,
+                handler.api_key.name,
+                context.api_version,
+                context.client_id,
+                context.client_host,
+            )
+            return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+
+    def _unsupported_version(
+        self, api_key: int, api_version: int, correlation_id: int, handler: ApiHandler
+    ) -> PendingResponse:
+        """ApiVersions is answered in v0, so that a newer client can step down; anything else ends the connection."""
+        if api_key != ApiKey.API_VERSIONS:
+            raise MalformedRequest(f"{handler.api_key.name} v{api_version} is not served")
+        pending = PendingResponse(api_key, 0, correlation_id)
+        pending.message = handler.error_response(None, ErrorCode.UNSUPPORTED_VERSION, "")
+        return pending
+
+
+def api_version_ranges(handlers: Sequence[ApiHandler]) -> list[ApiVersionRange]:
+    """What ApiVersions announces for these handlers, by API key."""
+    ranges = []
+    for handler in handlers:
+        announced = handler.announced_min_version
+        low = handler.min_version if announced is None else announced
+        ranges.append(ApiVersionRange(int(handler.api_key), low, handler.max_version))
+    return sorted(ranges)

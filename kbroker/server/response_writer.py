@@ -38,6 +38,8 @@ class FileRange(Protocol):
     def read(self, offset: int = 0, count: int | None = None) -> bytes: ...
 
 
+BINARY: Final = (bytes, bytearray, memoryview)
+
 Part = bytes | bytearray | memoryview | FileRange
 
 
@@ -122,7 +124,7 @@ class ResponseWriter:
                 return
             try:
                 part = self._parts[0]
-                if isinstance(part, bytes | bytearray | memoryview):
+                if isinstance(part, BINARY):
                     budget -= self._send_bytes()
                 else:
                     budget -= self._send_file(part)
@@ -136,7 +138,7 @@ class ResponseWriter:
         size = 0
         while self._parts:
             part = self._parts[0]
-            if not isinstance(part, bytes | bytearray | memoryview):
+            if not isinstance(part, BINARY):
                 break
             if chunk and size + len(part) > JOIN_BYTES:
                 break
@@ -144,7 +146,7 @@ class ResponseWriter:
             size += len(part)
             self._parts.popleft()
         data = chunk[0] if len(chunk) == 1 else b"".join(chunk)
-        if self._parts and _MSG_MORE and not isinstance(self._parts[0], bytes | bytearray | memoryview):
+        if self._parts and _MSG_MORE and not isinstance(self._parts[0], BINARY):
             direct = self._direct_socket()
             if direct is not None:
                 try:
