@@ -257,7 +257,7 @@ def array(
 
 @dataclass_transform(eq_default=True, kw_only_default=True)
 class StructMeta(type):
-    """Turns the `Field` values of a class body into slots and FIELDS; a message links its structs."""
+    """Turns the fields of a class body into slots and FIELDS; a message links its structs."""
 
     FIELDS: tuple[Field, ...]
 
