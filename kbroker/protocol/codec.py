@@ -1,12 +1,14 @@
-"""Bytes <-> messages. A declaration is compiled into straight-line Python per (message, version) at first use.
+"""Bytes <-> messages: declarations compiled into straight-line Python per (message, version).
 
-Runs of fixed-width fields, with the length or count that follows them, become one `struct` call; structs are laid out
-inside their message's function, so there is no call per field or per struct. The two compilers are in
-`codec_decode` and `codec_encode`; `schema` says how messages are declared, `framing` adds headers and lengths.
+It happens at first use. Runs of fixed-width fields, with the length or count that follows them,
+become one `struct` call; structs are laid out inside their message's function, so there is no call
+per field or per struct. The two compilers are in `codec_decode` and `codec_encode`; `schema` says
+how messages are declared, `framing` adds headers and lengths.
 
-What a decoder promises: it raises `BufferUnderflow` or `MalformedRequest` and nothing else, whatever the bytes; no list,
-string or view is made from a length before that many bytes are known to be there; bytes and records are views on the
-buffer (no copy), so a receive buffer must not be reused while its message lives.
+What a decoder promises: it raises `BufferUnderflow` or `MalformedRequest` and nothing else,
+whatever the bytes; no list, string or view is made from a length before that many bytes are known
+to be there; bytes and records are views on the buffer (no copy), so a receive buffer must not be
+reused while its message lives.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final, TypeVar
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer
-from kbroker.protocol.schema import Message, RecordsPayload
+from kbroker.protocol.schema import Encoder, Message, RecordsPayload
 
 M = TypeVar("M", bound=Message)
 
@@ -29,8 +31,9 @@ BY_REFERENCE_BYTES: Final = 4096
 def decode(message: type[M], buffer: Buffer, version: int, position: int = 0) -> tuple[M, int]:
     """Read one message from buffer[position:]. Returns (message, position after it).
 
-    Bytes after the message are left alone: the caller decides whether they may be there. Raises BufferUnderflow or
-    MalformedRequest for the bytes, KafkaError(UNSUPPORTED_VERSION) for a version the declaration does not have.
+    Bytes after the message are left alone: the caller decides whether they may be there. Raises
+    BufferUnderflow or MalformedRequest for the bytes, KafkaError(UNSUPPORTED_VERSION) for a version
+    the declaration does not have.
     """
     decoder = message.DECODERS.get(version)
     if decoder is None:
@@ -42,31 +45,44 @@ def decode(message: type[M], buffer: Buffer, version: int, position: int = 0) ->
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Write a message as one bytes object. Records by reference are refused (ValueError)."""
-    return bytes(_encoder(message, version)(message, None))
+    """Write a message as one bytes object.
+
+    Records by reference are refused (ValueError); other errors as in `encode_parts`.
+    """
+    return bytes(_encoder(type(message), version)(message, bytearray(), None))
 
 
 def encode_parts(message: Message, version: int) -> list[Part]:
     """Write a message as pieces to be sent one after the other.
 
-    A records field that is not bytes-like comes out as itself; so do bytes-like records above BY_REFERENCE_BYTES.
-    Raises KafkaError(UNSUPPORTED_VERSION) if a field that this version lacks was set and may not be ignored, and
-    ValueError if a value does not fit its field.
+    A records field that is not bytes-like comes out as itself; so do bytes-like records above
+    BY_REFERENCE_BYTES. Raises KafkaError(UNSUPPORTED_VERSION) if a field that this version lacks
+    was set and may not be ignored, and ValueError if a value does not fit its field.
     """
+    return encode_onto(bytearray(), message, version)
+
+
+def encode_onto(head: bytearray, message: Message, version: int) -> list[Part]:
+    """As `encode_parts`, but the first piece is `head`, with the message behind its bytes."""
     parts: list[Part] = []
-    rest = _encoder(message, version)(message, parts)
-    if rest:
+    rest = _encoder(type(message), version)(message, head, parts)
+    if rest or not parts:
         parts.append(rest)
     return parts
 
 
-def _encoder(message: Message, version: int):  # type: ignore[no-untyped-def]
+def part_size(part: Part) -> int:
+    """Bytes a piece will take on the wire."""
+    return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
+
+
+def _encoder(message: type[Message], version: int) -> Encoder:
     encoder = message.ENCODERS.get(version)
     if encoder is None:
         from kbroker.protocol.codec_encode import compile_encoder
 
-        _check_version(type(message), version)
-        encoder = message.ENCODERS[version] = compile_encoder(type(message), version)
+        _check_version(message, version)
+        encoder = message.ENCODERS[version] = compile_encoder(message, version)
     return encoder
 
 

@@ -1,10 +1,11 @@
-"""Compiles a message declaration into its decoding function for one version. Used by `codec` only.
+"""Compiles a declaration into the decoding function of one version. Used by `codec` only.
 
-The generated function is `decode(buf, p) -> (message, p)`: `buf` a memoryview, `p` a position. It looks like
+The generated function is `decode(buf, p) -> (message, p)`: `buf` a memoryview, `p` a position. In
+it
 
     v0 = new(C0)
-    v0.cluster_id = None                                  # defaults of what the version lacks, and of tagged fields
-    (v0.max_wait_ms, v0.min_bytes, ..., n1) = u1(buf, p)  # a run of fixed widths, and the byte that begins a varint
+    v0.cluster_id = None  # defaults of tagged fields, and of what the version lacks
+    v0.max_wait_ms, v0.min_bytes, ..., n1, = u1(buf, p)  # widths in a run, a varint's first byte
     p += 22
     if n1 > 127: n1, p = more(buf, p, n1)
     ...
@@ -14,7 +15,6 @@ An IndexError or struct.error inside it means that the bytes ended too early.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct as Layout
 from struct import error as StructError
 from struct import unpack_from
@@ -26,7 +26,7 @@ from kbroker.protocol.primitives import (
     read_unsigned_varint,
     skip_tagged_fields,
 )
-from kbroker.protocol.schema import MISSING, Field, Message, Struct
+from kbroker.protocol.schema import MISSING, Decoder, Field, Message, Struct
 
 FIXED: Final[dict[str, tuple[str, int]]] = {
     "boolean": ("?", 1),
@@ -83,19 +83,17 @@ def tag_size(name: str, size: int, taken: int) -> MalformedRequest:
     return MalformedRequest(f"{name}: tagged field of {size} bytes took {taken}")
 
 
-def compile_decoder(
-    message: type[Message], version: int
-) -> Callable[[memoryview, int], tuple[Any, int]]:
+def compile_decoder(message: type[Message], version: int) -> Decoder:
     """Write, compile and return the decoding function of one message in one version."""
     writer = _DecoderWriter(message, version)
     scope = writer.scope
     exec(compile(writer.source(), f"<decode {message.__name__} v{version}>", "exec"), scope)
-    function: Callable[[memoryview, int], tuple[Any, int]] = scope["decode"]
+    function: Decoder = scope["decode"]
     return function
 
 
 class _DecoderWriter:
-    """Writes the source. `pending` is the run of fixed-width reads that was not yet put into a struct call."""
+    """Writes the source. `pending`: the fixed-width reads not yet put into a struct call."""
 
     __slots__ = ("counter", "indent", "lines", "message", "pending", "scope", "version")
 
@@ -168,13 +166,14 @@ class _DecoderWriter:
     def struct(self, cls: type[Struct], var: str) -> None:
         """Read a struct into the new local `var`. May leave reads pending."""
         self.line(f"{var} = new({self.bind('C', cls)})")
-        tagged = []
-        present = []
+        tagged: list[Field] = []
+        present: list[Field] = []
         for field in cls.FIELDS:
-            if version_has(field, self.version):
-                (tagged if self.version in field.tagged else present).append(field)
-                if self.version not in field.tagged:
-                    continue
+            if self.version in field.tagged:
+                tagged.append(field)
+            elif self.version in field.versions:
+                present.append(field)
+                continue
             self.default(field, f"{var}.{field.name}")
         for field in present:
             self.field(cls, field, f"{var}.{field.name}")
@@ -320,7 +319,7 @@ class _DecoderWriter:
         self.indent -= 2
 
     def tagged_value(self, cls: type[Struct], field: Field, target: str) -> None:
-        """A value in a tagged field; only here a nullable struct begins with a varint, 0 for null."""
+        """A value in a tagged field; here a nullable struct begins with a varint, 0 for null."""
         if field.type_name != "struct" or self.version not in field.nullable:
             self.field(cls, field, target)
             return
@@ -333,8 +332,3 @@ class _DecoderWriter:
         self.line(f"{target} = {var}")
         self.flush()
         self.indent -= 1
-
-
-def version_has(field: Field, version: int) -> bool:
-    """Whether a field is there in a version, tagged or not."""
-    return version in field.versions

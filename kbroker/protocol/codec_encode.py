@@ -1,13 +1,13 @@
-"""Compiles a message declaration into its encoding function for one version. Used by `codec` only.
+"""Compiles a declaration into the encoding function of one version. Used by `codec` only.
 
-The generated function is `encode(v0, parts) -> bytearray`: it appends to one bytearray `out`, and where a records field
-goes out by reference it puts `out` and the payload on `parts` and begins a new `out`. With `parts` None there is no
-going by reference. Runs of fixed-width fields, and the length that follows them, become one `struct` call.
+The generated function is `encode(v0, out, parts) -> bytearray`: it appends to the bytearray `out`,
+and where a records field goes out by reference it puts `out` and the payload on `parts` and begins
+a new `out`; the last one is returned. With `parts` None nothing goes by reference. Runs of
+fixed-width fields, and the length that follows them, become one `struct` call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct as Layout
 from struct import error as StructError
 from struct import pack
@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from kbroker.protocol.codec_decode import FIXED, MAX_STRING_BYTES, is_compact
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import unsigned_varint
-from kbroker.protocol.schema import MISSING, Field, Message, RecordsPayload, Struct
+from kbroker.protocol.schema import MISSING, Encoder, Field, Message, RecordsPayload, Struct
 
 BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
@@ -46,19 +46,17 @@ def refuse(name: str, error: Exception) -> NoReturn:
     raise ValueError(f"{name} cannot be written: {error}") from error
 
 
-def compile_encoder(
-    message: type[Message], version: int
-) -> Callable[[Any, list[Any] | None], bytearray]:
+def compile_encoder(message: type[Message], version: int) -> Encoder:
     """Write, compile and return the encoding function of one message in one version."""
     writer = _EncoderWriter(message, version)
     scope = writer.scope
     exec(compile(writer.source(), f"<encode {message.__name__} v{version}>", "exec"), scope)
-    function: Callable[[Any, list[Any] | None], bytearray] = scope["encode"]
+    function: Encoder = scope["encode"]
     return function
 
 
 class _EncoderWriter:
-    """Writes the source. `pending` is the run of fixed-width writes not yet put into a struct call."""
+    """Writes the source. `pending`: the fixed-width writes not yet put into a struct call."""
 
     __slots__ = ("counter", "indent", "lines", "message", "out", "pending", "scope", "version")
 
@@ -88,7 +86,7 @@ class _EncoderWriter:
         body = "\n".join(self.lines)
         name = repr(f"{self.message.__name__} v{self.version}")
         return (
-            f"def encode(v0, parts):\n out = bytearray()\n try:\n{body}\n  return out\n"
+            f"def encode(v0, out, parts):\n try:\n{body}\n  return out\n"
             f" except (StructError, TypeError, AttributeError) as error:\n"
             f"  refuse({name}, error)\n"
         )

@@ -1,7 +1,7 @@
-"""Varints and the slow paths that compiled codecs call: everything that is rare, checked, and not worth inlining.
+"""Varints, and skipping tagged fields: what compiled codecs call where it is not worth inlining.
 
-Kafka's varints are little endian groups of seven bits, at most 5 bytes for 32 bits and 10 for 64. Signed ones are zigzag.
-Padded encodings that stay within that length are accepted, as Kafka accepts them.
+Kafka's varints are little endian groups of seven bits, at most 5 bytes for 32 bits and 10 for 64.
+Signed ones are zigzag. Padded encodings within that length are accepted, as Kafka accepts them.
 """
 
 from __future__ import annotations

@@ -318,9 +318,8 @@ class Struct(metaclass=StructMeta):
     FIELDS: ClassVar[tuple[Field, ...]]
 
     def __init__(self, **values: Any) -> None:
-        cls = type(self)
-        cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]  # compiled at first use
-        cls.__init__(self, **values)
+        cls = type(self) cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]  #
+        compiled at first use cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -361,6 +360,13 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
     return constructor
 
 
+Decoder = Callable[[memoryview, int], tuple[Any, int]]
+"""A compiled decoder: (buffer, position) -> (message, position after it)."""
+
+Encoder = Callable[[Any, bytearray, list[Any] | None], bytearray]
+"""A compiled encoder: (message, out, parts) -> the last out; `codec_encode` says what they are."""
+
+
 class Message(Struct):
     """A struct with versions of its own: what `codec.decode` and `codec.encode` take."""
 
@@ -370,8 +376,8 @@ class Message(Struct):
     FLEXIBLE: ClassVar[VersionRange]
     LISTENERS: ClassVar[tuple[str, ...]]
     LATEST_VERSION_UNSTABLE: ClassVar[bool]
-    DECODERS: ClassVar[dict[int, Callable[[memoryview, int], tuple[Any, int]]]]
-    ENCODERS: ClassVar[dict[int, Callable[[Any, list[Any] | None], bytearray]]]
+    DECODERS: ClassVar[dict[int, Decoder]]
+    ENCODERS: ClassVar[dict[int, Encoder]]
 
 
 class Header(Message):

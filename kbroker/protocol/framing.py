@@ -1,0 +1,125 @@
+"""Headers and length prefixes of whole frames, both ways.
+
+A frame is an int32 length and that many bytes: a header, then a message. How bytes are collected
+into frames and how long one may be is in `server/connection`. The two headers are also declared in
+`messages.header`; they are written by hand here since every request passes through.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Layout
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from kbroker.protocol.apis import APIS, request_header_version, response_header_version
+from kbroker.protocol.codec import Part, encode_onto, part_size
+from kbroker.protocol.errors import BufferUnderflow, MalformedRequest
+from kbroker.protocol.primitives import (
+    Buffer,
+    read_unsigned_varint,
+    skip_tagged_fields,
+)
+from kbroker.protocol.schema import Message
+
+REQUEST_HEAD: Final = Layout(">hhih")
+"""API key, API version, correlation id, length of the client id (-1 for null)."""
+
+LENGTH: Final = Layout(">i")
+
+
+class RequestHeader(NamedTuple):
+    """What stands in front of a request's body; body_position is where the body begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """Read the header of a frame, given without its length prefix.
+
+    The version is not checked, save that it may not be negative. Raises MalformedRequest for an API
+    key nobody serves any more, and for bytes that are no header.
+    """
+    try:
+        api_key, api_version, correlation_id, size = REQUEST_HEAD.unpack_from(frame)
+    except StructError:
+        raise BufferUnderflow(f"a request of {len(frame)} bytes has no header") from None
+    info = APIS.get(api_key)
+    if info is None:
+        raise MalformedRequest(f"no API has key {api_key}")
+    if api_version < 0:
+        raise MalformedRequest(f"{info.name} has no version {api_version}")
+    position = 10
+    client_id = None
+    if size >= 0:
+        position += size
+        if position > len(frame):
+            raise BufferUnderflow(f"client id of {size} bytes in a request of {len(frame)}")
+        try:
+            client_id = str(frame[10:position], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRequest(f"client id is not UTF-8: {error}") from None
+    elif size != -1:
+        raise MalformedRequest(f"client id of length {size}")
+    if api_version >= info.flexible_from:
+        count, position = read_unsigned_varint(frame, position)
+        if count:
+            position = skip_tagged_fields(frame, position, count)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def encode_request_frame(
+    message: Message, version: int, correlation_id: int, client_id: str | None
+) -> list[Part]:
+    """A whole request frame, length included, as pieces to be sent one after the other."""
+    name = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(name)
+    head = bytearray(4)
+    head += REQUEST_HEAD.pack(message.API_KEY, version, correlation_id, size)
+    head += name
+    if request_header_version(message.API_KEY, version) == 2:
+        head.append(0)
+    return _frame(head, message, version)
+
+
+def decode_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
+    """Read the header of a response, given without its length prefix.
+
+    Returns (correlation id, position of the body).
+    """
+    try:
+        (correlation_id,) = LENGTH.unpack_from(frame)
+    except StructError:
+        raise BufferUnderflow(f"a response of {len(frame)} bytes has no header") from None
+    position = 4
+    if response_header_version(api_key, version) == 1:
+        count, position = read_unsigned_varint(frame, position)
+        if count:
+            position = skip_tagged_fields(frame, position, count)
+    return correlation_id, position
+
+
+def encode_response_frame(
+    api_key: int, version: int, correlation_id: int, message: Message
+) -> list[Part]:
+    """A whole response frame, length included, as pieces to be sent one after the other.
+
+    The first piece is a bytearray that begins with the length. Records by reference are pieces of
+    their own.
+    """
+    head = bytearray(4)
+    head += LENGTH.pack(correlation_id)
+    if response_header_version(api_key, version) == 1:
+        head.append(0)
+    return _frame(head, message, version)
+
+
+def _frame(head: bytearray, message: Message, version: int) -> list[Part]:
+    """Encode behind the head, whose first four bytes become the length of all after them."""
+    parts = encode_onto(head, message, version)
+    size = sum(map(part_size, parts)) - 4
+    LENGTH.pack_into(head, 0, size)
+    return parts
