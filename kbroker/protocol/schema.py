@@ -318,8 +318,9 @@ class Struct(metaclass=StructMeta):
     FIELDS: ClassVar[tuple[Field, ...]]
 
     def __init__(self, **values: Any) -> None:
-        cls = type(self) cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]  #
-        compiled at first use cls.__init__(self, **values)
+        cls = type(self)  # here only before the class's first use: it compiles its own
+        cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]  # see above
+        cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
