@@ -323,13 +323,44 @@ def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epo
     return base_offset
 
 
-def set_log_append_time(batches: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Make the batch at position LogAppendTime with that max timestamp, in place; new CRC."""
+def set_max_timestamp(
+    batches: bytearray | memoryview, position: int, timestamp_ms: int, *, log_append_time: bool
+) -> None:
+    """Write max timestamp and timestamp type of the batch at position, in place, with a new CRC."""
     header = read_batch_header(batches, position)
-    attributes = header.attributes | LOG_APPEND_TIME_FLAG
+    attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
+    if log_append_time:
+        attributes |= LOG_APPEND_TIME_FLAG
     _INT16.pack_into(batches, position + ATTRIBUTES_POSITION, attributes)
     _INT64.pack_into(batches, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
-    covered = memoryview(batches)[position + ATTRIBUTES_POSITION : position + header.size_bytes]
+    _seal(batches, position, header.size_bytes)
+
+
+def recompress(
+    batch: Buffer,
+    header: BatchHeader,
+    codec: Compression,
+    *,
+    level: int | None = None,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> bytearray:
+    """The same batch in another codec; the records are not looked at, only the stream of them.
+
+    batch: begins at the batch and holds all of it. Raises as iter_records does for a codec's fault.
+    """
+    body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
+    plain = decompress(header.codec, body, max_bytes=max_decompressed_bytes)
+    changed = bytearray(memoryview(batch)[:BATCH_OVERHEAD])
+    changed += compress(codec, plain, level)
+    _INT32.pack_into(changed, LENGTH_POSITION, len(changed) - LENGTH_OVERHEAD)
+    _INT16.pack_into(changed, ATTRIBUTES_POSITION, header.attributes & ~CODEC_MASK | codec)
+    _seal(changed, 0, len(changed))
+    return changed
+
+
+def _seal(batches: bytearray | memoryview, position: int, size_bytes: int) -> None:
+    """Write the CRC of the batch at position."""
+    covered = memoryview(batches)[position + ATTRIBUTES_POSITION : position + size_bytes]
     _UINT32.pack_into(batches, position + CRC_POSITION, crc32c(covered))
 
 
@@ -580,7 +611,7 @@ def build_batch(
         base_sequence,
         len(records),
     )
-    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    _seal(batch, 0, len(batch))
     return batch
 
 

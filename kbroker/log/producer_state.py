@@ -1,0 +1,426 @@
+"""What a partition remembers of its producers: for duplicates, fencing and open transactions.
+
+Per producer id the last five batches (a client has at most five requests in flight), its epoch, and
+the first offset of its open transaction. All of it is a replay of the log; a snapshot file shortens
+the replay. Sources: KIP-98, KIP-890. Naming, writing and deleting snapshot files is in
+partition_log.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kbroker.log.validator import AppendOrigin
+from kbroker.model import TopicPartition
+from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import NO_SEQUENCE, BatchHeader, ControlType
+
+REMEMBERED_BATCHES: Final = 5
+MAX_SEQUENCE: Final = 0x7FFFFFFF
+MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
+MAX_EPOCH: Final = 0x7FFF
+NO_EPOCH: Final = -1
+SNAPSHOT_VERSION: Final = 1
+
+_PREFIX: Final = struct.Struct(">hIi")
+_CRC_END: Final = 6
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+
+class DuplicateBatch(NamedTuple):
+    """Where a batch that was sent again already is. Both offsets inclusive."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended. last_offset is the marker's own."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class BatchMetadata(NamedTuple):
+    """One remembered batch: its last sequence and offset, how many before them, max timestamp."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerState:
+    """One producer id; batches oldest first, transaction_first_offset None without one."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "transaction_first_offset",
+    )
+
+    def __init__(
+        self,
+        producer_id: int,
+        *,
+        producer_epoch: int = NO_EPOCH,
+        coordinator_epoch: int = NO_EPOCH,
+        last_timestamp: int = -1,
+        transaction_first_offset: int | None = None,
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.transaction_first_offset = transaction_first_offset
+        self.batches: list[BatchMetadata] = []
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        """Of data; -1 where none is remembered."""
+        return self.batches[-1].last_offset if self.batches else -1
+
+    @property
+    def first_sequence(self) -> int:
+        return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
+
+    def move_to_epoch(self, producer_epoch: int) -> None:
+        """Another epoch starts its sequences anew, so the old batches are forgotten."""
+        if self.producer_epoch != producer_epoch:
+            self.producer_epoch = producer_epoch
+            self.batches.clear()
+
+    def add_batch(self, batch: BatchMetadata) -> None:
+        if len(self.batches) == REMEMBERED_BATCHES:
+            del self.batches[0]
+        self.batches.append(batch)
+
+
+class ProducerStateManager:
+    """The producers of one partition. `check` decides, `update` and `update_marker` change.
+
+    expiration_ms: producer.id.expiration.ms, counted from the producer's last batch timestamp.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, *, expiration_ms: int) -> None:
+        self.topic_partition = topic_partition
+        self.expiration_ms = expiration_ms
+        self.map_end_offset = 0
+        self._producers: dict[int, ProducerState] = {}
+        self._ongoing: dict[int, int] = {}  # first offset -> producer id
+        self._unreplicated: dict[int, int] = {}  # first offset -> last offset
+
+    @property
+    def active_producers(self) -> Mapping[int, ProducerState]:
+        return self._producers
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._producers and not self._unreplicated
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction that is open, or not yet replicated."""
+        if not self._ongoing and not self._unreplicated:
+            return None
+        return min(
+            min(self._ongoing, default=MAX_OFFSET), min(self._unreplicated, default=MAX_OFFSET)
+        )
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """First offset of the oldest open transaction."""
+        return min(self._ongoing, default=None)
+
+    def check(
+        self, header: BatchHeader, *, origin: AppendOrigin, transaction_version: int = 0
+    ) -> DuplicateBatch | None:
+        """Whether this batch may follow what is known of its producer; changes nothing.
+
+        Returns where the batch already is if it was sent before. transaction_version: of the
+        coordinator that writes a marker; from 2 on a marker's epoch is above its transaction's.
+        Raises KafkaError(INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE).
+        A replica never refuses what its leader has.
+        """
+        producer_id = header.producer_id
+        if producer_id < 0 or origin is AppendOrigin.REPLICATION:
+            return None
+        state = self._producers.get(producer_id)
+        if state is None:
+            return None
+        if header.is_control:
+            self._check_marker_epoch(state, header, transaction_version)
+            return None
+        if origin is AppendOrigin.CLIENT:
+            duplicate = self._find_duplicate(state, header)
+            if duplicate is not None:
+                return duplicate
+        if header.producer_epoch < state.producer_epoch:
+            raise self._stale_epoch(state, header)
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(state, header)
+        if state.transaction_first_offset is not None and not header.is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open in {self.topic_partition} and sent "
+                "a batch outside of it",
+            )
+        return None
+
+    def _find_duplicate(self, state: ProducerState, header: BatchHeader) -> DuplicateBatch | None:
+        if header.producer_epoch != state.producer_epoch:
+            return None
+        last_sequence = header.last_sequence
+        for batch in state.batches:
+            if (
+                batch.last_sequence == last_sequence
+                and batch.first_sequence == header.base_sequence
+            ):
+                return DuplicateBatch(batch.first_offset, batch.last_offset, batch.timestamp)
+        return None
+
+    def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
+        if state.producer_epoch == NO_EPOCH:
+            return
+        if header.producer_epoch != state.producer_epoch:
+            if header.base_sequence != 0:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {state.producer_id} in {self.topic_partition}: epoch "
+                    f"{header.producer_epoch} is new (was {state.producer_epoch}) and begins with "
+                    f"sequence {header.base_sequence} instead of 0",
+                )
+            return
+        last_sequence = state.last_sequence
+        expected = 0 if last_sequence == MAX_SEQUENCE else last_sequence + 1
+        if header.base_sequence != expected:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {state.producer_id} in {self.topic_partition}: sequence "
+                f"{header.base_sequence} came, {expected} was due",
+            )
+
+    def _check_marker_epoch(
+        self, state: ProducerState, header: BatchHeader, transaction_version: int
+    ) -> None:
+        epoch = header.producer_epoch
+        if transaction_version < 2:
+            if epoch < state.producer_epoch:
+                raise self._stale_epoch(state, header)
+            return
+        if epoch > state.producer_epoch:
+            return
+        ended = state.transaction_first_offset is None
+        if epoch == state.producer_epoch and (ended or epoch == MAX_EPOCH):
+            return  # the same marker written again
+        raise self._stale_epoch(state, header)
+
+    def _stale_epoch(self, state: ProducerState, header: BatchHeader) -> KafkaError:
+        return KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {state.producer_id} in {self.topic_partition}: epoch "
+            f"{header.producer_epoch}, the last one seen is {state.producer_epoch}",
+        )
+
+    def check_coordinator_epoch(self, producer_id: int, coordinator_epoch: int) -> None:
+        """Before a leader appends a marker. KafkaError(TRANSACTION_COORDINATOR_FENCED)."""
+        state = self._producers.get(producer_id)
+        if state is not None and coordinator_epoch < state.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {producer_id} in {self.topic_partition}: coordinator epoch "
+                f"{coordinator_epoch}, the last one seen is {state.coordinator_epoch}",
+            )
+
+    def update(self, header: BatchHeader) -> None:
+        """Take in an appended data batch with its final offsets. Markers: update_marker."""
+        self.map_end_offset = header.next_offset
+        producer_id = header.producer_id
+        if producer_id < 0 or header.is_control:
+            return
+        state = self._producers.get(producer_id)
+        if state is None:
+            state = self._producers[producer_id] = ProducerState(producer_id)
+        state.move_to_epoch(header.producer_epoch)
+        state.add_batch(
+            BatchMetadata(
+                header.last_sequence,
+                header.last_offset,
+                header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        state.last_timestamp = header.max_timestamp
+        if header.is_transactional and state.transaction_first_offset is None:
+            state.transaction_first_offset = header.base_offset
+            self._ongoing[header.base_offset] = producer_id
+
+    def update_marker(
+        self, header: BatchHeader, marker_type: ControlType, coordinator_epoch: int
+    ) -> CompletedTransaction | None:
+        """Take in an abort or commit marker that was appended.
+
+        Returns the transaction it ended, None if there was none. Until `complete_transaction` and
+        then `on_high_watermark` it still holds the first unstable offset. A control batch that
+        compaction emptied, or of another type, goes to `update`.
+        """
+        self.map_end_offset = header.next_offset
+        producer_id = header.producer_id
+        state = self._producers.get(producer_id)
+        if state is None:
+            state = self._producers[producer_id] = ProducerState(producer_id)
+        first_offset = state.transaction_first_offset
+        state.move_to_epoch(header.producer_epoch)
+        state.coordinator_epoch = coordinator_epoch
+        state.last_timestamp = header.max_timestamp
+        state.transaction_first_offset = None
+        if first_offset is None:
+            return None
+        return CompletedTransaction(
+            producer_id, first_offset, header.base_offset, marker_type is ControlType.ABORT
+        )
+
+    def last_stable_offset(self, completed: CompletedTransaction) -> int:
+        """What is stable once completed is replicated: for the transaction index."""
+        others = (
+            first for first, producer in self._ongoing.items() if producer != completed.producer_id
+        )
+        return min(others, default=completed.last_offset + 1)
+
+    def complete_transaction(self, completed: CompletedTransaction) -> None:
+        """Move it from open to ended but not replicated. KeyError for one that is not open."""
+        del self._ongoing[completed.first_offset]
+        self._unreplicated[completed.first_offset] = completed.last_offset
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Forget ended transactions whose marker lies below high_watermark (exclusive)."""
+        if self._unreplicated:
+            self._unreplicated = {
+                first: last for first, last in self._unreplicated.items() if last >= high_watermark
+            }
+
+    def on_log_start_offset(self, log_start_offset: int) -> None:
+        """Records before log_start_offset are gone; producers stay known until they expire."""
+        self.on_high_watermark(log_start_offset)
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget producers without a batch for expiration_ms and no open transaction; how many."""
+        expired = [
+            producer_id
+            for producer_id, state in self._producers.items()
+            if self._is_expired(state, now_ms)
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def _is_expired(self, state: ProducerState, now_ms: int) -> bool:
+        return (
+            state.transaction_first_offset is None
+            and now_ms - state.last_timestamp >= self.expiration_ms
+        )
+
+    def clear(self, map_end_offset: int = 0) -> None:
+        """Forget everything: the log was truncated, a snapshot or a replay follows."""
+        self._producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.map_end_offset = map_end_offset
+
+    def to_snapshot(self) -> bytes:
+        """The content of a `.snapshot` file that holds up to map_end_offset."""
+        entries = bytearray()
+        for state in self._producers.values():
+            last = state.batches[-1] if state.batches else BatchMetadata(NO_SEQUENCE, -1, 0, -1)
+            first_offset = state.transaction_first_offset
+            entries += _ENTRY.pack(
+                state.producer_id,
+                state.producer_epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                state.last_timestamp,
+                state.coordinator_epoch,
+                -1 if first_offset is None else first_offset,
+            )
+        content = bytearray(_PREFIX.pack(SNAPSHOT_VERSION, 0, len(self._producers)))
+        content += entries
+        checksum = crc32c(memoryview(content)[_CRC_END:])
+        _PREFIX.pack_into(content, 0, SNAPSHOT_VERSION, checksum, len(self._producers))
+        return bytes(content)
+
+    def load_snapshot(self, data: bytes, *, map_end_offset: int, now_ms: int) -> None:
+        """Start again from a snapshot, without the producers that have expired by now_ms.
+
+        map_end_offset: the offset in the file's name. Raises KafkaError(CORRUPT_MESSAGE) for a file
+        that is none; the state is then empty.
+        """
+        self.clear()
+        for state in read_snapshot(data):
+            if self._is_expired(state, now_ms):
+                continue
+            self._producers[state.producer_id] = state
+            if state.transaction_first_offset is not None:
+                self._ongoing[state.transaction_first_offset] = state.producer_id
+        self.map_end_offset = map_end_offset
+
+
+def read_snapshot(data: bytes) -> list[ProducerState]:
+    """The entries of a `.snapshot` file in its order. Raises KafkaError(CORRUPT_MESSAGE)."""
+    if len(data) < _PREFIX.size:
+        raise _corrupt_snapshot(f"{len(data)} bytes")
+    version, checksum, count = _PREFIX.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise _corrupt_snapshot(f"version {version}")
+    if crc32c(memoryview(data)[_CRC_END:]) != checksum:
+        raise _corrupt_snapshot("its CRC is wrong")
+    if len(data) != _PREFIX.size + count * _ENTRY.size:
+        raise _corrupt_snapshot(f"{len(data)} bytes for {count} entries")
+    states = []
+    for (
+        producer_id,
+        producer_epoch,
+        last_sequence,
+        last_offset,
+        offset_delta,
+        timestamp,
+        coordinator_epoch,
+        first_offset,
+    ) in _ENTRY.iter_unpack(memoryview(data)[_PREFIX.size :]):
+        state = ProducerState(
+            producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            last_timestamp=timestamp,
+            transaction_first_offset=first_offset if first_offset >= 0 else None,
+        )
+        if last_offset >= 0:
+            state.add_batch(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
+        states.append(state)
+    return states
+
+
+def _corrupt_snapshot(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"not a producer snapshot: {why}")

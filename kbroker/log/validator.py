@@ -1,0 +1,381 @@
+"""What must be true of batches before they are appended, and what the broker changes in them.
+
+The leader checks what clients send batch by batch, by header and CRC; records are decoded only
+where Kafka itself would have to refuse or change one of them (see docs/adr/0002). Sequences and
+epochs of producers are checked in producer_state.py, afterwards. Sources: KIP-32, KIP-98, KIP-110,
+KIP-390, KIP-467 (errors per record), KIP-937 (timestamp bounds).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from typing import Final, NoReturn, Protocol
+
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    LEADER_EPOCH_POSITION,
+    LENGTH_OVERHEAD,
+    LENGTH_POSITION,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    BatchHeader,
+    check_crc,
+    iter_records,
+    read_batch_header,
+    recompress,
+    set_max_timestamp,
+)
+
+ZSTD_SINCE_PRODUCE_VERSION: Final = 7
+SHOWN_RECORD_ERRORS: Final = 3
+LOG_APPEND_TIME: Final = "LogAppendTime"
+
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">i")
+
+
+class AppendOrigin(Enum):
+    """Who appends: a client may do less, a replica takes what its leader has."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    RAFT_LEADER = "raft leader"
+    REPLICATION = "replication"
+
+
+class ValidationConfig(Protocol):
+    """What of LogConfig decides here."""
+
+    @property
+    def segment_bytes(self) -> int: ...
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
+    def compression_type(self) -> str: ...
+    @property
+    def compression_gzip_level(self) -> int: ...
+    @property
+    def compression_lz4_level(self) -> int: ...
+    @property
+    def compression_zstd_level(self) -> int: ...
+    @property
+    def message_timestamp_type(self) -> str: ...
+    @property
+    def message_timestamp_before_max_ms(self) -> int: ...
+    @property
+    def message_timestamp_after_max_ms(self) -> int: ...
+
+
+class RecordError:
+    """One refused record: its place in the batch, from 0, and why."""
+
+    __slots__ = ("batch_index", "code", "message")
+
+    def __init__(self, batch_index: int, code: ErrorCode, message: str) -> None:
+        self.batch_index = batch_index
+        self.code = code
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"RecordError({self.batch_index}, {self.code.name}, {self.message!r})"
+
+
+class InvalidRecords(KafkaError):
+    """A batch refused for some of its records; the Produce response names them (KIP-467)."""
+
+    def __init__(self, errors: list[RecordError]) -> None:
+        timestamps = any(error.code is ErrorCode.INVALID_TIMESTAMP for error in errors)
+        shown = "; ".join(error.message for error in errors[:SHOWN_RECORD_ERRORS])
+        more = f" and {len(errors) - SHOWN_RECORD_ERRORS} more"
+        super().__init__(
+            ErrorCode.INVALID_TIMESTAMP if timestamps else ErrorCode.INVALID_RECORD,
+            shown + (more if len(errors) > SHOWN_RECORD_ERRORS else ""),
+        )
+        self.record_errors = errors
+
+
+class ValidatedBatches:
+    """Batches ready to be written. Offsets are inclusive.
+
+    batches: what to write; the caller's own buffer, changed in place, unless a codec had to change.
+    offset_of_max_timestamp: the last offset of the batch that has it. log_append_time_ms: -1 unless
+    the topic stamps records itself.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "batches",
+        "headers",
+        "last_offset",
+        "log_append_time_ms",
+        "max_timestamp",
+        "offset_of_max_timestamp",
+    )
+
+    def __init__(
+        self,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        *,
+        log_append_time_ms: int = NO_TIMESTAMP,
+    ) -> None:
+        self.batches = batches
+        self.headers = headers
+        self.base_offset = headers[0].base_offset
+        self.last_offset = headers[-1].last_offset
+        self.log_append_time_ms = log_append_time_ms
+        latest = max(headers, key=_max_timestamp)  # the first of several
+        self.max_timestamp = latest.max_timestamp
+        self.offset_of_max_timestamp = latest.last_offset
+
+
+def _max_timestamp(header: BatchHeader) -> int:
+    return header.max_timestamp
+
+
+def validate_batches(
+    batches: bytes | bytearray | memoryview,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    config: ValidationConfig,
+    origin: AppendOrigin,
+    compacted: bool,
+    produce_version: int | None = None,
+    validate_records: bool = False,
+) -> ValidatedBatches:
+    """Check batches for an append as leader and give them offsets from next_offset on, in place.
+
+    batches: if read-only, they are copied. compacted: every record needs a key. produce_version: of
+    the request, None if there was none. validate_records: decode every record, as Kafka does.
+    Raises InvalidRecords, or KafkaError of CORRUPT_MESSAGE (length, CRC, codec), INVALID_RECORD,
+    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or UNSUPPORTED_COMPRESSION_TYPE;
+    batches may then be changed in part and are not to be written.
+    """
+    view = memoryview(bytearray(batches)) if memoryview(batches).readonly else memoryview(batches)
+    stamps = config.message_timestamp_type == LOG_APPEND_TIME
+    headers: list[BatchHeader] = []
+    pieces: list[memoryview] | None = None
+    position = 0
+    size = len(view)
+    if size == 0:
+        _refuse("there must be at least one record batch per partition")
+    while position < size:
+        header = _checked_header(view, position, config.max_message_bytes)
+        end = position + header.batch_length + LENGTH_OVERHEAD
+        batch = piece = view[position:end]
+        changed = stamps
+        if origin is AppendOrigin.CLIENT:
+            if end != size:
+                _refuse(f"one record batch per partition, here are {size - end} bytes more")
+            _check_client_batch(header, produce_version)
+            changed |= _check_records(batch, header, config, now_ms, compacted, validate_records)
+        if config.compression_type != "producer" and not header.is_control:
+            recompressed = _recompressed(batch, header, config)
+            if recompressed is not None:
+                changed = True
+                piece = memoryview(recompressed)
+                pieces = [view[:position]] if pieces is None else pieces
+        if stamps:
+            set_max_timestamp(piece, 0, now_ms, log_append_time=True)
+        if changed:
+            header = read_batch_header(piece)
+        header.base_offset = next_offset
+        header.partition_leader_epoch = leader_epoch
+        _INT64.pack_into(piece, 0, next_offset)
+        _INT32.pack_into(piece, LEADER_EPOCH_POSITION, leader_epoch)
+        if pieces is not None:
+            pieces.append(piece)
+        next_offset += header.last_offset_delta + 1
+        headers.append(header)
+        position = end
+    result = view if pieces is None else memoryview(bytearray().join(pieces))
+    if len(result) > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{len(result)} bytes do not fit into a segment of {config.segment_bytes}",
+        )
+    return ValidatedBatches(result, headers, log_append_time_ms=now_ms if stamps else NO_TIMESTAMP)
+
+
+def validate_replicated(
+    batches: bytes | bytearray | memoryview, *, next_offset: int
+) -> ValidatedBatches:
+    """Check batches whose offsets the leader gave: whole, CRC, offsets that rise from next_offset.
+
+    Gaps are allowed, compaction leaves them. Raises KafkaError(CORRUPT_MESSAGE), and
+    KafkaError(OFFSET_OUT_OF_RANGE) for a batch below next_offset.
+    """
+    view = memoryview(batches)
+    headers: list[BatchHeader] = []
+    position = 0
+    size = len(view)
+    if size == 0:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no record batch")
+    while position < size:
+        header = _checked_header(view, position, None)
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"a batch of offsets {header.base_offset} to {header.last_offset}, "
+                f"{next_offset} is next",
+            )
+        next_offset = header.next_offset
+        headers.append(header)
+        position += header.size_bytes
+    return ValidatedBatches(view, headers)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise KafkaError(ErrorCode.INVALID_RECORD, why)
+
+
+def _checked_header(view: memoryview, position: int, max_message_bytes: int | None) -> BatchHeader:
+    """A header whose batch lies whole in view, is not too large, and has the right CRC."""
+    left = len(view) - position
+    if left <= MAGIC_POSITION:
+        _refuse(f"{left} bytes are no record batch")
+    magic = view[position + MAGIC_POSITION]
+    if magic < MAGIC:
+        _refuse(f"only record batches of magic {MAGIC} are taken, not of magic {magic}")
+    if left < BATCH_OVERHEAD:
+        (length,) = _INT32.unpack_from(view, position + LENGTH_POSITION)
+        if length >= BATCH_OVERHEAD - LENGTH_OVERHEAD:
+            _refuse(f"a batch is cut short: {left} bytes")
+    header = read_batch_header(view, position)
+    if header.size_bytes > left:
+        _refuse(f"a batch is cut short: {left} bytes of {header.size_bytes}")
+    if max_message_bytes is not None and header.size_bytes > max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.size_bytes} bytes, max.message.bytes is {max_message_bytes}",
+        )
+    if not check_crc(view, position, header):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"the CRC is not {header.crc}, as the batch says"
+        )
+    return header
+
+
+def _check_client_batch(header: BatchHeader, produce_version: int | None) -> None:
+    """What a client may not send, by the header alone."""
+    if header.base_offset != 0:
+        _refuse(f"the base offset must be 0, not {header.base_offset}")
+    if header.last_offset_delta < 0:
+        _refuse(f"the last offset delta is {header.last_offset_delta}")
+    if header.record_count <= 0:
+        _refuse(f"a batch of {header.record_count} records")
+    if header.record_count != header.last_offset_delta + 1:
+        _refuse(
+            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
+        )
+    if header.is_control:
+        _refuse("clients may not write control records")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        _refuse(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch} and "
+            f"sequence {header.base_sequence}"
+        )
+    if header.is_log_append_time:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
+        )
+    codec = header.attributes & CODEC_MASK
+    if codec > Compression.ZSTD:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {codec} is not known"
+        )
+    if (
+        codec == Compression.ZSTD
+        and produce_version is not None
+        and produce_version < ZSTD_SINCE_PRODUCE_VERSION
+    ):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce version {ZSTD_SINCE_PRODUCE_VERSION}, not {produce_version}",
+        )
+
+
+def _check_records(
+    batch: memoryview,
+    header: BatchHeader,
+    config: ValidationConfig,
+    now_ms: int,
+    compacted: bool,
+    validate_records: bool,
+) -> bool:
+    """Timestamps by the header where it decides; record by record where it cannot.
+
+    A lower bound of timestamps that lies after 1970 needs each record's own: the header has only
+    the first and the largest. Returns whether the header was wrong and has been mended, in place.
+    """
+    latest = earliest = None
+    if config.message_timestamp_type != LOG_APPEND_TIME:
+        latest = now_ms + config.message_timestamp_after_max_ms
+        if config.message_timestamp_before_max_ms < now_ms:
+            earliest = now_ms - config.message_timestamp_before_max_ms
+    too_late = latest is not None and header.max_timestamp > latest
+    if not (compacted or validate_records or too_late or earliest is not None):
+        return False
+    errors: list[RecordError] = []
+    max_timestamp = NO_TIMESTAMP
+    for index, record in enumerate(iter_records(batch, header)):
+        timestamp = record.timestamp
+        max_timestamp = max(max_timestamp, timestamp)
+        if record.offset != index:
+            message = f"record {index} has offset {record.offset}"
+            errors.append(RecordError(index, ErrorCode.INVALID_RECORD, message))
+        elif compacted and record.key is None:
+            message = "a compacted topic takes no record without a key"
+            errors.append(RecordError(index, ErrorCode.INVALID_RECORD, message))
+        elif timestamp != NO_TIMESTAMP and (
+            (latest is not None and timestamp > latest)
+            or (earliest is not None and timestamp < earliest)
+        ):
+            message = (
+                f"timestamp {timestamp} of record {index} is not between {earliest or 0} "
+                f"and {latest}"
+            )
+            errors.append(RecordError(index, ErrorCode.INVALID_TIMESTAMP, message))
+    if errors:
+        raise InvalidRecords(errors)
+    if max_timestamp == header.max_timestamp:
+        return False
+    set_max_timestamp(batch, 0, max_timestamp, log_append_time=False)
+    return True
+
+
+def _recompressed(
+    batch: memoryview, header: BatchHeader, config: ValidationConfig
+) -> bytearray | None:
+    """The batch in the topic's codec; None if it is in it already."""
+    level = None
+    match config.compression_type:
+        case "uncompressed":
+            target = Compression.NONE
+        case "gzip":
+            target, level = Compression.GZIP, config.compression_gzip_level
+        case "snappy":
+            target = Compression.SNAPPY
+        case "lz4":
+            target, level = Compression.LZ4, config.compression_lz4_level
+        case "zstd":
+            target, level = Compression.ZSTD, config.compression_zstd_level
+        case _:
+            return None
+    if target is header.codec:
+        return None
+    changed = recompress(batch, header, target, level=level)
+    if len(changed) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {len(changed)} bytes in codec {target.name.lower()}, max.message.bytes "
+            f"is {config.max_message_bytes}",
+        )
+    return changed
