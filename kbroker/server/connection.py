@@ -1,9 +1,10 @@
 """One client connection: frames in, stage one, responses out in order, back-pressure both ways.
 
-The next request starts after stage one of the last; its response waits in a queue until all earlier ones have left. Reading
-stops while too many responses wait or the peer does not take what is sent, and nothing is rendered while earlier bytes
-are not with the kernel: a slow reader costs one response, not all of them. No task, no coroutine: everything happens in
-the callbacks of asyncio's BufferedProtocol.
+The next request starts after stage one of the last; its response waits in a queue until all earlier
+ones have left. Reading stops while too many responses wait or the peer does not take what is sent,
+and nothing is rendered while earlier bytes are not with the kernel: a slow reader costs one
+response, not all of them. No task, no coroutine: everything happens in the callbacks of asyncio's
+BufferedProtocol.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kbroker.model import InvariantError, Timers
+from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.protocol.schema import RecordsPayload
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
 from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
 from kbroker.server.receive_buffer import ReceiveBuffer
-from kbroker.server.response_writer import BINARY, Part, ResponseWriter
+from kbroker.server.response_writer import ResponseWriter
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +43,14 @@ class RequestDispatcher(Protocol):
     def dispatch(
         self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None: ...
-    def render(self, pending: PendingResponse) -> list[bytes | RecordsPayload]: ...
+    def render(self, pending: PendingResponse) -> list[Part]: ...
 
 
 @dataclass(slots=True)
 class ConnectionShared:
-    """What the connections of a broker share. on_fatal: called for a broken invariant, which stops the broker."""
+    """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
+    the broker.
+    """
 
     loop: asyncio.AbstractEventLoop
     dispatcher: RequestDispatcher
@@ -64,12 +67,28 @@ class ConnectionShared:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module's docstring. Made by `listener`; lives in `shared.connections` while it is open."""
+    """See the module's docstring. Made by `listener`; lives in `shared.connections` while it is
+    open.
+    """
 
     __slots__ = (
-        "_buffer", "_closing", "_counted", "_extra", "_flush_planned", "_host", "_info", "_last_active", "_listener_name", "_peer",
-        "_pump_planned", "_queue", "_reading", "_shared", "_transport", "_writer",
-    )  # fmt: skip
+        "_buffer",
+        "_closing",
+        "_counted",
+        "_extra",
+        "_flush_planned",
+        "_host",
+        "_info",
+        "_last_active",
+        "_listener_name",
+        "_peer",
+        "_pump_planned",
+        "_queue",
+        "_reading",
+        "_shared",
+        "_transport",
+        "_writer",
+    )
 
     _transport: asyncio.Transport
     _writer: ResponseWriter
@@ -117,7 +136,11 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._buffer = ReceiveBuffer(shared.max_frame_bytes)
         self._writer = ResponseWriter(
-            self._transport, shared.loop, shared.executor, on_idle=self._drained, on_error=self._failed
+            self._transport,
+            shared.loop,
+            shared.executor,
+            on_idle=self._drained,
+            on_error=self._failed,
         )
         shared.connections.add(self)
 
@@ -164,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer.capacity_bytes
 
     def sweep(self, now: float, max_idle_seconds: float) -> None:
-        """Give memory back; end the connection if it was idle for too long. now: the loop's clock."""
+        """Give memory back; end a connection idle for too long. now: the loop's clock."""
         self._buffer.trim()
         if now - self._last_active <= max_idle_seconds:
             return
@@ -251,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
     def _account(self) -> None:
         extra = max(0, len(self._queue) - 1)
         if extra != self._extra:
-            self._shared.budget.take(extra - self._extra)
+            self._shared.budget.used += extra - self._extra
             self._extra = extra
 
     # responses
@@ -260,7 +283,8 @@ class Connection(asyncio.BufferedProtocol):
         pending.message = message  # type: ignore[assignment] # Deferred[Any]: the API's response
         pending.deferred = None
         if self._queue and self._queue[0] is pending and not self._flush_planned:
-            self._flush_planned = True  # not at once: whoever resolved it is in the middle of another request
+            # Not at once: whoever resolved it is in the middle of another request.
+            self._flush_planned = True
             self._shared.loop.call_soon(self._planned_flush)
 
     def _planned_flush(self) -> None:
@@ -281,8 +305,8 @@ class Connection(asyncio.BufferedProtocol):
                 size = 0
                 while queue and queue[0].message is not None and size < RENDER_BYTES:
                     for part in render(queue.popleft()):
-                        size += len(part) if isinstance(part, BINARY) else part.size
-                        parts.append(part)  # type: ignore[arg-type] # a records field holds bytes or a FileSlice
+                        size += part_size(part)
+                        parts.append(part)
                 self._writer.write(parts)
         except CloseConnection as error:
             self._end(str(error))
@@ -294,7 +318,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             if self._counted and not self.outstanding:
                 self._transport.close()
-        elif not self._reading and not self._pump_planned and not (self._queue and self._must_wait()):
+        elif (
+            not self._reading and not self._pump_planned and not (self._queue and self._must_wait())
+        ):
             self._plan_pump()
 
     def _drained(self) -> None:
@@ -317,8 +343,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         self._pause_reading()
-        while self._queue and self._queue[-1].message is None:
-            self._queue.pop()
+        queue = self._queue
+        while queue and queue[-1].message is None:
+            queue.pop()
         self._flush()
         if self.outstanding == 0:
             self._transport.close()
@@ -326,7 +353,9 @@ class Connection(asyncio.BufferedProtocol):
     def _failed(self, error: Exception) -> None:
         """Sending is impossible."""
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
-        logger.log(level, "node %d: sending to %s failed: %s", self._shared.node_id, self._peer, error)
+        logger.log(
+            level, "node %d: sending to %s failed: %s", self._shared.node_id, self._peer, error
+        )
         self.abort()
 
     def _pause_reading(self) -> None:

@@ -1,8 +1,9 @@
-"""From a request's bytes to the handler and back: the handler table, version check and error mapping.
+"""From a request's bytes to the handler and back: the handler table, version check and error
+mapping.
 
-Neighbours: `connection` moves the bytes, `handlers/` has one module per API family. Two stages (docs/adr/0004): `handle`
-runs stage one inside the call that read the request (an append happens here) and returns the response, or a Deferred
-that resolves with it once stage two is over.
+Neighbours: `connection` moves the bytes, `handlers/` has one module per API family. Two stages
+(docs/adr/0004): `handle` runs stage one inside the call that read the request (an append happens
+here) and returns the response, or a Deferred that resolves with it once stage two is over.
 """
 
 from __future__ import annotations
@@ -15,29 +16,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.apis import ApiKey, request_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codec import Part, decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import decode_request_header, encode_response_frame
-from kbroker.protocol.schema import Message, RecordsPayload
+from kbroker.protocol.schema import Message
 
 if TYPE_CHECKING:
     from kbroker.server.services import Services
 
 logger = logging.getLogger(__name__)
 
-_HEAD = struct.Struct(">hhi")  # api key, api version, correlation id: first in every version of the header
+_HEAD = struct.Struct(">hhi")
+"""API key, API version, correlation id: first in every version of the header."""
 
-Outcome = Message | Deferred[Any] | None  # Any: a Deferred of the API's own response class (Deferred is invariant)
-"""A response, a response that comes later, or None: this request gets no response (Produce with acks=0)."""
+# Any: a Deferred of the API's own response class, since Deferred is invariant
+Outcome = Message | Deferred[Any] | None
+"""A response, one that comes later, or None: this request gets no response (Produce, acks=0)."""
 
 
 class CloseConnection(Exception):
-    """Raised by a handler to end this connection without an answer, with one log line (a failed Produce with acks=0)."""
+    """Raised by a handler to end this connection without an answer, with one log line (a failed
+    Produce with acks=0).
+    """
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """Who asked, what and when. One per request; handlers only read it (ApiVersions sets the software fields)."""
+    """Who asked, what and when. One per request; handlers only read it (ApiVersions sets the
+    software fields).
+    """
 
     api_key: ApiKey
     api_version: int
@@ -58,16 +65,18 @@ class RequestContext:
 class ApiHandler:
     """One API as a handler module registers it; `HANDLERS` at its end lists them.
 
-    handle: stage one, synchronous. The request's bytes fields are views on the connection's receive buffer: valid until
-    handle returns, so whatever outlives it must be written or copied by then. It may write into them (base offsets).
-    It gives up the whole request by raising KafkaError, which becomes `error_response(request, code, message)`.
-    announced_min_version: what ApiVersions says where that differs from what is served (Produce, as Kafka does).
+    handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
+    buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
+    It may write into them (base offsets). It gives up the whole request by raising KafkaError,
+    which becomes `error_response(request, code, message)`. announced_min_version: what ApiVersions
+    says where that differs from what is served (Produce, as Kafka does).
     """
 
     api_key: ApiKey
     min_version: int
     max_version: int
-    handle: Callable[[Services, RequestContext, Any], Outcome]  # Any: each handler names its own request class
+    # Any: each handler names its own request class
+    handle: Callable[[Services, RequestContext, Any], Outcome]
     error_response: Callable[[Any, ErrorCode, str], Message]
     announced_min_version: int | None = None
 
@@ -81,7 +90,9 @@ class ApiVersionRange(NamedTuple):
 
 
 Interceptor = Callable[[RequestContext, Any], Outcome]
-"""A test's hook in front of a handler: returns an outcome, raises KafkaError, or returns None to pass the request on."""
+"""A test's hook in front of a handler: returns an outcome, raises KafkaError, or returns None to
+pass the request on.
+"""
 
 
 @dataclass(slots=True)
@@ -97,7 +108,9 @@ class ConnectionInfo:
 
 
 class PendingResponse:
-    """A request's place in the order of a connection's responses. message is None until there is one."""
+    """A request's place in the order of a connection's responses. message is None until there is
+    one.
+    """
 
     __slots__ = ("api_key", "api_version", "correlation_id", "deferred", "message")
 
@@ -120,7 +133,9 @@ class _Route:
 
 
 class Dispatcher:
-    """The handler table at work. counters: requests by API key, and `surprises`, exceptions nobody meant to raise."""
+    """The handler table at work. counters: requests by API key, and `surprises`, exceptions nobody
+    meant to raise.
+    """
 
     __slots__ = ("_routes", "_services", "interceptors", "requests", "surprises")
 
@@ -135,13 +150,16 @@ class Dispatcher:
     def dispatch(
         self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None:
-        """Stage one of one request. frame: without its length, writable, the caller's again on return.
+        """Stage one of one request. frame: without its length, writable, the caller's again on
+        return.
 
-        Returns None if the request gets no response. Raises MalformedRequest (bytes that are no request) and
-        CloseConnection; both end the connection.
+        Returns None if the request gets no response. Raises MalformedRequest (bytes that are no
+        request) and CloseConnection; both end the connection.
         """
         if len(frame) < _HEAD.size:
-            raise MalformedRequest(f"a frame of {len(frame)} bytes is too short for a request header")
+            raise MalformedRequest(
+                f"a frame of {len(frame)} bytes is too short for a request header"
+            )
         api_key, api_version, correlation_id = _HEAD.unpack_from(frame)
         route = self._routes.get(api_key)
         if route is None:
@@ -170,7 +188,7 @@ class Dispatcher:
         request, end = decode(request_type, frame, api_version, position)
         if end != len(frame):
             raise MalformedRequest(
-                f"{len(frame) - end} bytes too many behind a {handler.api_key.name} v{api_version} request"
+                f"{len(frame) - end} bytes behind a {handler.api_key.name} v{api_version} request"
             )
         outcome = self._handle(handler, context, request)
         if api_key == ApiKey.API_VERSIONS:
@@ -187,8 +205,10 @@ class Dispatcher:
             pending.deferred = outcome
         return pending
 
-    def render(self, pending: PendingResponse) -> list[bytes | RecordsPayload]:
-        """The response as it leaves, length first. Raises CloseConnection if the message does not fit its version."""
+    def render(self, pending: PendingResponse) -> list[Part]:
+        """The response as it leaves, length first. Raises CloseConnection if the message does not
+        fit its version.
+        """
         message = pending.message
         if message is None:
             raise CloseConnection("a response was due before it was there")
@@ -196,7 +216,7 @@ class Dispatcher:
             return encode_response_frame(
                 pending.api_key, pending.api_version, pending.correlation_id, message
             )
-        except Exception as error:  # noqa: BLE001 - top frame: a fault of ours must not harm other connections
+        except Exception as error:
             self.surprises += 1
             logger.exception(
                 "node %d: cannot encode the %s v%d response",
@@ -236,7 +256,9 @@ class Dispatcher:
     def _unsupported_version(
         self, api_key: int, api_version: int, correlation_id: int, handler: ApiHandler
     ) -> PendingResponse:
-        """ApiVersions is answered in v0, so that a newer client can step down; anything else ends the connection."""
+        """ApiVersions is answered in v0, so that a newer client can step down; anything else ends
+        the connection.
+        """
         if api_key != ApiKey.API_VERSIONS:
             raise MalformedRequest(f"{handler.api_key.name} v{api_version} is not served")
         pending = PendingResponse(api_key, 0, correlation_id)

@@ -1,4 +1,6 @@
-"""Bounds that connections share: how many there may be, how much may wait, how often a line is logged."""
+"""Bounds that connections share: how many there may be, how much may wait, how often a line is
+logged.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ LOG_INTERVAL_MS: Final = 1000
 
 
 class ConnectionLimits:
-    """`max.connections`, `max.connections.per.ip` and its overrides (host or address -> limit), for all listeners."""
+    """`max.connections`, `max.connections.per.ip` and its overrides (host or address -> limit), for
+    all listeners.
+    """
 
     __slots__ = ("_by_host", "_max_connections", "_max_per_host", "_overrides", "count")
 
@@ -46,10 +50,11 @@ class ConnectionLimits:
 
 
 class PipelineBudget:
-    """`queued.max.requests`: requests in progress beyond the first of each connection, over all connections.
+    """`queued.max.requests`: requests in progress beyond the first of each connection, over all
+    connections.
 
-    The first of a connection is never refused, so nobody waits for a stranger's slow request; a connection that gets no
-    place reads on when its own requests are answered.
+    The first of a connection is never refused, so nobody waits for a stranger's slow request; a
+    connection that gets no place reads on when its own requests are answered.
     """
 
     __slots__ = ("_limit", "used")
@@ -60,17 +65,14 @@ class PipelineBudget:
 
     @property
     def exhausted(self) -> bool:
+        """Whether no connection may start a further request while its own wait."""
         return self.used >= self._limit
-
-    def take(self) -> None:
-        self.used += 1
-
-    def give_back(self, count: int = 1) -> None:
-        self.used -= count
 
 
 class LogThrottle:
-    """At most one line per interval from a source that strangers can trigger; says how many it kept back."""
+    """At most one line per interval from a source that strangers can trigger; says how many it kept
+    back.
+    """
 
     __slots__ = ("_last_ms", "_level", "_logger", "_withheld")
 
@@ -81,7 +83,9 @@ class LogThrottle:
         self._withheld = 0
 
     def log(self, now_ms: float, message: str, *arguments: object) -> None:
-        """Log now, or count the line if the last one was under a second ago. now_ms: any steady clock."""
+        """Log now, or count the line if the last one was under a second ago. now_ms: any steady
+        clock.
+        """
         if self._last_ms is not None and now_ms - self._last_ms < LOG_INTERVAL_MS:
             self._withheld += 1
             return

@@ -1,10 +1,13 @@
-"""A listening socket: bound early, so that its real port can be registered; open for clients once the broker serves."""
+"""A listening socket: bound early, so that its real port can be registered; open for clients once
+the broker serves.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
+import os
 import socket
 from dataclasses import dataclass
 
@@ -31,7 +34,9 @@ class BoundListener:
 
 
 class ListenerServer:
-    """One listener. backlog: `socket.listen.backlog.size`; buffer sizes in bytes, -1 for the system's own."""
+    """One listener. backlog: `socket.listen.backlog.size`; buffer sizes in bytes, -1 for the
+    system's own.
+    """
 
     __slots__ = ("_backlog", "_server", "_socket", "bound")
 
@@ -74,7 +79,9 @@ class ListenerServer:
 
 
 def advertised_host(host: str) -> str:
-    """What to tell clients where advertised.listeners is not set: this machine's name if it resolves."""
+    """What to tell clients where advertised.listeners is not set: this machine's name if it
+    resolves.
+    """
     if host not in ANY_HOSTS:
         return host
     name = socket.gethostname()
@@ -95,7 +102,7 @@ def _bind(host: str, port: int, send_buffer_bytes: int, receive_buffer_bytes: in
         family, address = found[0][0], str(found[0][4][0])
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if hasattr(socket, "SO_REUSEPORT"):  # not on Windows, where SO_REUSEADDR would share the port
+        if os.name == "posix":  # on Windows SO_REUSEADDR would share the port with others
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             only_v6 = 0 if host == "" else 1

@@ -1,10 +1,12 @@
 """The receive buffer of one connection: bytes in, whole frames out. No socket, no asyncio.
 
-A frame is a 4-byte length and that many bytes. The buffer starts small, doubles as bytes arrive (never because a length
-field promises them), and gets small again: at once after a frame of more than `KEEP_BYTES`, at the next `trim` otherwise.
+A frame is a 4-byte length and that many bytes. The buffer starts small, doubles as bytes arrive
+(never because a length field promises them), and gets small again: at once after a frame of more
+than `KEEP_BYTES`, at the next `trim` otherwise.
 
-A frame is handed out as a writable view into the buffer. It and everything decoded from it without a copy is valid until
-the next call of any method here: the bytes behind it are then moved or overwritten.
+A frame is handed out as a writable view into the buffer. It and everything decoded from it without
+a copy is valid until the next call of any method here: the bytes behind it are then moved or
+overwritten.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ INITIAL_BYTES: Final = 2048
 """What an idle connection holds."""
 
 KEEP_BYTES: Final = 1 << 20
-"""A buffer up to this size survives between two frames; `trim` takes it back when recent frames were smaller."""
+"""A buffer up to this size survives between two frames; `trim` takes it back when recent frames
+were smaller.
+"""
 
 MIN_FREE_BYTES: Final = 512
-"""A read gets at least this much room, so that a nearly full buffer does not cost a system call per few bytes."""
+"""A read gets at least this much room, so that a nearly full buffer does not cost a system call per
+few bytes.
+"""
 
 LENGTH_BYTES: Final = 4
 
@@ -28,9 +34,19 @@ _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"
 
 
 class ReceiveBuffer:
-    """Collects frames. max_frame_bytes: `socket.request.max.bytes`, the largest length a frame may state."""
+    """Collects frames. max_frame_bytes: `socket.request.max.bytes`, the largest length a frame may
+    state.
+    """
 
-    __slots__ = ("_data", "_end", "_frames_seen", "_max_frame_bytes", "_peak_bytes", "_start", "_view")
+    __slots__ = (
+        "_data",
+        "_end",
+        "_frames_seen",
+        "_max_frame_bytes",
+        "_peak_bytes",
+        "_start",
+        "_view",
+    )
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -67,8 +83,8 @@ class ReceiveBuffer:
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its length, or None until there is one.
 
-        Raises MalformedRequest as soon as the length is there and is negative, above the limit, or no length at all
-        (TLS or HTTP on a plaintext port).
+        Raises MalformedRequest as soon as the length is there and is negative, above the limit, or
+        no length at all (TLS or HTTP on a plaintext port).
         """
         available = self._end - self._start
         if available < LENGTH_BYTES:
@@ -91,7 +107,9 @@ class ReceiveBuffer:
         return self._view[body : self._start]
 
     def trim(self) -> None:
-        """Give memory back that recent frames did not need; to be called now and then between frames."""
+        """Give memory back that recent frames did not need; to be called now and then between
+        frames.
+        """
         wanted = INITIAL_BYTES
         while wanted < self._peak_bytes + MIN_FREE_BYTES:
             wanted *= 2
@@ -120,7 +138,9 @@ class ReceiveBuffer:
             self._move_to(size)
 
     def _move_to(self, size: int) -> None:
-        """Into a new buffer: an old view that someone still holds keeps the old one alive and unchanged."""
+        """Into a new buffer: an old view that someone still holds keeps the old one alive and
+        unchanged.
+        """
         pending = self._end - self._start
         data = bytearray(max(size, pending + MIN_FREE_BYTES))
         view = memoryview(data)

@@ -1,10 +1,13 @@
-"""The sending half of one connection: parts in order, file ranges by sendfile where the socket allows it.
+"""The sending half of one connection: parts in order, file ranges by sendfile where the socket
+allows it.
 
-Bytes go through the transport, whose high-water mark is 0: "paused" means that not everything is with the kernel yet, and
-then nothing more is given to it. File ranges (`FileSlice`) go from the page cache to the socket with `os.sendfile`, on a
-duplicate of the descriptor, and only while the transport holds nothing; where that is impossible (TLS, no sendfile on
-this system) they are read in chunks and written like bytes. What is not in the page cache is read off the loop first
-(docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that one reader does not starve others.
+Bytes go through the transport, whose high-water mark is 0: "paused" means that not everything is
+with the kernel yet, and then nothing more is given to it. File ranges (`FileSlice`) go from the
+page cache to the socket with `os.sendfile`, on a duplicate of the descriptor, and only while the
+transport holds nothing; where that is impossible (TLS, no sendfile on this system) they are read in
+chunks and written like bytes. What is not in the page cache is read off the loop first
+(docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that one reader
+does not starve others.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+from kbroker.protocol.codec import Part
 
 CHUNK_BYTES: Final = 256 * 1024
 TURN_BYTES: Final = 1 << 20
@@ -28,7 +33,9 @@ _MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 
 
 class FileRange(Protocol):
-    """A range of an open file that stays readable as long as this object lives (`kbroker.log.files.FileSlice`)."""
+    """A range of an open file that stays readable as long as this object lives
+    (`kbroker.log.files.FileSlice`).
+    """
 
     @property
     def position(self) -> int: ...
@@ -38,18 +45,29 @@ class FileRange(Protocol):
     def read(self, offset: int = 0, count: int | None = None) -> bytes: ...
 
 
-BINARY: Final = (bytes, bytearray, memoryview)
-
-Part = bytes | bytearray | memoryview | FileRange
+_BINARY: Final = (bytes, bytearray, memoryview)
 
 
 class ResponseWriter:
-    """Sends parts in the order given. on_idle is called when everything has left after `write` had to wait."""
+    """Sends parts in the order given. on_idle is called when everything has left after `write` had
+    to wait.
+    """
 
     __slots__ = (
-        "_closed", "_executor", "_loop", "_offset", "_on_error", "_on_idle", "_parts", "_paused", "_socket",
-        "_transport", "_waiting", "_warm_until", "use_sendfile",
-    )  # fmt: skip
+        "_closed",
+        "_executor",
+        "_loop",
+        "_offset",
+        "_on_error",
+        "_on_idle",
+        "_parts",
+        "_paused",
+        "_socket",
+        "_transport",
+        "_waiting",
+        "_warm_until",
+        "use_sendfile",
+    )
 
     def __init__(
         self,
@@ -72,7 +90,9 @@ class ResponseWriter:
         self._warm_until = 0  # up to here the range at the front is known to be in the page cache
         self._closed = False
         self._socket: socket.socket | None = None
-        self.use_sendfile = hasattr(os, "sendfile") and transport.get_extra_info("sslcontext") is None
+        self.use_sendfile = (
+            hasattr(os, "sendfile") and transport.get_extra_info("sslcontext") is None
+        )
         transport.set_write_buffer_limits(high=0)
 
     @property
@@ -124,21 +144,23 @@ class ResponseWriter:
                 return
             try:
                 part = self._parts[0]
-                if isinstance(part, BINARY):
+                if isinstance(part, _BINARY):
                     budget -= self._send_bytes()
                 else:
-                    budget -= self._send_file(part)
+                    budget -= self._send_file(cast(FileRange, part))
             except OSError as error:
                 self._on_error(error)
                 return
 
     def _send_bytes(self) -> int:
-        """Give the byte parts at the front to the transport (or to the socket if a file range follows them)."""
+        """Give the byte parts at the front to the transport (or to the socket if a file range
+        follows them).
+        """
         chunk: list[bytes | bytearray | memoryview] = []
         size = 0
         while self._parts:
             part = self._parts[0]
-            if not isinstance(part, BINARY):
+            if not isinstance(part, _BINARY):
                 break
             if chunk and size + len(part) > JOIN_BYTES:
                 break
@@ -146,7 +168,7 @@ class ResponseWriter:
             size += len(part)
             self._parts.popleft()
         data = chunk[0] if len(chunk) == 1 else b"".join(chunk)
-        if self._parts and _MSG_MORE and not isinstance(self._parts[0], BINARY):
+        if self._parts and _MSG_MORE and not isinstance(self._parts[0], _BINARY):
             direct = self._direct_socket()
             if direct is not None:
                 try:
@@ -175,7 +197,9 @@ class ResponseWriter:
                 self._transport.write(data)
         else:
             try:
-                sent = os.sendfile(direct.fileno(), part.fileno(), part.position + self._offset, count)
+                sent = os.sendfile(
+                    direct.fileno(), part.fileno(), part.position + self._offset, count
+                )
             except BlockingIOError:
                 self._wait_writable(direct)
                 return 0
@@ -192,7 +216,9 @@ class ResponseWriter:
         self._warm_until = 0
 
     def _is_warm(self, part: FileRange, count: int) -> bool:
-        """Whether the next count bytes can be had without waiting for a disk; if not, they are being read in a thread."""
+        """Whether the next count bytes can be had without waiting for a disk; if not, they are
+        being read in a thread.
+        """
         end = self._offset + count
         if end <= self._warm_until or _NO_WAIT is None or self._executor is None:
             return True
@@ -217,7 +243,11 @@ class ResponseWriter:
 
     def _direct_socket(self) -> socket.socket | None:
         """The connection's socket for our own calls, or None where they are not possible now."""
-        if not self.use_sendfile or self._transport.is_closing() or self._transport.get_write_buffer_size():
+        if (
+            not self.use_sendfile
+            or self._transport.is_closing()
+            or self._transport.get_write_buffer_size()
+        ):
             return None
         if self._socket is None:
             wrapped = self._transport.get_extra_info("socket")

@@ -1,7 +1,7 @@
 """What a handler may call: the broker's parts, gathered by the composition root (`broker.py`).
 
-A handler translates: request to core call, result to response. It reaches the cores only through this value, so a test
-builds one with fakes behind the same names.
+A handler translates: request to core call, result to response. It reaches the cores only through
+this value, so a test builds one with fakes behind the same names.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from kbroker.coordinator.runtime import GroupCoordinator
     from kbroker.metadata.image import MetadataImage
     from kbroker.model import Timers
+    from kbroker.replication.manager import ReplicaManager
     from kbroker.server.controller_runtime import ControllerRuntime
     from kbroker.server.dispatch import ApiVersionRange
     from kbroker.server.producer_ids import ProducerIdManager
-    from kbroker.replication.manager import ReplicaManager
     from kbroker.settings.broker import BrokerConfig
 
 
@@ -35,7 +35,9 @@ class Services:
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
     api_versions: Sequence[ApiVersionRange] = ()
-    """What ApiVersions announces on a client listener; computed by the dispatcher from the registered handlers."""
+    """What ApiVersions announces on a client listener; computed by the dispatcher from the
+    registered handlers.
+    """
     random: Random = field(default_factory=Random)
 
     @property

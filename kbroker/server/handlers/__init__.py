@@ -1,0 +1,33 @@
+"""One module per API family. Each ends with `HANDLERS`; the list of modules here is what the broker
+serves.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kbroker.server.dispatch import ApiHandler
+
+MODULES: Final = (
+    "api_versions",
+    "metadata",
+    "topics",
+    "configs",
+    "produce",
+    "fetch",
+    "list_offsets",
+    "init_producer_id",
+    "find_coordinator",
+    "groups",
+    "offsets",
+)
+
+
+def all_handlers() -> list[ApiHandler]:
+    """Every registered API. Imports the modules, which import the cores they call."""
+    handlers: list[ApiHandler] = []
+    for name in MODULES:
+        handlers.extend(import_module(f"{__name__}.{name}").HANDLERS)
+    return handlers

@@ -1,0 +1,87 @@
+"""ApiVersions v0-4: what this broker serves, computed from the registered handlers.
+
+v0: error and ranges. v1: throttle time. v3: flexible, client software name and version (KIP-511),
+features (KIP-584); the response header stays at version 0 so that a client that asked with too new
+a version can read the answer. v4: also supported features whose minimum is 0, which the Java client
+of v3 cannot take (KAFKA-17011). A version above 4 is answered in v0 with UNSUPPORTED_VERSION and
+the one range that helps (see `dispatch`). Deviation: none known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kbroker.metadata.features import SUPPORTED_FEATURES
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.services import Services
+
+MIN_VERSION: Final = 0
+MAX_VERSION: Final = 4
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle_api_versions(
+    services: Services, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
+    """Answer with ranges and features; remember what software the client is."""
+    version = context.api_version
+    if version >= 3:
+        name, software_version = request.client_software_name, request.client_software_version
+        if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(software_version):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "client software name or version is not valid"
+            )
+        context.client_software_name = name
+        context.client_software_version = software_version
+    response = ApiVersionsResponse(
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=entry.api_key, min_version=entry.min_version, max_version=entry.max_version
+            )
+            for entry in services.api_versions
+        ]
+    )
+    if version >= 3:
+        _add_features(services, version, response)
+    return response
+
+
+def _add_features(services: Services, version: int, response: ApiVersionsResponse) -> None:
+    response.supported_features = [
+        ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+        for name, (low, high) in SUPPORTED_FEATURES.items()
+        if version >= 4 or low > 0
+    ]
+    response.finalized_features = [
+        ApiVersionsResponse.FinalizedFeatureKey(
+            name=name, max_version_level=level, min_version_level=level
+        )
+        for name, level in services.controller.finalized_features().items()
+    ]
+    response.finalized_features_epoch = services.image.offset
+
+
+def error_response(
+    request: ApiVersionsRequest | None, error: ErrorCode, message: str
+) -> ApiVersionsResponse:
+    """request: None for a version that cannot be read; its answer names the range of ApiVersions
+    itself.
+    """
+    response = ApiVersionsResponse(error_code=error)
+    if error == ErrorCode.UNSUPPORTED_VERSION:
+        response.api_keys = [
+            ApiVersionsResponse.ApiVersion(
+                api_key=ApiKey.API_VERSIONS, min_version=MIN_VERSION, max_version=MAX_VERSION
+            )
+        ]
+    return response
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.API_VERSIONS, MIN_VERSION, MAX_VERSION, handle_api_versions, error_response),
+)
