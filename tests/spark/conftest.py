@@ -1,0 +1,57 @@
+"""One Spark session for all tests of this folder, and a broker for it to read."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kbroker.testing.process import BrokerProcess
+from spark_jobs.java import java_problem
+from spark_jobs.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of the broker under test; another one's with KBROKER_TEST_BOOTSTRAP."""
+    elsewhere = os.environ.get("KBROKER_TEST_BOOTSTRAP")
+    if elsewhere:
+        yield elsewhere
+        return
+    # The records carry times of 2023: with the default retention they would be deleted under the test.
+    overrides = {"log.retention.ms": "-1"}
+    with BrokerProcess(tmp_path_factory.mktemp("spark") / "data", overrides=overrides) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with the Kafka source; the tests are skipped, with the reason, where Java is missing."""
+    problem = java_problem()
+    if problem is not None:
+        pytest.skip(problem)
+    session = open_session("kbroker tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def new_topic(bootstrap: str) -> Callable[[int], str]:
+    """Make a topic of so many partitions; gives its name."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    def make(partitions: int) -> str:
+        name = f"spark-{os.getpid()}-{next(_numbers)}"
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        return name
+
+    return make

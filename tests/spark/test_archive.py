@@ -1,0 +1,157 @@
+"""The archive job: rows are the records, each once, also when the job is killed in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.java import java_problem
+from tests.clients.adapters import ConfluentAdapter, Sent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE_MS = 1_700_000_000_000
+
+
+def sent(numbers: range, partitions: int) -> list[Sent]:
+    return [
+        Sent(
+            None if n % 5 == 0 else b"key-%d" % n,
+            None if n % 7 == 3 and n % 5 else b"value-%d" % n,
+            (("n", b"%d" % n), ("empty", b"")) if n % 2 else (),
+            BASE_MS + n,
+            n % partitions,
+        )
+        for n in numbers
+    ]
+
+
+def archived(spark: SparkSession, folder: Path) -> list[tuple[object, ...]]:
+    def plain(value: object) -> object:
+        return bytes(value) if isinstance(value, bytearray) else value
+
+    return sorted(
+        (
+            row.topic,
+            row.partition,
+            row.offset,
+            round(row.timestamp.timestamp() * 1000),
+            repr((plain(row.key), plain(row.value), [(h.key, plain(h.value)) for h in row.headers or ()])),
+        )
+        for row in spark.read.parquet(str(folder)).collect()
+    )
+
+
+def expected(topic: str, records: list[Sent], partitions: int) -> list[tuple[object, ...]]:
+    return sorted(
+        (
+            topic,
+            record.partition,
+            number // partitions,
+            record.timestamp_ms,
+            repr((record.key, record.value, list(record.headers))),
+        )
+        for number, record in enumerate(records)
+    )
+
+
+def job(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "spark_jobs", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_MASTER": "local[2]", **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_archive_is_exactly_the_topic_also_at_the_second_run(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    topic, output = new_topic(3), tmp_path / "archive"
+    records = sent(range(600), 3)
+    client = ConfluentAdapter(bootstrap)
+    client.produce(topic, records[:450], codec="zstd", idempotent=True)
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(output), "--json"]
+    for more in (records[450:], []):
+        run = job(*arguments)
+        printed, errors = run.communicate(timeout=180)
+        assert run.returncode == 0, errors
+        done = 450 if more else 600
+        assert json.loads(printed)["end_offsets"] == {topic: {str(p): done // 3 for p in range(3)}}
+        assert archived(spark, output) == expected(topic, records[:done], 3)
+        client.produce(topic, more, codec="lz4", idempotent=True)
+
+
+@pytest.mark.slow
+def test_archive_killed_and_started_again_has_each_record_once(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    topic, output = new_topic(2), tmp_path / "archive"
+    records = sent(range(4000), 2)
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="gzip", idempotent=True)
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(output)]
+    arguments += ["--max-offsets-per-trigger", "200"]
+    for batches_before_kill in (2, 5, 9):
+        run = job(*arguments)
+        commits = Path(f"{output}.checkpoint") / "commits"
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and len(list(commits.glob("[0-9]*"))) < batches_before_kill:
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+    run = job(*arguments)
+    _, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, errors
+    assert archived(spark, output) == expected(topic, records, 2)
+
+
+def test_spark_submit_runs_the_same_job(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    import pyspark
+
+    from spark_jobs.session import connector_package
+
+    topic, output = new_topic(1), tmp_path / "archive"
+    records = sent(range(40), 1)
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=False)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [str(submit), "--master", "local[1]", "--packages", connector_package(), "spark_jobs/__main__.py"]
+    command += ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(output)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=180, env={**os.environ, "PYSPARK_PYTHON": sys.executable}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "archived 40 records" in done.stdout
+    assert archived(spark, output) == expected(topic, records, 1)
+
+
+def test_what_the_user_can_mend_is_one_line(tmp_path: Path) -> None:
+    run = job("archive", "--topics", "t", "--output", str(tmp_path), "--kafka-option", "novalue")
+    printed, errors = run.communicate(timeout=60)
+    assert (run.returncode, printed, errors) == (1, "", "spark_jobs: --kafka-option novalue: give it as NAME=VALUE\n")
+    run = job("archive", "--topics", "t", "--output", str(tmp_path), environment={"JAVA_HOME": str(tmp_path)})
+    printed, errors = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert errors.count("\n") == 1
+    assert "Java 17 or 21" in errors and "apt-get install" in errors
