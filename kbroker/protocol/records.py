@@ -567,6 +567,7 @@ def build_batch(
     log_append_time_ms: int | None = None,
     delete_horizon_ms: int | None = None,
     last_offset_delta: int | None = None,
+    max_timestamp: int | None = None,
 ) -> bytearray:
     """A batch of records, with its CRC.
 
@@ -582,9 +583,11 @@ def build_batch(
         | (CONTROL_FLAG if is_control else 0)
         | (DELETE_HORIZON_FLAG if delete_horizon_ms is not None else 0)
     )
-    body, last_delta, base_timestamp, max_timestamp = _encode_records(
+    body, last_delta, base_timestamp, latest = _encode_records(
         records, base_offset, delete_horizon_ms
     )
+    if max_timestamp is None:
+        max_timestamp = latest if log_append_time_ms is None else log_append_time_ms
     if last_offset_delta is None:
         last_offset_delta = last_delta
     if last_offset_delta < max(last_delta, 0):
@@ -605,7 +608,7 @@ def build_batch(
         attributes,
         last_offset_delta,
         base_timestamp,
-        max_timestamp if log_append_time_ms is None else log_append_time_ms,
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,

@@ -1,0 +1,414 @@
+"""A cluster as a client sees it: bootstrap addresses, metadata, one connection per broker, retries.
+
+Whatever may pass (no leader yet, a broker that restarts) is tried again until a deadline; the rest
+is raised as KafkaError at once. Producing and consuming are in producer.py and consumer.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeVar
+
+from kbroker.client.connection import DEFAULT_CLIENT_ID, BrokerConnection
+from kbroker.model import ZERO_UUID, StartupError, TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.schema import Request, Response
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_S: Final = 30.0
+FIRST_BACKOFF_S: Final = 0.05
+MAX_BACKOFF_S: Final = 1.0
+DEFAULT_PORT: Final = 9092
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+GROUP_COORDINATOR: Final = 0
+TRANSACTION_COORDINATOR: Final = 1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+STALE_METADATA: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors after which metadata is asked for anew."""
+
+
+class BrokerAddress(NamedTuple):
+    """Where a broker listens."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class PartitionView(NamedTuple):
+    """A partition's leader; -1 while there is none."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class TopicView(NamedTuple):
+    """A topic as the last Metadata response had it; partitions by index."""
+
+    name: str
+    topic_id: Uuid
+    partitions: Mapping[int, PartitionView]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """ListOffsets' answer; offset -1 where no record is that late."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """`host:port,host:port`; port 9092 if it is left out. Raises StartupError for anything else."""
+    addresses = []
+    for item in text.split(","):
+        entry = item.strip()
+        if not entry:
+            continue
+        host, separator, port = entry.rpartition(":")
+        if not separator or entry.endswith("]"):
+            host, port = entry, str(DEFAULT_PORT)
+        if not port.isdecimal() or not 0 < int(port) < 65536 or not host.strip("[]"):
+            raise StartupError(f"{entry!r} is no broker address: write host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise StartupError("no broker address given: write host:port")
+    return addresses
+
+
+def check(code: int, message: str | None = None) -> None:
+    """Raise KafkaError unless code is NONE. message: what it happened to."""
+    if code:
+        raise KafkaError(ErrorCode(code), message or "")
+
+
+class Client:
+    """Requests to the right broker of a cluster. An async context manager; connects when needed."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = DEFAULT_CLIENT_ID,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.client_id = client_id
+        self.timeout_s = timeout_s
+        self.brokers: dict[int, BrokerAddress] = {}
+        self.topics: dict[str, TopicView] = {}
+        self.topic_names: dict[Uuid, str] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self._connections: dict[tuple[str, int], asyncio.Task[BrokerConnection]] = {}
+        self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
+
+    async def __aenter__(self) -> Self:
+        """Reach one bootstrap broker. Raises StartupError if none answers."""
+        await self.any_connection()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; requests under way fail."""
+        tasks, self._connections = list(self._connections.values()), {}
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, BrokerConnection):
+                result.close()
+
+    async def connection(self, host: str, port: int) -> BrokerConnection:
+        """The connection to an address, opened once however many ask for it.
+
+        Raises KafkaError(NETWORK_EXCEPTION).
+        """
+        key = (host, port)
+        task = self._connections.get(key)
+        if task is not None and task.done():
+            failed = task.cancelled() or task.exception() is not None
+            if failed or task.result().is_closed:
+                task = None
+        if task is None:
+            opening = BrokerConnection.connect(host, port, self.client_id)
+            task = self._connections[key] = asyncio.create_task(opening)
+        return await asyncio.shield(task)
+
+    async def any_connection(self) -> BrokerConnection:
+        """A connection to a broker known from metadata, else to a bootstrap address.
+
+        Raises StartupError if there is no broker at any bootstrap address.
+        """
+        failures: list[str] = []
+        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        for host, port in [*known, *self.bootstrap]:
+            try:
+                return await self.connection(host, port)
+            except KafkaError as error:
+                failures.append(error.message)
+        raise StartupError(f"no broker answers: {'; '.join(dict.fromkeys(failures))}")
+
+    async def node(self, node_id: int) -> BrokerConnection:
+        """A connection to a broker by id. Raises KafkaError(BROKER_NOT_AVAILABLE) if unknown."""
+        address = self.brokers.get(node_id)
+        if address is None:
+            await self.metadata([])
+            address = self.brokers.get(node_id)
+        if address is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker has id {node_id}")
+        return await self.connection(address.host, address.port)
+
+    async def any(
+        self, message: Request, response_type: type[R], *, max_version: int | None = None
+    ) -> R:
+        """Ask any broker."""
+        connection = await self.any_connection()
+        return await connection.request(
+            message, response_type, max_version=max_version, timeout_s=self.timeout_s
+        )
+
+    async def to_node(
+        self,
+        node_id: int,
+        message: Request,
+        response_type: type[R],
+        *,
+        max_version: int | None = None,
+    ) -> R:
+        """Ask one broker."""
+        connection = await self.node(node_id)
+        return await connection.request(
+            message, response_type, max_version=max_version, timeout_s=self.timeout_s
+        )
+
+    async def to_controller(
+        self, message: Request, response_type: type[R], *, max_version: int | None = None
+    ) -> R:
+        """Ask the broker that Metadata names as controller; it forwards what is not its own."""
+        if self.controller_id not in self.brokers:
+            await self.metadata([])
+        if self.controller_id not in self.brokers:
+            return await self.any(message, response_type, max_version=max_version)
+        return await self.to_node(
+            self.controller_id, message, response_type, max_version=max_version
+        )
+
+    async def to_leader(
+        self,
+        topic_partition: TopicPartition,
+        message: Request,
+        response_type: type[R],
+        *,
+        max_version: int | None = None,
+    ) -> R:
+        """Ask a partition's leader. Raises KafkaError(LEADER_NOT_AVAILABLE) while there is none."""
+        leader_id = await self.leader(topic_partition)
+        return await self.to_node(leader_id, message, response_type, max_version=max_version)
+
+    async def to_coordinator(
+        self,
+        key: str,
+        message: Request,
+        response_type: type[R],
+        *,
+        key_type: int = GROUP_COORDINATOR,
+        max_version: int | None = None,
+    ) -> R:
+        """Ask the coordinator of a group or transactional id. Forget it where the network fails."""
+        address = await self.coordinator(key, key_type)
+        try:
+            connection = await self.connection(address.host, address.port)
+            return await connection.request(
+                message, response_type, max_version=max_version, timeout_s=self.timeout_s
+            )
+        except KafkaError:
+            self.forget_coordinator(key, key_type)
+            raise
+
+    async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> BrokerAddress:
+        """Where a group's or transactional id's coordinator is; remembered until forgotten."""
+        known = self._coordinators.get((key_type, key))
+        if known is not None:
+            return known
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
+        response = await self.any(request, FindCoordinatorResponse, max_version=3)
+        check(response.error_code, response.error_message)
+        address = BrokerAddress(response.node_id, response.host, response.port)
+        self._coordinators[key_type, key] = address
+        return address
+
+    def forget_coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> None:
+        """After NOT_COORDINATOR, or a failed connection."""
+        self._coordinators.pop((key_type, key), None)
+
+    async def leader(self, topic_partition: TopicPartition) -> int:
+        """A partition's leader, from the metadata at hand if it is there.
+
+        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE).
+        """
+        topic, partition = topic_partition
+        view = self.topics.get(topic)
+        if view is None or view.partitions.get(partition, NO_LEADER).leader_id < 0:
+            view = await self.topic(topic)
+        if partition not in view.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(topic_partition))
+        leader_id = view.partitions[partition].leader_id
+        if leader_id < 0:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(topic_partition))
+        return leader_id
+
+    async def topic(self, name: str, *, allow_auto_creation: bool = False) -> TopicView:
+        """Ask for one topic. Raises KafkaError, retriable while it is being created."""
+        response = await self.metadata([name], allow_auto_creation=allow_auto_creation)
+        for topic in response.topics:
+            if topic.name == name:
+                check(topic.error_code, f"topic {name}")
+        view = self.topics.get(name)
+        if view is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+        return view
+
+    def forget_topic(self, name: str) -> None:
+        """After an error of STALE_METADATA: the next use asks anew."""
+        view = self.topics.pop(name, None)
+        if view is not None:
+            self.topic_names.pop(view.topic_id, None)
+
+    async def metadata(
+        self, topics: Sequence[str] | None = None, *, allow_auto_creation: bool = False
+    ) -> MetadataResponse:
+        """Ask for the brokers and for topics (None: all of them) and remember the answer."""
+        wanted = None
+        if topics is not None:
+            wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_creation)
+        response = await self.any(request, MetadataResponse)
+        check(response.error_code, "Metadata")
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self.brokers = {
+            broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port)
+            for broker in response.brokers
+        }
+        for topic in response.topics:
+            if topic.name is None:
+                continue
+            if topic.error_code:
+                self.forget_topic(topic.name)
+                continue
+            partitions = {
+                partition.partition_index: PartitionView(
+                    partition.leader_id, partition.leader_epoch
+                )
+                for partition in topic.partitions
+            }
+            self.topics[topic.name] = TopicView(topic.name, topic.topic_id, partitions)
+            if topic.topic_id != ZERO_UUID:
+                self.topic_names[topic.topic_id] = topic.name
+        return response
+
+    async def retry(
+        self, attempt: Callable[[], Awaitable[T]], *, timeout_s: float | None = None
+    ) -> T:
+        """Repeat attempt while it raises a retriable KafkaError, until a deadline; then raise it.
+
+        timeout_s: the client's own by default. Waits 50 ms, then twice as long each time, up to 1 s.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            try:
+                return await attempt()
+            except KafkaError as error:
+                if not error.code.retriable or loop.time() + backoff_s > deadline:
+                    raise
+                if error.code in STALE_METADATA:
+                    self.topics.clear()
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset at or after a timestamp, per partition, from each leader.
+
+        A timestamp may be LATEST_TIMESTAMP, EARLIEST_TIMESTAMP or MAX_TIMESTAMP. Raises KafkaError.
+        """
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for topic_partition in timestamps:
+            by_leader.setdefault(await self.leader(topic_partition), []).append(topic_partition)
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        for leader_id, topic_partitions in by_leader.items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=isolation_level,
+                topics=[
+                    ListOffsetsRequest.ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsRequest.ListOffsetsPartition(
+                                partition_index=partition,
+                                timestamp=timestamps[TopicPartition(topic, partition)],
+                            )
+                            for partition in partitions
+                        ],
+                    )
+                    for topic, partitions in group_by_topic(topic_partitions).items()
+                ],
+                timeout_ms=int(self.timeout_s * 1000),
+            )
+            response = await self.to_node(leader_id, request, ListOffsetsResponse)
+            for topic_response in response.topics:
+                for answer in topic_response.partitions:
+                    topic_partition = TopicPartition(topic_response.name, answer.partition_index)
+                    check(answer.error_code, f"offsets of {topic_partition}")
+                    found[topic_partition] = OffsetAndTimestamp(
+                        answer.offset, answer.timestamp, answer.leader_epoch
+                    )
+        return found
+
+
+NO_LEADER: Final = PartitionView(-1, -1)
+
+
+def group_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition indexes by topic, in the order given."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in topic_partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
