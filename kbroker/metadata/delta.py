@@ -1,8 +1,9 @@
 """The replay of metadata records: collects changes over one image and gives the next one.
 
-Cost: proportional to what the records touch, never to the size of the cluster. A topic's partitions are copied once per
-delta, not once per record. Metadata transactions (KIP-868) are held back here: records between BeginTransaction and
-EndTransaction count together or, after AbortTransaction, not at all; an image therefore never shows half of one.
+Cost: proportional to what the records touch, never to the size of the cluster. A topic's partitions
+are copied once per delta, not once per record. Metadata transactions (KIP-868) are held back here:
+records between BeginTransaction and EndTransaction count together or, after AbortTransaction, not
+at all; an image therefore never shows half of one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class _Draft:
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int | None = None
-    scram: dict[tuple[int, str], records.UserScramCredentialRecord | None] = field(default_factory=dict)
+    scram: dict[tuple[int, str], records.UserScramCredentialRecord | None] = field(
+        default_factory=dict
+    )
     acls: dict[Uuid, records.AccessControlEntryRecord | None] = field(default_factory=dict)
     tokens: dict[str, records.DelegationTokenRecord | None] = field(default_factory=dict)
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
@@ -117,14 +120,17 @@ class MetadataDelta:
             controllers=_merged(image.controllers, draft.controllers),
             topics=image.topics.changed(by_name),
             topics_by_id=image.topics_by_id.changed(by_id),
-            configs=image.configs.changed({key: values or None for key, values in draft.configs.items()}),
+            configs=image.configs.changed(
+                {key: values or None for key, values in draft.configs.items()}
+            ),
             features={name: level for name, level in features.items() if level > 0},
             next_producer_id=image.next_producer_id if producer_id is None else producer_id,
             scram_credentials=_merged(image.scram_credentials, draft.scram),
             acls=image.acls.changed(draft.acls),
             delegation_tokens=_merged(image.delegation_tokens, draft.tokens),
             client_quotas=_merged(
-                image.client_quotas, {entity: values or None for entity, values in draft.quotas.items()}
+                image.client_quotas,
+                {entity: values or None for entity, values in draft.quotas.items()},
             ),
             zk_migration_state=image.zk_migration_state if zk_state is None else zk_state,
         )
@@ -143,7 +149,9 @@ class MetadataDelta:
             return draft
         image = self.image.topics_by_id.get(topic_id)
         if image is None or topic_id in self._draft.topics:
-            raise InvariantError(f"metadata log: a record for the unknown topic id {topic_id.hex()}")
+            raise InvariantError(
+                f"metadata log: a record for the unknown topic id {topic_id.hex()}"
+            )
         draft = _TopicDraft(image.name, topic_id, dict(image.partitions))
         self._draft.topics[topic_id] = draft
         return draft
@@ -185,12 +193,18 @@ class MetadataDelta:
 
     def _replay_clear_elr(self, record: records.ClearElrRecord) -> None:
         drafted = [topic for topic in self._draft.topics.values() if topic is not None]
-        names = [record.topic_name] if record.topic_name else [*self.image.topics, *(t.name for t in drafted)]
+        names = (
+            [record.topic_name]
+            if record.topic_name
+            else [*self.image.topics, *(t.name for t in drafted)]
+        )
         for name in names:
             topic_id = self._draft.topic_ids.get(name)
             if topic_id is None:
                 image = None if name in self._draft.topic_ids else self.image.topics.get(name)
-                if image is None or not any(p.elr or p.last_known_elr for p in image.partitions.values()):
+                if image is None or not any(
+                    p.elr or p.last_known_elr for p in image.partitions.values()
+                ):
                     continue
                 topic_id = image.topic_id
             partitions = self._topic(topic_id).partitions
@@ -210,7 +224,9 @@ class MetadataDelta:
             rack=record.rack,
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
-            features={f.name: (f.min_supported_version, f.max_supported_version) for f in record.features},
+            features={
+                f.name: (f.min_supported_version, f.max_supported_version) for f in record.features
+            },
             log_dirs=tuple(record.log_dirs),
             cordoned_log_dirs=None if cordoned is None else tuple(cordoned),
         )
@@ -219,7 +235,9 @@ class MetadataDelta:
         drafts = self._draft.brokers
         broker = drafts[broker_id] if broker_id in drafts else self.image.brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
-            raise InvariantError(f"metadata log: a record for broker {broker_id} at the epoch {broker_epoch}")
+            raise InvariantError(
+                f"metadata log: a record for broker {broker_id} at the epoch {broker_epoch}"
+            )
         return broker
 
     def _replay_unregister_broker(self, record: records.UnregisterBrokerRecord) -> None:
@@ -229,7 +247,9 @@ class MetadataDelta:
         self._draft.brokers[record.id] = replace(self._broker(record.id, record.epoch), fenced=True)
 
     def _replay_unfence_broker(self, record: records.UnfenceBrokerRecord) -> None:
-        self._draft.brokers[record.id] = replace(self._broker(record.id, record.epoch), fenced=False)
+        self._draft.brokers[record.id] = replace(
+            self._broker(record.id, record.epoch), fenced=False
+        )
 
     def _replay_broker_change(self, record: records.BrokerRegistrationChangeRecord) -> None:
         old = self._broker(record.broker_id, record.broker_epoch)
@@ -247,7 +267,9 @@ class MetadataDelta:
             id=record.controller_id,
             incarnation_id=record.incarnation_id,
             endpoints=_endpoints(record.end_points),
-            features={f.name: (f.min_supported_version, f.max_supported_version) for f in record.features},
+            features={
+                f.name: (f.min_supported_version, f.max_supported_version) for f in record.features
+            },
             zk_migration_ready=record.zk_migration_ready,
         )
 
@@ -305,7 +327,9 @@ class MetadataDelta:
 
 
 def changed_partition(old: PartitionImage, record: records.PartitionChangeRecord) -> PartitionImage:
-    """The partition after that record. A named leader, also the same one, bumps the leader epoch."""
+    """The partition after that record. A named leader, also the same one, bumps the leader
+    epoch.
+    """
     leads = record.leader != LEADER_UNCHANGED
     return PartitionImage(
         replicas=_or_old(record.replicas, old.replicas),
@@ -319,7 +343,9 @@ def changed_partition(old: PartitionImage, record: records.PartitionChangeRecord
         partition_epoch=old.partition_epoch + 1,
         last_known_elr=_or_old(record.last_known_elr, old.last_known_elr),
         leader_recovery_state=(
-            old.leader_recovery_state if record.leader_recovery_state < 0 else record.leader_recovery_state
+            old.leader_recovery_state
+            if record.leader_recovery_state < 0
+            else record.leader_recovery_state
         ),
     )
 
@@ -349,7 +375,9 @@ def _endpoints(
     return {e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in listed}
 
 
-def _merged(old: Mapping[Any, Any], changes: Mapping[Any, Any]) -> Mapping[Any, Any]:  # Any: keeps its caller's types
+def _merged(
+    old: Mapping[Any, Any], changes: Mapping[Any, Any]
+) -> Mapping[Any, Any]:  # Any: keeps its caller's types
     """A copy with the changes made, None removing; the old one itself if there are none."""
     if not changes:
         return old
@@ -357,7 +385,9 @@ def _merged(old: Mapping[Any, Any], changes: Mapping[Any, Any]) -> Mapping[Any, 
     return {key: value for key, value in merged.items() if value is not None}
 
 
-_REPLAYERS: Final[Mapping[type[Message], Callable[[MetadataDelta, Any], None]]] = {  # Any: each takes its own record
+_REPLAYERS: Final[
+    Mapping[type[Message], Callable[[MetadataDelta, Any], None]]
+] = {  # Any: each takes its own record
     records.RegisterBrokerRecord: MetadataDelta._replay_register_broker,
     records.UnregisterBrokerRecord: MetadataDelta._replay_unregister_broker,
     records.TopicRecord: MetadataDelta._replay_topic,

@@ -1,8 +1,10 @@
-"""What the cluster is: an immutable image of all metadata, and the delta that replays records into the next one.
+"""What the cluster is: an immutable image of all metadata, and the delta that replays records into
+the next one.
 
-`MetadataDelta.replay` is the only way an image changes, in the controller, on a broker and at a restart alike
-(docs/adr/0005). A new image shares whatever did not change with the old one. Records are read here; their bytes are in
-`records`, the way back from an image to records (for a snapshot) is in `snapshot`.
+`MetadataDelta.replay` is the only way an image changes, in the controller, on a broker and at a
+restart alike (docs/adr/0005). A new image shares whatever did not change with the old one. Records
+are read here; their bytes are in `records`, the way back from an image to records (for a snapshot)
+is in `snapshot`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ ELIGIBLE_LEADER_REPLICAS: Final = "eligible.leader.replicas.version"
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
-"""ConfigResource types as they stand in ConfigRecord. A broker resource named "" is the cluster-wide default."""
+"""ConfigResource types as they stand in ConfigRecord. A broker resource named "" is the
+cluster-wide default.
+"""
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -37,7 +41,9 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a listener is reached. security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+    """Where a listener is reached. security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3
+    SASL_SSL.
+    """
 
     name: str
     host: str
@@ -47,7 +53,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker as it registered. epoch: offset of the batch its record came in, unique per incarnation."""
+    """A broker as it registered. epoch: offset of the batch its record came in, unique per
+    incarnation.
+    """
 
     id: int
     epoch: int
@@ -75,9 +83,11 @@ class ControllerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. leader: NO_LEADER (-1) while nobody may lead; leader_recovery_state: 0 recovered, 1 recovering.
+    """One partition. leader: NO_LEADER (-1) while nobody may lead; leader_recovery_state: 0
+    recovered, 1 recovering.
 
-    elr, last_known_elr: eligible leader replicas (KIP-966), out of the ISR but known to hold every committed record.
+    elr, last_known_elr: eligible leader replicas (KIP-966), out of the ISR but known to hold every
+    committed record.
     """
 
     replicas: tuple[int, ...]
@@ -104,7 +114,9 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All metadata up to and with `offset` of the metadata log (-1: nothing yet). Every mapping is read-only."""
+    """All metadata up to and with `offset` of the metadata log (-1: nothing yet). Every mapping is
+    read-only.
+    """
 
     cluster_id: str = ""
     offset: int = -1
@@ -115,9 +127,13 @@ class MetadataImage:
     topics_by_id: LayeredMap[Uuid, TopicImage] = field(default_factory=LayeredMap)
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = field(default_factory=LayeredMap)
     features: Mapping[str, int] = field(default_factory=dict)
-    """Finalized levels; a feature at level 0 is left out. kraft.version is not among them: the quorum owns it."""
+    """Finalized levels; a feature at level 0 is left out. kraft.version is not among them: the
+    quorum owns it.
+    """
     next_producer_id: int = 0
-    scram_credentials: Mapping[tuple[int, str], UserScramCredentialRecord] = field(default_factory=dict)
+    scram_credentials: Mapping[tuple[int, str], UserScramCredentialRecord] = field(
+        default_factory=dict
+    )
     """By (mechanism, user)."""
     acls: LayeredMap[Uuid, AccessControlEntryRecord] = field(default_factory=LayeredMap)
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)

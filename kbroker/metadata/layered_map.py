@@ -1,8 +1,10 @@
-"""An immutable mapping that a changed copy shares most of: what keeps an image of 10,000 topics cheap to change.
+"""An immutable mapping that a changed copy shares most of: what keeps an image of 10,000 topics
+cheap to change.
 
-A map is a large dict nobody writes any more and a small one of changes over it. A changed copy copies the small one
-only; once that has grown past the square root of the whole, both are melted into a new large dict. Unlike a hash trie it
-keeps insertion order, so iteration does not depend on the hash seed.
+A map is a large dict nobody writes any more and a small one of changes over it. A changed copy
+copies the small one only; once that has grown past the square root of the whole, both are melted
+into a new large dict. Unlike a hash trie it keeps insertion order, so iteration does not depend on
+the hash seed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
         self._size = len(self._base)
 
     def changed(self, changes: Mapping[K, V | None]) -> LayeredMap[K, V]:
-        """A map with these entries set, or removed where the value is None. Cost: len(changes) plus a small overlay."""
+        """A map with these entries set, or removed where the value is None. Cost: len(changes) plus
+        a small overlay.
+        """
         if not changes:
             return self
         result: LayeredMap[K, V] = LayeredMap()

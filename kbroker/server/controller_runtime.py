@@ -1,9 +1,11 @@
-"""The controller at work: decides on the proposed image, appends to the metadata log, answers once it is committed.
+"""The controller at work: decides on the proposed image, appends to the metadata log, answers once
+it is committed.
 
-An operation is decided on the image that already contains every earlier proposal, committed or not, so the same topic is
-never created twice. Its records are replayed into the next proposed image at once; that image is published, and the
-response let out, when the quorum says the records are on disk. What is read from the log (a restart, later another
-leader) goes through the same replay. The decisions are in `kbroker/metadata`, the log is in `kbroker/quorum`.
+An operation is decided on the image that already contains every earlier proposal, committed or not,
+so the same topic is never created twice. Its records are replayed into the next proposed image at
+once; that image is published, and the response let out, when the quorum says the records are on
+disk. What is read from the log (a restart, later another leader) goes through the same replay. The
+decisions are in `kbroker/metadata`, the log is in `kbroker/quorum`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ ImageListener = Callable[[MetadataImage, MetadataImage], None]
 
 @dataclass(slots=True)
 class _Proposal:
-    """What waits for a commit. end_offset: of its last record, inclusive; image: None for one without records."""
+    """What waits for a commit. end_offset: of its last record, inclusive; image: None for one
+    without records.
+    """
 
     end_offset: int
     image: MetadataImage | None
@@ -56,7 +60,9 @@ class _Proposal:
 
 
 class ControllerRuntime:
-    """The active controller of a single-voter quorum and the broker's view of the metadata. Loop thread only."""
+    """The active controller of a single-voter quorum and the broker's view of the metadata. Loop
+    thread only.
+    """
 
     def __init__(
         self,
@@ -71,7 +77,9 @@ class ControllerRuntime:
         self._properties = properties
         self._timers = timers
         self._random = random
-        self._driver = driver or QuorumDriver.from_config(config, properties=properties, timers=timers)
+        self._driver = driver or QuorumDriver.from_config(
+            config, properties=properties, timers=timers
+        )
         self._controller = Controller(config, random=random, node_id=properties.node_id)
         self._image = MetadataImage(cluster_id=properties.cluster_id)
         self._loading = MetadataDelta(self._image)
@@ -90,12 +98,14 @@ class ControllerRuntime:
     async def start(self) -> None:
         """Replay what is on disk, win the election, write the bootstrap records of a new cluster.
 
-        Returns when the image is that of a working controller. Raises StartupError for a metadata log that cannot be
-        read.
+        Returns when the image is that of a working controller. Raises StartupError for a metadata
+        log that cannot be read.
         """
         await self._driver.start()
         if self._loading.in_transaction:
-            logger.warning("Node %d: dropping a metadata transaction that was never ended", self.node_id)
+            logger.warning(
+                "Node %d: dropping a metadata transaction that was never ended", self.node_id
+            )
         self._finish_loading()
         self._active = True
         if not self._image.features:
@@ -117,7 +127,9 @@ class ControllerRuntime:
         )
 
     async def stop(self) -> None:
-        """Commit what was proposed, then close the metadata log. Nothing may be submitted afterwards."""
+        """Commit what was proposed, then close the metadata log. Nothing may be submitted
+        afterwards.
+        """
         self._active = False
         if self._snapshot_task is not None:
             self._snapshot_task.cancel()
@@ -125,7 +137,9 @@ class ControllerRuntime:
         await self._driver.stop()
 
     def on_fatal(self, callback: Callable[[BaseException], None]) -> None:
-        """Called once if the metadata log cannot be written: the node must stop, as Kafka's does."""
+        """Called once if the metadata log cannot be written: the node must stop, as Kafka's
+        does.
+        """
         self._driver.on_fatal(callback)
 
     # What is known.
@@ -155,14 +169,17 @@ class ControllerRuntime:
         return -1 if registration is None else registration.epoch
 
     def finalized_features(self) -> Mapping[str, int]:
-        """Finalized levels for ApiVersions, kraft.version included; they hold as of `image.offset`."""
+        """Finalized levels for ApiVersions, kraft.version included; they hold as of
+        `image.offset`.
+        """
         features = dict(self._image.features)
         if self._driver.kraft_version > 0:
             features[KRAFT_VERSION] = self._driver.kraft_version
         return features
 
     def on_image(self, callback: ImageListener) -> None:
-        """Call back with (old, new) after each commit, in order of registration, before its response goes out.
+        """Call back with (old, new) after each commit, in order of registration, before its
+        response goes out.
 
         Called at once with (empty image, image) if there is one already, so nothing is missed.
         """
@@ -173,10 +190,12 @@ class ControllerRuntime:
     # Operations.
 
     def submit(self, operation: Callable[[Controller, int], ControllerResult[R]]) -> Deferred[R]:
-        """Decide now, append, and resolve with the response once the records are committed and published.
+        """Decide now, append, and resolve with the response once the records are committed and
+        published.
 
-        An operation without records resolves after the proposals before it, so its answer never runs ahead of the
-        image. Raises KafkaError if the operation does, or NOT_CONTROLLER before start and after stop.
+        An operation without records resolves after the proposals before it, so its answer never
+        runs ahead of the image. Raises KafkaError if the operation does, or NOT_CONTROLLER before
+        start and after stop.
         """
         if not self._active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "The active controller is not available.")
@@ -209,21 +228,29 @@ class ControllerRuntime:
         self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
     ) -> Deferred[CreateTopicsResponse]:
         """CreateTopics; see `kbroker.metadata.topics`."""
-        return self.submit(lambda controller, now_ms: controller.create_topics(request, describable=describable))
+        return self.submit(
+            lambda controller, now_ms: controller.create_topics(request, describable=describable)
+        )
 
-    def delete_topics(self, request: DeleteTopicsRequest, *, api_version: int) -> Deferred[DeleteTopicsResponse]:
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int
+    ) -> Deferred[DeleteTopicsResponse]:
         """DeleteTopics by name or id."""
-        return self.submit(lambda controller, now_ms: controller.delete_topics(request, api_version=api_version))
+        return self.submit(
+            lambda controller, now_ms: controller.delete_topics(request, api_version=api_version)
+        )
 
     def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
-        """Create a topic with the broker's defaults unless it is there (auto.create.topics.enable is the caller's).
+        """Create a topic with the broker's defaults unless it is there (auto.create.topics.enable
+        is the caller's).
 
         Resolves with NONE also if somebody else was faster.
         """
         return self.submit(lambda controller, now_ms: controller.ensure_topic(name))
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
-        """Create `__consumer_offsets`, `__transaction_state` or `__share_group_state` as configured, unless it is there.
+        """Create `__consumer_offsets`, `__transaction_state` or `__share_group_state` as
+        configured, unless it is there.
 
         Resolves with NONE once it is in the image; with what CreateTopics would say otherwise.
         """
@@ -232,7 +259,9 @@ class ControllerRuntime:
     def allocate_producer_ids(self) -> Deferred[ProducerIdBlock]:
         """The next block of 1000 producer ids for this broker."""
         return self.submit(
-            lambda controller, now_ms: controller.allocate_producer_ids(self.node_id, self._proposed_broker_epoch())
+            lambda controller, now_ms: controller.allocate_producer_ids(
+                self.node_id, self._proposed_broker_epoch()
+            )
         )
 
     def register_broker(
@@ -245,8 +274,9 @@ class ControllerRuntime:
     ) -> Deferred[int]:
         """Register this node as a broker, fenced; resolves with its broker epoch.
 
-        endpoints: the advertised listeners with their real ports. log_dirs: default all directory ids.
-        previous_broker_epoch: from `.kafka_cleanshutdown`, -1 without; it tells a clean restart from an unclean one.
+        endpoints: the advertised listeners with their real ports. log_dirs: default all directory
+        ids. previous_broker_epoch: from `.kafka_cleanshutdown`, -1 without; it tells a clean
+        restart from an unclean one.
         """
         incarnation_id = random_uuid(self._random)
         listed = {endpoint.name: endpoint for endpoint in endpoints}
@@ -265,13 +295,19 @@ class ControllerRuntime:
     def unfence_broker(self) -> Deferred[None]:
         """Let this broker lead: to be called (at once or later) after `register_broker`."""
         return self.submit(
-            lambda controller, now_ms: controller.unfence_broker(self.node_id, self._proposed_broker_epoch())
+            lambda controller, now_ms: controller.unfence_broker(
+                self.node_id, self._proposed_broker_epoch()
+            )
         )
 
     def controlled_shutdown(self) -> Deferred[None]:
-        """Hand over every partition this broker leads and fence it: the first step of a clean stop, before the logs close."""
+        """Hand over every partition this broker leads and fence it: the first step of a clean stop,
+        before the logs close.
+        """
         epoch = self._proposed_broker_epoch()
-        self.submit(lambda controller, now_ms: controller.begin_controlled_shutdown(self.node_id, epoch))
+        self.submit(
+            lambda controller, now_ms: controller.begin_controlled_shutdown(self.node_id, epoch)
+        )
         return self.submit(lambda controller, now_ms: controller.fence_broker(self.node_id, epoch))
 
     def _proposed_broker_epoch(self) -> int:
@@ -317,7 +353,9 @@ class ControllerRuntime:
 
     def _publish(self, image: MetadataImage) -> None:
         if image.offset < self._image.offset:
-            raise InvariantError(f"metadata image goes back from offset {self._image.offset} to {image.offset}")
+            raise InvariantError(
+                f"metadata image goes back from offset {self._image.offset} to {image.offset}"
+            )
         old, self._image = self._image, image
         for listener in self._listeners:
             listener(old, image)
@@ -343,10 +381,14 @@ class ControllerRuntime:
     def _snapshot_done(self, task: asyncio.Task[None]) -> None:
         self._snapshot_task = None
         if not task.cancelled() and task.exception() is not None:
-            logger.error("Node %d: a metadata snapshot failed", self.node_id, exc_info=task.exception())
+            logger.error(
+                "Node %d: a metadata snapshot failed", self.node_id, exc_info=task.exception()
+            )
 
     async def write_snapshot(self) -> None:
-        """Write the committed image as a snapshot, a few records per turn of the loop, and clean up behind it."""
+        """Write the committed image as a snapshot, a few records per turn of the loop, and clean up
+        behind it.
+        """
         image = self._image
         if image.offset <= self._snapshot_offset:
             return
@@ -358,9 +400,13 @@ class ControllerRuntime:
                 chunks.append([])
                 await asyncio.sleep(0)
             chunks[-1].append(encode_record(record, version))
-        await self._driver.write_snapshot(end_offset=image.offset + 1, epoch=image.epoch, chunks=chunks)
+        await self._driver.write_snapshot(
+            end_offset=image.offset + 1, epoch=image.epoch, chunks=chunks
+        )
         self._snapshot_offset = image.offset
-        logger.info("Node %d: wrote a metadata snapshot up to offset %d", self.node_id, image.offset)
+        logger.info(
+            "Node %d: wrote a metadata snapshot up to offset %d", self.node_id, image.offset
+        )
 
 
 def controller_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:

@@ -1,6 +1,8 @@
-"""Producer ids for this broker: handed out one by one from blocks of 1000 that the metadata log has promised to it.
+"""Producer ids for this broker: handed out one by one from blocks of 1000 that the metadata log has
+promised to it.
 
-A block is never handed out twice, not even over a crash: what is left of one at the end is lost (KIP-730).
+A block is never handed out twice, not even over a crash: what is left of one at the end is lost
+(KIP-730).
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ PREFETCH_LEFT: Final = 100
 
 
 class ProducerIdManager:
-    """Hands out producer ids. allocate: asks the controller for a block (`ControllerRuntime.allocate_producer_ids`)."""
+    """Hands out producer ids. allocate: asks the controller for a block
+    (`ControllerRuntime.allocate_producer_ids`).
+    """
 
     __slots__ = ("_allocate", "_asked", "_end", "_next", "_prefetched", "_waiting")
 
@@ -29,7 +33,9 @@ class ProducerIdManager:
         self._waiting: deque[Deferred[int]] = deque()
 
     def next_id(self) -> int | Deferred[int]:
-        """A fresh producer id; a Deferred while the block is on its way. Raises KafkaError as the controller does."""
+        """A fresh producer id; a Deferred while the block is on its way. Raises KafkaError as the
+        controller does.
+        """
         if self._next == self._end and self._prefetched is not None:
             self._take(self._prefetched)
             self._prefetched = None

@@ -1,0 +1,137 @@
+"""A topic's settings in the controller: checking them, their records, and what they come to with
+all defaults.
+
+The keys and their rules are in `kbroker/settings`; what the cluster or a broker sets dynamically
+stands in the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
+from kbroker.protocol.messages.topics import CreateTopicsResponse
+from kbroker.protocol.schema import Message
+from kbroker.settings.keys import ConfigError, ConfigSource
+from kbroker.settings.topic_configs import validate_topic_configs
+from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
+
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+
+CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
+
+
+class StaticConfig(Protocol):
+    """The part of BrokerConfig that is needed here: what the properties file and --override set, as
+    text.
+    """
+
+    @property
+    def explicit(self) -> Mapping[str, str]: ...
+
+
+class TopicSettings(NamedTuple):
+    """Where defaults of topics come from."""
+
+    static: StaticConfig
+    node_id: int
+
+
+class EffectiveValue(NamedTuple):
+    """A value and who set it."""
+
+    value: str | None
+    source: ConfigSource
+
+
+def validate(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """The overrides of a new topic, by name. Raises KafkaError(INVALID_CONFIG)."""
+    values: dict[str, str] = {}
+    for name, value in sorted(configs.items()):
+        if value is None:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}"
+            )
+        values[name] = value
+    try:
+        validate_topic_configs(values)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return {name: values[name] for name in configs}
+
+
+def config_records(image: MetadataImage, topic: str, values: Mapping[str, str]) -> list[Message]:
+    """The records that set these on a topic. A new min.insync.replicas makes what ELR knew of it
+    void.
+    """
+    records: list[Message] = [
+        ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+        for name, value in values.items()
+    ]
+    if MIN_INSYNC_REPLICAS in values and image.elr_enabled:
+        records.append(ClearElrRecord(topic_name=topic))
+    return records
+
+
+def cluster_min_insync_record(settings: TopicSettings) -> ConfigRecord:
+    """With ELR the cluster-wide min.insync.replicas is written down once, so that all controllers
+    agree on it.
+    """
+    value = settings.static.explicit.get(MIN_INSYNC_REPLICAS, "1")
+    return ConfigRecord(
+        resource_type=BROKER_RESOURCE, resource_name="", name=MIN_INSYNC_REPLICAS, value=value
+    )
+
+
+def effective_value(
+    settings: TopicSettings, image: MetadataImage, overrides: Mapping[str, str], name: str
+) -> EffectiveValue:
+    """What a topic with these overrides has under that name: topic, broker, cluster, file, built-in
+    default.
+    """
+    if name in overrides:
+        return EffectiveValue(overrides[name], ConfigSource.TOPIC_CONFIG)
+    layers = (
+        (image.broker_configs(settings.node_id), ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (image.broker_configs(None), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (settings.static.explicit, ConfigSource.STATIC_BROKER_CONFIG),
+    )
+    for configs, source in layers:
+        for broker_key in TOPIC_BROKER_KEYS.get(name, ()):
+            value = configs.get(broker_key)
+            if value is not None:
+                unit_ms = UNIT_MS.get(broker_key, 1)
+                return EffectiveValue(value if unit_ms == 1 else str(int(value) * unit_ms), source)
+    return EffectiveValue(TOPIC_KEYS[name].default, ConfigSource.DEFAULT_CONFIG)
+
+
+def effective_configs(
+    settings: TopicSettings, image: MetadataImage, overrides: Mapping[str, str]
+) -> list[CreatableTopicConfigs]:
+    """Every setting of a topic with its value and source, by name; internal ones only where they
+    are set.
+    """
+    entries = []
+    for name, key in sorted(TOPIC_KEYS.items()):
+        if key.internal and name not in overrides:
+            continue
+        value, source = effective_value(settings, image, overrides, name)
+        entries.append(
+            CreatableTopicConfigs(
+                name=name,
+                value=value,
+                read_only=False,
+                config_source=source,
+                is_sensitive=key.sensitive,
+            )
+        )
+    return entries
+
+
+def min_insync_replicas(settings: TopicSettings, image: MetadataImage, topic: str) -> int:
+    """min.insync.replicas of a topic, defaults included."""
+    value = effective_value(settings, image, image.topic_configs(topic), MIN_INSYNC_REPLICAS).value
+    return int(value) if value is not None else 1
