@@ -1,0 +1,468 @@
+"""The sparse indexes of one segment: offset -> position, timestamp -> offset, aborted transactions.
+
+Entries live in arrays (binary search runs in C, no system call) that are read from the file when
+first asked for. The active segment's files are preallocated with zeros to segment.index.bytes, as
+Kafka's memory-mapped ones are, and get new entries in bunches: at a flush, a roll, a close, or when
+`PENDING_LIMIT` wait. What a crash loses of them lies after the recovery point and is rebuilt from
+the log. Why the files equal Kafka's byte for byte: docs/adr/0006.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kbroker.log.files import create_file, file_size, read_file, resize_file, unlink, write_range
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+TRANSACTION_ENTRY_BYTES: Final = 34
+PENDING_LIMIT: Final = 256
+"""Entries kept back before they are written: about 1 MB of log at the default index.interval.bytes.
+"""
+
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
+
+_TIME_ENTRY = Struct(">qi")
+_TRANSACTION_ENTRY = Struct(">hqqqq")
+_LITTLE: Final = sys.byteorder == "little"
+
+
+class CorruptIndexError(Exception):
+    """An index file that cannot be what was written: the segment's indexes are rebuilt from its
+    log.
+    """
+
+
+class OffsetIndex:
+    """`.index`: the last offset of a batch and the position of that batch, ascending."""
+
+    __slots__ = (
+        "_loaded",
+        "_offsets",
+        "_positions",
+        "_written",
+        "base_offset",
+        "max_entries",
+        "path",
+    )
+
+    def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
+        self._offsets: array[int] = array("i")
+        self._positions: array[int] = array("i")
+        self._written = -1  # entries in the file; unknown until it is read
+        self._loaded = False
+
+    def _read(self) -> bytes:
+        limit = self._written * OFFSET_ENTRY_BYTES if self._written >= 0 else -1
+        return read_file(self.path, limit) or b""
+
+    def _load(self) -> None:
+        data = self._read()
+        count = len(data) // OFFSET_ENTRY_BYTES
+        words = array("i")
+        words.frombytes(memoryview(data)[: count * OFFSET_ENTRY_BYTES])
+        if _LITTLE:
+            words.byteswap()
+        while count and not words[2 * count - 1]:
+            # the zeros of a preallocated file: an entry at position 0 is never written, its batch
+            # needs none
+            count -= 1
+        self._offsets = words[0 : 2 * count : 2]
+        self._positions = words[1 : 2 * count : 2]
+        self._written = count
+        self._loaded = True
+
+    def check(self, file_bytes: int) -> None:
+        """On opening; does not read the file. Raises CorruptIndexError."""
+        if file_bytes % OFFSET_ENTRY_BYTES:
+            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
+
+    @property
+    def entry_count(self) -> int:
+        if not self._loaded:
+            self._load()
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        return self.entry_count >= self.max_entries
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset if there is none."""
+        return self.base_offset + self._offsets[-1] if self.entry_count else self.base_offset
+
+    def lookup(self, offset: int) -> int:
+        """Position of the last entry whose offset is <= offset; 0 before the first entry."""
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        return self._positions[slot - 1] if slot else 0
+
+    def floor_position(self, position: int) -> int:
+        """The largest indexed position <= position, 0 before the first: a batch begins there."""
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._positions, position)
+        return self._positions[slot - 1] if slot else 0
+
+    def append(self, offset: int, position: int) -> None:
+        """offset: the last offset of the batch at position. The caller saw that it is not full and
+        fits.
+        """
+        if not self._loaded:
+            self._load()
+        self._offsets.append(offset - self.base_offset)
+        self._positions.append(position)
+        if len(self._offsets) - self._written >= PENDING_LIMIT:
+            self.write_pending()
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All (offset, position)."""
+        if not self._loaded:
+            self._load()
+        base = self.base_offset
+        return [
+            (base + offset, position)
+            for offset, position in zip(self._offsets, self._positions, strict=True)
+        ]
+
+    def _pending(self) -> bytes:
+        words = array("i")
+        for slot in range(self._written, len(self._offsets)):
+            words.append(self._offsets[slot])
+            words.append(self._positions[slot])
+        if _LITTLE:
+            words.byteswap()
+        return words.tobytes()
+
+    def write_pending(self) -> None:
+        """Bring the file up to the array (no fsync)."""
+        if self._loaded and self._written < len(self._offsets):
+            write_range(self.path, self._pending(), self._written * OFFSET_ENTRY_BYTES)
+            self._written = len(self._offsets)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the entries at or above offset, and an entry exactly at it."""
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        if slot and self.base_offset + self._offsets[slot - 1] == offset:
+            slot -= 1
+        del self._offsets[slot:], self._positions[slot:]
+        self._written = min(self._written, slot)
+
+    def reset(self) -> None:
+        """Forget everything: the segment is about to be scanned."""
+        self._offsets = array("i")
+        self._positions = array("i")
+        self._written = 0
+        self._loaded = True
+
+    def preallocate(self, max_bytes: int) -> None:
+        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
+        segment is active.
+        """
+        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
+        if self._loaded:
+            self._rewrite(max(self.max_entries, len(self._offsets)) * OFFSET_ENTRY_BYTES)
+        else:
+            # a cleanly closed file: only its length changes
+            self._written = file_size(self.path) // OFFSET_ENTRY_BYTES
+            resize_file(self.path, max(self.max_entries, self._written) * OFFSET_ENTRY_BYTES)
+
+    def trim(self) -> None:
+        """Cut the file to its entries: at a roll and at a clean close."""
+        if not self._loaded:
+            if self._written >= 0:
+                resize_file(self.path, self._written * OFFSET_ENTRY_BYTES)
+                return
+            self._load()
+        self._rewrite(len(self._offsets) * OFFSET_ENTRY_BYTES)
+
+    def _rewrite(self, size: int) -> None:
+        write_range(self.path, self._pending(), self._written * OFFSET_ENTRY_BYTES, size=size)
+        self._written = len(self._offsets)
+
+    def unload(self) -> None:
+        """Give the memory back; the file is complete."""
+        if self._loaded:
+            self.write_pending()
+            self._offsets = array("i")
+            self._positions = array("i")
+            self._loaded = False
+
+    def create(self, max_bytes: int) -> None:
+        """Make the file of a new active segment."""
+        self.reset()
+        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
+        create_file(self.path, self.max_entries * OFFSET_ENTRY_BYTES)
+
+
+class TimeIndex:
+    """`.timeindex`: the largest timestamp so far and the last offset of the batch that has it, both
+    ascending.
+    """
+
+    __slots__ = (
+        "_loaded",
+        "_offsets",
+        "_timestamps",
+        "_written",
+        "base_offset",
+        "max_entries",
+        "path",
+    )
+
+    def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // TIME_ENTRY_BYTES
+        self._timestamps: array[int] = array("q")
+        self._offsets: array[int] = array("i")
+        self._written = -1  # entries in the file; unknown until it is read
+        self._loaded = False
+
+    def _read(self) -> bytes:
+        limit = self._written * TIME_ENTRY_BYTES if self._written >= 0 else -1
+        return read_file(self.path, limit) or b""
+
+    def _load(self) -> None:
+        data = self._read()
+        whole = len(data) - len(data) % TIME_ENTRY_BYTES
+        end = len(data[:whole].rstrip(b"\0"))
+        count = -(-end // TIME_ENTRY_BYTES)
+        if (
+            whole
+            and not count
+            and data[:TIME_ENTRY_BYTES] == bytes(TIME_ENTRY_BYTES)
+            and whole == TIME_ENTRY_BYTES
+        ):
+            count = 1  # one record with timestamp 0 at the base offset; longer runs of zeros are preallocation
+        timestamps: array[int] = array("q")
+        offsets: array[int] = array("i")
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(data[: count * TIME_ENTRY_BYTES]):
+            timestamps.append(timestamp)
+            offsets.append(offset)
+        self._timestamps = timestamps
+        self._offsets = offsets
+        self._written = count
+        self._loaded = True
+
+    def check(self, file_bytes: int) -> None:
+        """On opening; does not read the file. Raises CorruptIndexError."""
+        if file_bytes % TIME_ENTRY_BYTES:
+            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
+
+    @property
+    def entry_count(self) -> int:
+        if not self._loaded:
+            self._load()
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        # one place stays free for the entry a roll adds
+        return self.entry_count >= self.max_entries - 1
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (-1, base offset) if there is none."""
+        if not self.entry_count:
+            return -1, self.base_offset
+        return self._timestamps[-1], self.base_offset + self._offsets[-1]
+
+    def lookup(self, timestamp: int) -> int:
+        """Offset of the last entry whose timestamp is <= timestamp; the base offset before the
+        first.
+        """
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._timestamps, timestamp)
+        return self.base_offset + self._offsets[slot - 1] if slot else self.base_offset
+
+    def maybe_append(self, timestamp: int, offset: int, *, last: bool = False) -> None:
+        """Add an entry if its timestamp is larger than the last one's. last: the closing entry,
+        even if full.
+        """
+        if not self._loaded:
+            self._load()
+        if not last and len(self._offsets) >= self.max_entries - 1:
+            return
+        if timestamp > (self._timestamps[-1] if self._timestamps else -1):
+            self._timestamps.append(timestamp)
+            self._offsets.append(offset - self.base_offset)
+            if len(self._offsets) - self._written >= PENDING_LIMIT:
+                self.write_pending()
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All (timestamp, offset)."""
+        if not self._loaded:
+            self._load()
+        base = self.base_offset
+        return [
+            (timestamp, base + offset)
+            for timestamp, offset in zip(self._timestamps, self._offsets, strict=True)
+        ]
+
+    def _pending(self) -> bytes:
+        pack = _TIME_ENTRY.pack
+        start = self._written
+        return b"".join(map(pack, self._timestamps[start:], self._offsets[start:]))
+
+    def write_pending(self) -> None:
+        """Bring the file up to the array (no fsync)."""
+        if self._loaded and self._written < len(self._offsets):
+            write_range(self.path, self._pending(), self._written * TIME_ENTRY_BYTES)
+            self._written = len(self._offsets)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the entries at or above offset."""
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        if slot and self.base_offset + self._offsets[slot - 1] == offset:
+            slot -= 1
+        del self._offsets[slot:], self._timestamps[slot:]
+        self._written = min(self._written, slot)
+
+    def reset(self) -> None:
+        """Forget everything: the segment is about to be scanned."""
+        self._timestamps = array("q")
+        self._offsets = array("i")
+        self._written = 0
+        self._loaded = True
+
+    def preallocate(self, max_bytes: int) -> None:
+        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
+        segment is active.
+        """
+        self.max_entries = max_bytes // TIME_ENTRY_BYTES
+        if self._loaded:
+            self._rewrite(max(self.max_entries, len(self._offsets)) * TIME_ENTRY_BYTES)
+        else:
+            self._written = file_size(self.path) // TIME_ENTRY_BYTES
+            resize_file(self.path, max(self.max_entries, self._written) * TIME_ENTRY_BYTES)
+
+    def trim(self) -> None:
+        """Cut the file to its entries: at a roll and at a clean close."""
+        if not self._loaded:
+            if self._written >= 0:
+                resize_file(self.path, self._written * TIME_ENTRY_BYTES)
+                return
+            self._load()
+        self._rewrite(len(self._offsets) * TIME_ENTRY_BYTES)
+
+    def _rewrite(self, size: int) -> None:
+        write_range(self.path, self._pending(), self._written * TIME_ENTRY_BYTES, size=size)
+        self._written = len(self._offsets)
+
+    def unload(self) -> None:
+        """Give the memory back; the file is complete."""
+        if self._loaded:
+            self.write_pending()
+            self._timestamps = array("q")
+            self._offsets = array("i")
+            self._loaded = False
+
+    def create(self, max_bytes: int) -> None:
+        """Make the file of a new active segment."""
+        self.reset()
+        self.max_entries = max_bytes // TIME_ENTRY_BYTES
+        create_file(self.path, self.max_entries * TIME_ENTRY_BYTES)
+
+
+class AbortedTransaction(NamedTuple):
+    """One aborted transaction. last_offset: the marker's; last_stable_offset: the partition's after
+    the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """`.txnindex`: the aborted transactions whose marker lies in this segment. The file is made
+    with the first.
+    """
+
+    __slots__ = ("_entries", "exists", "path")
+
+    def __init__(self, path: str, *, exists: bool) -> None:
+        self.path = path
+        self.exists = exists
+        self._entries: list[AbortedTransaction] | None = None if exists else []
+
+    def entries(self) -> list[AbortedTransaction]:
+        """All of them, in order of their markers. Raises CorruptIndexError for an unknown version."""
+        if self._entries is None:
+            data = read_file(self.path) or b""
+            self._entries = []
+            whole = len(data) - len(data) % TRANSACTION_ENTRY_BYTES
+            for version, *values in _TRANSACTION_ENTRY.iter_unpack(data[:whole]):
+                if version != 0:
+                    raise CorruptIndexError(
+                        f"{self.path}: version {version} is unknown, expected 0"
+                    )
+                self._entries.append(AbortedTransaction(*values))
+        return self._entries
+
+    def check(self, file_bytes: int) -> None:
+        """Raises CorruptIndexError if an entry is torn, of an unknown version or out of order."""
+        if file_bytes % TRANSACTION_ENTRY_BYTES:
+            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
+        previous = -1
+        for entry in self.entries():
+            if entry.last_offset <= previous:
+                raise CorruptIndexError(
+                    f"{self.path}: markers out of order at offset {entry.last_offset}"
+                )
+            previous = entry.last_offset
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        entries = self.entries()
+        data = _TRANSACTION_ENTRY.pack(0, *transaction)
+        write_range(self.path, data, len(entries) * TRANSACTION_ENTRY_BYTES)
+        entries.append(transaction)
+        self.exists = True
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget transactions whose marker is at or above offset."""
+        if not self.exists:
+            return
+        entries = self.entries()
+        while entries and entries[-1].last_offset >= offset:
+            entries.pop()
+        resize_file(self.path, len(entries) * TRANSACTION_ENTRY_BYTES)
+
+    def reset(self) -> None:
+        """Forget everything, keep an empty file if there was one (as Kafka does)."""
+        self._entries = []
+        if self.exists:
+            resize_file(self.path, 0)
+
+    def delete(self) -> None:
+        unlink(self.path)
+        self._entries = []
+        self.exists = False
+
+    def collect(self, fetch_offset: int, upper_offset: int, into: list[AbortedTransaction]) -> bool:
+        """Add what overlaps [fetch_offset, upper_offset). Returns True if later segments need not
+        be asked.
+        """
+        if self.exists:
+            for entry in self.entries():
+                if entry.last_offset >= fetch_offset and entry.first_offset < upper_offset:
+                    into.append(entry)
+                if entry.last_stable_offset >= upper_offset:
+                    return True
+        return False

@@ -1,0 +1,132 @@
+"""Which leader epoch wrote from which offset on: `leader-epoch-checkpoint`. KIP-101, KIP-279.
+
+Followers and consumers find with it where two histories part. Entries rise in both epoch and
+offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from kbroker.log import names
+from kbroker.log.checkpoint import format_entries, parse_number, read_entries
+from kbroker.log.files import atomic_write
+
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class LeaderEpochCache:
+    """The epochs of one partition, in memory and in its checkpoint.
+
+    The file is replaced at each change but not synced (changes come on the loop thread): it is
+    among the files a flush syncs, and what lies after the recovery point is found again in the
+    batches.
+    """
+
+    __slots__ = ("_epochs", "_log_end_offset", "_starts", "latest_epoch", "path", "unsynced")
+
+    def __init__(self, directory: Path, log_end_offset: Callable[[], int]) -> None:
+        """Reads the checkpoint. log_end_offset: asked for the end of the latest epoch. Raises
+        CheckpointError.
+        """
+        self.path = directory / names.LEADER_EPOCHS
+        self._log_end_offset = log_end_offset
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.latest_epoch: int | None = None
+        self.unsynced = False
+        for epoch, start in read_entries(self.path, 2):
+            self._put(parse_number(self.path, epoch), parse_number(self.path, start))
+        self._changed()
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), ascending."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def _put(self, epoch: int, start: int) -> None:
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start)
+
+    def _changed(self) -> None:
+        self.latest_epoch = self._epochs[-1] if self._epochs else None
+
+    def write(self) -> None:
+        """Replace the checkpoint (no fsync)."""
+        entries = (
+            f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)
+        )
+        atomic_write(self.path, format_entries(entries), sync=False)
+        self.unsynced = True
+
+    def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> bool:
+        """Say that epoch begins at start_offset. Entries it contradicts go. Returns whether
+        anything changed.
+        """
+        if epoch < 0 or start_offset < 0:
+            return False
+        if self._epochs and self._epochs[-1] == epoch and start_offset >= self._starts[-1]:
+            return False
+        self._put(epoch, start_offset)
+        self._changed()
+        if write:
+            self.write()
+        return True
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """(the largest known epoch <= epoch, its end offset, exclusive), for OffsetForLeaderEpoch.
+
+        (-1, -1) if the epoch is larger than all known, or none is known.
+        """
+        if epoch == UNDEFINED_EPOCH or not self._epochs:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self._epochs[-1]:
+            return epoch, self._log_end_offset()
+        slot = bisect_right(self._epochs, epoch)
+        if slot == len(self._epochs):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if slot == 0:
+            return epoch, self._starts[0]
+        return self._epochs[slot - 1], self._starts[slot]
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that wrote offset."""
+        slot = bisect_right(self._starts, offset)
+        return self._epochs[slot - 1] if slot else None
+
+    def previous_epoch(self) -> int | None:
+        """The epoch before the latest."""
+        return self._epochs[-2] if len(self._epochs) > 1 else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after end_offset."""
+        slot = bisect_left(self._starts, end_offset)
+        if slot < len(self._starts):
+            del self._starts[slot:], self._epochs[slot:]
+            self._changed()
+            self.write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end at or before start_offset; the one it lies in begins there from
+        now on.
+        """
+        slot = bisect_right(self._starts, start_offset)
+        if slot > 1 or (slot == 1 and self._starts[0] != start_offset):
+            del self._starts[: slot - 1], self._epochs[: slot - 1]
+            self._starts[0] = start_offset
+            self.write()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        if self._epochs:
+            self._epochs.clear()
+            self._starts.clear()
+            self._changed()
+            self.write()

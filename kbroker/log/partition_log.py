@@ -1,0 +1,766 @@
+"""One partition's log: append, read, flush, truncate, retire. The only door to the files in its
+folder.
+
+Segments are in `segments`, how a folder becomes a log again in `recovery`, what a batch must be in
+`validator`, what producers may do in `producer_state`. High watermark and waiting are
+replication's; it tells this log its high watermark.
+
+An append is: validate (offsets are written into the batches in place), ask the producer's state,
+write once, note the index entry that is due. `log_end_offset` moves last. No method awaits; what
+blocks for long (open, flush, truncate) says so. All offsets are inclusive at the start and
+exclusive at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from kbroker.log import names
+from kbroker.log.checkpoint import read_topic_id, write_topic_id
+from kbroker.log.files import (
+    FileSlice,
+    LogDirectoryError,
+    LogFile,
+    OpenFiles,
+    default_open_files,
+    make_directory,
+    rename,
+    sync_directory,
+)
+from kbroker.log.index import AbortedTransaction
+from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.producer_state import ProducerStateManager
+from kbroker.log.recovery import (
+    LogState,
+    end_transaction,
+    load,
+    marker_of,
+    rebuild_producers,
+    remove_segments,
+    replay_producer,
+    take_snapshot,
+)
+from kbroker.log.segment import Segment
+from kbroker.log.segments import Segments, TimestampOffset
+from kbroker.log.validator import AppendOrigin, validate_batches, validate_replicated
+from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import LENGTH_OVERHEAD, BatchHeader
+from kbroker.settings.log_config import LogConfig
+
+__all__ = ["AppendInfo", "AppendOrigin", "PartitionLog", "ReadInfo", "Syncable", "TimestampOffset"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+NO_LIMIT: Final = (1 << 63) - 1
+
+_open_files: Final = default_open_files()
+_random: Final = Random()
+
+
+class Syncable(Protocol):
+    """A file, or a directory's names, that a flush has to sync. Safe to call in another thread."""
+
+    def sync(self) -> None: ...
+
+
+class _DirectoryNames:
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def sync(self) -> None:
+        sync_directory(self.path)
+
+
+class AppendInfo:
+    """Where batches went. last_offset is inclusive; log_append_time_ms is -1 unless the topic
+    stamps records.
+
+    duplicate: the producer sent this batch before; the offsets are those it has.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "duplicate",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "max_timestamp",
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        last_offset: int,
+        *,
+        log_start_offset: int,
+        log_append_time_ms: int = -1,
+        max_timestamp: int = -1,
+        duplicate: bool = False,
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.max_timestamp = max_timestamp
+        self.duplicate = duplicate
+
+    def __repr__(self) -> str:
+        return f"AppendInfo({self.base_offset}..{self.last_offset}, duplicate={self.duplicate})"
+
+
+class ReadInfo:
+    """Whole batches by reference, b"" for none. end_offset: they hold nothing at or beyond it."""
+
+    __slots__ = ("end_offset", "records")
+
+    def __init__(self, records: FileSlice | bytes, end_offset: int) -> None:
+        self.records = records
+        self.end_offset = end_offset
+
+
+class PartitionLog:
+    """See the module. Made by `open`.
+
+    high_watermark: set by replication through `on_high_watermark`; while it is None nothing
+    replicates this log and its end counts. on_rolled: called after a roll, so that the closed
+    segment is flushed off the loop. failure: the fault after which nothing more is written here
+    (the directory is offline).
+    """
+
+    __slots__ = (
+        "_state",
+        "_unsynced_names",
+        "closed",
+        "config",
+        "directory",
+        "failure",
+        "first_unflushed_ms",
+        "high_watermark",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "on_rolled",
+        "producers",
+        "recovery_point",
+        "segments",
+        "topic_id",
+        "topic_partition",
+    )
+
+    topic_partition: TopicPartition
+    directory: Path
+    config: LogConfig
+    topic_id: Uuid | None
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    leader_epochs: LeaderEpochCache
+    producers: ProducerStateManager
+    segments: Segments
+    _state: LogState
+
+    def __init__(self) -> None:
+        self.failure: LogDirectoryError | None = None
+        self.high_watermark: int | None = None
+        self.on_rolled: Callable[[PartitionLog], None] | None = None
+        self.closed = False
+        self.log_end_offset = 0
+        self.first_unflushed_ms: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean_shutdown: bool = False,
+        now_ms: int,
+        topic_id: Uuid | None = None,
+        producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+        open_files: OpenFiles | None = None,
+    ) -> PartitionLog:
+        """Open the folder, made if missing, and recover what is after recovery_point unless it was
+        closed cleanly.
+
+        Blocks. topic_id: written to partition.metadata if that is missing; what the file says is in
+        `topic_id`. Raises LogDirectoryError, CheckpointError (a file of the folder is corrupt),
+        StartupError.
+        """
+        log = cls()
+        log.directory = directory
+        log.topic_partition = topic_partition
+        log.config = config
+        log._unsynced_names = make_directory(directory)
+        log.topic_id = read_topic_id(directory)
+        if log.topic_id is None and topic_id is not None:
+            log.set_topic_id(topic_id)
+        log.leader_epochs = LeaderEpochCache(directory, lambda: log.log_end_offset)
+        state = load(
+            os.fspath(directory),
+            topic_partition,
+            config,
+            log.leader_epochs,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean_shutdown=clean_shutdown,
+            now_ms=now_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            open_files=_open_files if open_files is None else open_files,
+        )
+        log._state = state
+        log.segments = state.segments
+        log.producers = state.producers
+        log.log_start_offset = state.log_start_offset
+        log.log_end_offset = state.log_end_offset
+        log.recovery_point = state.recovery_point
+        log.segments.active.roll_jitter_ms = log._jitter_ms()
+        return log
+
+    def __repr__(self) -> str:
+        return (
+            f"PartitionLog({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments' logs."""
+        return self.segments.size_bytes
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction that is open or whose end is not replicated yet;
+        None: all stable.
+        """
+        first = self.producers.first_unstable_offset
+        return first if first is None or first >= self.log_start_offset else self.log_start_offset
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take a changed topic configuration; what it means for the active segment shows at the
+        next roll.
+        """
+        self.config = config
+        self._state.config = config
+        for segment in self.segments:
+            segment.index_interval_bytes = config.index_interval_bytes
+
+    def set_topic_id(self, topic_id: Uuid) -> None:
+        """Write partition.metadata."""
+        write_topic_id(self.directory, topic_id)
+        self.topic_id = topic_id
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Replication's high watermark moved: ended transactions below it become stable, segments
+        deletable.
+        """
+        self.high_watermark = high_watermark
+        self.producers.on_high_watermark(high_watermark)
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        batches: bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        produce_version: int | None = None,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Give whole batches the next offsets and append them; they are written in place.
+
+        A batch its producer sent before is not written again: the answer has its old offsets.
+        Raises KafkaError for what must not be appended, LogDirectoryError for a fault of the disk.
+        """
+        if self.failure is not None:
+            raise self.failure
+        config = self.config
+        validated = validate_batches(
+            batches,
+            next_offset=self.log_end_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            config=config,
+            origin=origin,
+            compacted=config.compact,
+            produce_version=produce_version,
+        )
+        headers = validated.headers
+        producers = self.producers
+        position = 0
+        for header in headers:
+            if header.producer_id >= 0:
+                duplicate = producers.check(
+                    header, origin=origin, transaction_version=transaction_version
+                )
+                if duplicate is not None:
+                    return AppendInfo(
+                        duplicate.base_offset,
+                        duplicate.last_offset,
+                        log_start_offset=self.log_start_offset,
+                        log_append_time_ms=duplicate.timestamp
+                        if validated.log_append_time_ms >= 0
+                        else -1,
+                        max_timestamp=duplicate.timestamp,
+                        duplicate=True,
+                    )
+                if header.is_control:
+                    marker = marker_of(
+                        header, validated.batches[position : position + header.size_bytes]
+                    )
+                    if marker is not None:
+                        producers.check_coordinator_epoch(header.producer_id, marker[1])
+            position += header.batch_length + LENGTH_OVERHEAD
+        self._append(validated.batches, headers, validated.max_timestamp, now_ms)
+        return AppendInfo(
+            validated.base_offset,
+            validated.last_offset,
+            log_start_offset=self.log_start_offset,
+            log_append_time_ms=validated.log_append_time_ms,
+            max_timestamp=validated.max_timestamp,
+        )
+
+    def append_as_follower(
+        self, batches: bytes | bytearray | memoryview, *, now_ms: int
+    ) -> AppendInfo:
+        """Append what a leader sent, offsets and epochs as they are; also the quorum's own batches.
+
+        Raises KafkaError(CORRUPT_MESSAGE) for damaged bytes or offsets below the log's end,
+        LogDirectoryError.
+        """
+        if self.failure is not None:
+            raise self.failure
+        validated = validate_replicated(batches, next_offset=self.log_end_offset)
+        self._append(validated.batches, validated.headers, validated.max_timestamp, now_ms)
+        return AppendInfo(
+            validated.base_offset,
+            validated.last_offset,
+            log_start_offset=self.log_start_offset,
+            max_timestamp=validated.max_timestamp,
+        )
+
+    def _append(
+        self, batches: memoryview, headers: list[BatchHeader], max_timestamp: int, now_ms: int
+    ) -> None:
+        last_offset = headers[-1].base_offset + headers[-1].last_offset_delta
+        segment = self.segments.active
+        size = len(batches)
+        if size > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{size} bytes are more than a segment of {self.topic_partition} holds ({self.config.segment_bytes})",
+            )
+        try:
+            if segment.should_roll(
+                incoming_bytes=size,
+                last_offset=last_offset,
+                max_timestamp=max_timestamp,
+                config=self.config,
+                now_ms=now_ms,
+            ):
+                segment = self.roll(now_ms, headers[0].base_offset)
+            epochs = self.leader_epochs
+            for header in headers:
+                epoch = header.partition_leader_epoch
+                if epoch >= 0 and epoch != epochs.latest_epoch:
+                    epochs.assign(epoch, header.base_offset)
+            segment.append(batches, headers)
+            position = 0
+            for header in headers:
+                following = position + header.batch_length + LENGTH_OVERHEAD
+                if header.producer_id >= 0:
+                    completed = replay_producer(self.producers, header, batches[position:following])
+                    if completed is not None:
+                        end_transaction(self.producers, segment, completed)
+                position = following
+        except LogDirectoryError as error:
+            self.failure = error
+            raise
+        self.log_end_offset = self.producers.map_end_offset = last_offset + 1
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+        if last_offset + 1 - self.recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Roll if the active segment is old enough (segment.ms) or full. Returns whether it did."""
+        active = self.segments.active
+        if active.size and active.should_roll(
+            incoming_bytes=0,
+            last_offset=self.log_end_offset - 1,
+            max_timestamp=now_ms,
+            config=self.config,
+            now_ms=now_ms,
+        ):
+            self.roll(now_ms)
+            return True
+        return False
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
+        """Close the active segment and begin one at base_offset (not before the log's end). Returns
+        the new one.
+        """
+        base_offset = max(self.log_end_offset, base_offset or 0)
+        active = self.segments.active
+        if active.base_offset == base_offset and active.size == 0:
+            return active
+        active.become_inactive()
+        new = self.segments.create_active(
+            base_offset, config=self.config, now_ms=now_ms, jitter_ms=self._jitter_ms()
+        )
+        self._unsynced_names = True
+        self.producers.map_end_offset = base_offset
+        take_snapshot(self._state)
+        logger.info("%s: rolled to a new segment at offset %d", self.topic_partition, base_offset)
+        if self.on_rolled is not None:
+            self.on_rolled(self)
+        return new
+
+    def _jitter_ms(self) -> int:
+        jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return _random.randrange(jitter) if jitter > 0 else 0
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        fetch_offset: int,
+        *,
+        max_bytes: int,
+        upper_offset: int = NO_LIMIT,
+        min_one_batch: bool = True,
+    ) -> ReadInfo:
+        """Whole batches from the one that contains fetch_offset on, none of them at or beyond
+        upper_offset.
+
+        max_bytes: not exceeded but by a first batch, and by that only with min_one_batch. Batches
+        of one segment. Raises KafkaError(OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE for a damaged file),
+        LogDirectoryError.
+        """
+        log_end_offset = self.log_end_offset
+        if not self.log_start_offset <= fetch_offset <= log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {fetch_offset} of {self.topic_partition} is not within "
+                f"{self.log_start_offset} and {log_end_offset}",
+            )
+        if upper_offset > log_end_offset:
+            upper_offset = log_end_offset
+        if fetch_offset >= upper_offset:
+            if fetch_offset == log_end_offset:
+                # this reader waits at the end: what comes next will begin here
+                active = self.segments.active
+                active.remember(log_end_offset, active.size)
+            return ReadInfo(b"", fetch_offset)
+        found, end_offset = self.segments.read(
+            fetch_offset,
+            max_bytes=max_bytes,
+            upper_offset=upper_offset,
+            log_end_offset=log_end_offset,
+            min_one_batch=min_one_batch,
+        )
+        return ReadInfo(b"" if found is None else found, end_offset)
+
+    def aborted_transactions(
+        self, fetch_offset: int, upper_offset: int
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of [fetch_offset, upper_offset) has to leave out."""
+        return self.segments.aborted_transactions(fetch_offset, upper_offset)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record whose timestamp is timestamp_ms or later; reads and unpacks its batch."""
+        return self.segments.first_at_or_after(timestamp_ms, self.log_start_offset)
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp; None if no record has one."""
+        return self.segments.max_timestamp()
+
+    def earliest(self) -> TimestampOffset:
+        """The log's start, with the leader epoch it was written in (-1 unknown)."""
+        return TimestampOffset(-1, self.log_start_offset, self._epoch_at(self.log_start_offset))
+
+    def latest(self) -> TimestampOffset:
+        """The log's end, with the latest leader epoch (-1 unknown)."""
+        epoch = self.leader_epochs.latest_epoch
+        return TimestampOffset(-1, self.log_end_offset, -1 if epoch is None else epoch)
+
+    def _epoch_at(self, offset: int) -> int:
+        epoch = self.leader_epochs.epoch_for_offset(offset)
+        return -1 if epoch is None else epoch
+
+    # -- flushing ---------------------------------------------------------------------------------
+
+    def unflushed_files(self, up_to: int | None = None) -> list[Syncable]:
+        """What has to be synced so that everything before up_to (default: the end) survives a crash
+        of the machine.
+
+        Writes what is pending, syncs nothing: call `sync` on each, in a thread if need be, then
+        `mark_flushed`. Indexes of the active segment are not among them; after a crash they are
+        rebuilt from its log.
+        """
+        if up_to is None:
+            up_to = self.log_end_offset
+        pending: list[Syncable] = []
+        segments = self.segments
+        for index in range(segments.floor_index(self.recovery_point), len(segments)):
+            segment = segments[index]
+            if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
+                break
+            if segment.size:
+                pending.append(segment.log_file())
+            if segment is not segments.active:
+                segment.write_pending()
+                pending += [LogFile(path) for path in segment.file_paths()[1:]]
+                if self._state.snapshots.latest is not None and (
+                    segments[index + 1].base_offset in self._state.snapshots.offsets
+                ):
+                    pending.append(
+                        LogFile(self._state.snapshots.path(segments[index + 1].base_offset))
+                    )
+            elif segment.transaction_index.exists:
+                pending.append(LogFile(segment.transaction_index.path))
+        if self.leader_epochs.unsynced:
+            self.leader_epochs.unsynced = False
+            pending.append(LogFile(os.fspath(self.leader_epochs.path)))
+            self._unsynced_names = True
+        if self._unsynced_names:
+            self._unsynced_names = False
+            pending.append(_DirectoryNames(os.fspath(self.directory)))
+            pending.append(_DirectoryNames(os.fspath(self.directory.parent)))
+        return pending
+
+    def mark_flushed(self, offset: int) -> None:
+        """All before offset is on disk: recovery begins there from now on."""
+        if offset > self.recovery_point:
+            self.recovery_point = min(offset, self.log_end_offset)
+        if self.recovery_point == self.log_end_offset:
+            self.first_unflushed_ms = None
+
+    @property
+    def is_flush_due(self) -> bool:
+        """A closed segment waits to be flushed."""
+        return self.recovery_point < self.segments.active.base_offset
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
+        if up_to is None:
+            up_to = self.log_end_offset
+        if up_to <= self.recovery_point and not self._unsynced_names:
+            return
+        try:
+            for file in self.unflushed_files(up_to):
+                file.sync()
+        except LogDirectoryError as error:
+            # after a failed fsync nobody knows what is on disk: never try it again
+            self.failure = error
+            raise
+        self.mark_flushed(up_to)
+
+    # -- cutting and retiring ---------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, *, now_ms: int = 0) -> bool:
+        """Make offset the log's end; a batch that contains it goes whole. Returns whether anything
+        was cut. Blocks.
+        """
+        if offset < 0:
+            raise InvariantError(f"{self.topic_partition}: truncation to {offset}")
+        if offset >= self.log_end_offset:
+            self.leader_epochs.truncate_from_end(offset)
+            return False
+        if offset < self.segments.first.base_offset:
+            self.truncate_fully(offset, now_ms=now_ms)
+            return True
+        logger.info("%s: truncated to offset %d", self.topic_partition, offset)
+        try:
+            remove_segments(self._state, self.segments.at_or_after(offset + 1), now_ms=now_ms)
+            self.segments.active.truncate_to(
+                offset, index_bytes=self.config.segment_index_bytes, now_ms=now_ms
+            )
+            self.leader_epochs.truncate_from_end(offset)
+            self._moved_end(offset, min(self.log_start_offset, offset), now_ms)
+        except LogDirectoryError as error:
+            self.failure = error
+            raise
+        return True
+
+    def truncate_fully(self, offset: int, *, now_ms: int = 0) -> None:
+        """Delete everything and begin anew, empty, at offset. Blocks."""
+        logger.info("%s: truncated fully, begins at offset %d", self.topic_partition, offset)
+        try:
+            remove_segments(self._state, list(self.segments), now_ms=now_ms)
+            self.segments.create_active(
+                offset, config=self.config, now_ms=now_ms, jitter_ms=self._jitter_ms()
+            )
+            self._unsynced_names = True
+            self.leader_epochs.clear()
+            for snapshot in list(self._state.snapshots.offsets):
+                self._state.snapshots.delete(snapshot)
+            self._moved_end(offset, offset, now_ms)
+        except LogDirectoryError as error:
+            self.failure = error
+            raise
+
+    def _moved_end(self, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
+        state = self._state
+        self.log_end_offset = state.log_end_offset = log_end_offset
+        self.log_start_offset = state.log_start_offset = log_start_offset
+        self.recovery_point = min(self.recovery_point, log_end_offset)
+        if self.high_watermark is not None:
+            self.high_watermark = min(self.high_watermark, log_end_offset)
+        rebuild_producers(state, now_ms=now_ms, clean_shutdown=False)
+
+    def delete_records_before(self, offset: int) -> bool:
+        """Move the log's start up to offset (DeleteRecords). Files go with the next retention run.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) beyond the high watermark.
+        """
+        if offset > self._upper_bound():
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"cannot delete up to {offset} in {self.topic_partition}: the high watermark is {self._upper_bound()}",
+            )
+        return self._move_start(offset)
+
+    def _move_start(self, offset: int) -> bool:
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = self._state.log_start_offset = offset
+        self.leader_epochs.truncate_from_start(offset)
+        map_end_offset = self.producers.map_end_offset
+        self.producers.on_log_start_offset(offset)
+        self.producers.map_end_offset = max(map_end_offset, offset)
+        return True
+
+    def _upper_bound(self) -> int:
+        return (
+            self.log_end_offset
+            if self.high_watermark is None
+            else min(self.high_watermark, self.log_end_offset)
+        )
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Retire segments by retention.ms and retention.bytes (cleanup.policy delete) and those
+        before the log's start.
+
+        Returns how many. Files are renamed now and deleted by `delete_due_files`.
+        """
+        config = self.config
+        deleted = 0
+        if config.delete:
+            if config.retention_ms >= 0:
+                deleted += self._retire(
+                    lambda segment: now_ms - segment.largest_timestamp() > config.retention_ms,
+                    now_ms,
+                    "retention.ms",
+                )
+            if config.retention_bytes >= 0:
+                excess = [self.size_bytes - config.retention_bytes]
+
+                def too_much(segment: Segment) -> bool:
+                    if excess[0] < segment.size:
+                        return False
+                    excess[0] -= segment.size
+                    return True
+
+                if excess[0] > 0:
+                    deleted += self._retire(too_much, now_ms, "retention.bytes")
+        return deleted + self._retire_before_start(now_ms)
+
+    def _retire_before_start(self, now_ms: int) -> int:
+        bases = self.segments.base_offsets
+        count = sum(1 for base in bases[1:] if base <= self.log_start_offset)
+        return self._remove_oldest(count, now_ms, "log start offset")
+
+    def _retire(self, is_due: Callable[[Segment], bool], now_ms: int, why: str) -> int:
+        count = 0
+        upper = self._upper_bound()
+        for index, segment in enumerate(self.segments):
+            end_offset = self.segments.end_offset(index, self.log_end_offset)
+            is_last_and_empty = index == len(self.segments) - 1 and segment.size == 0
+            if upper < end_offset or is_last_and_empty or not is_due(segment):
+                break
+            count += 1
+        return self._remove_oldest(count, now_ms, why)
+
+    def _remove_oldest(self, count: int, now_ms: int, why: str) -> int:
+        if count == 0:
+            return 0
+        try:
+            if count == len(self.segments):
+                self.roll(now_ms)
+            doomed = list(self.segments)[:count]
+            self._move_start(self.segments[count].base_offset)
+            remove_segments(self._state, doomed, now_ms=now_ms)
+        except LogDirectoryError as error:
+            self.failure = error
+            raise
+        logger.info(
+            "%s: %d segments deleted by %s, the log begins at %d",
+            self.topic_partition,
+            count,
+            why,
+            self.log_start_offset,
+        )
+        return count
+
+    def delete_due_files(self, now_ms: int) -> int:
+        """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""
+        return self.segments.delete_due_files(now_ms)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush and close cleanly: a snapshot at the end, index files cut to size. Blocks. Raises
+        LogDirectoryError.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self.failure is None:
+            self.flush()
+            take_snapshot(self._state)
+            self.segments.active.close()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all descriptors; what is in flight keeps its own."""
+        self.closed = True
+        for segment in self.segments:
+            if segment.file is not None:
+                segment.open_files.forget(segment)
+                segment.file = None
+
+    def mark_for_deletion(self, unique: str) -> Path:
+        """Rename the folder to `<topic>-<partition>.<unique>-delete` (unique: 32 hex digits).
+        Returns the new path.
+        """
+        return self._rename(
+            names.marked_directory_name(self.topic_partition, unique, names.DELETE_SUFFIX)
+        )
+
+    def mark_as_stray(self, unique: str) -> Path:
+        """Rename the folder to `...-stray`: no metadata knows this partition; kept for the operator
+        to look at.
+        """
+        return self._rename(
+            names.marked_directory_name(self.topic_partition, unique, names.STRAY_SUFFIX)
+        )
+
+    def _rename(self, name: str) -> Path:
+        target = self.directory.with_name(name)
+        self.release()
+        rename(self.directory, target)
+        self.directory = target
+        return target

@@ -1,0 +1,499 @@
+"""From a partition's folder to its loaded state: temporary files, segments, torn tail, producers.
+
+After a clean stop only the end of the last segment and the newest snapshot are read. After any
+other stop each segment from the one with the recovery point on is read whole: batches are checked,
+both indexes, the transaction index and the producer snapshots written anew, and the log is cut
+before the first batch that is not sound. All of it blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.log import names
+from kbroker.log.files import LogFile, OpenFiles, list_directory, rename, unlink
+from kbroker.log.index import AbortedTransaction, CorruptIndexError
+from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.producer_state import CompletedTransaction, ProducerStateManager
+from kbroker.log.segment import Segment
+from kbroker.log.segments import Segments
+from kbroker.log.snapshots import ProducerSnapshots
+from kbroker.model import InvariantError, StartupError, TopicPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    ControlType,
+    check_crc,
+    control_type,
+    iter_records,
+    marker_coordinator_epoch,
+    read_batch_header,
+)
+from kbroker.settings.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+READ_CHUNK_BYTES: Final = 1024 * 1024
+
+
+@dataclass(slots=True)
+class LogState:
+    """What a partition log is made of, while it is loaded and afterwards."""
+
+    topic_partition: TopicPartition
+    config: LogConfig
+    segments: Segments
+    snapshots: ProducerSnapshots
+    producers: ProducerStateManager
+    epochs: LeaderEpochCache
+    last_snapshot_offset: int = 0
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+
+
+def load(
+    directory: str,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    now_ms: int,
+    producer_id_expiration_ms: int,
+    open_files: OpenFiles,
+) -> LogState:
+    """Open what is in directory. Raises LogDirectoryError, CheckpointError, StartupError."""
+    found = _settle_temporary_files(directory)
+    state = LogState(
+        topic_partition,
+        config,
+        Segments(directory, open_files),
+        ProducerSnapshots(
+            epochs.path.parent, [offset for offset, kind in found if kind == names.SNAPSHOT]
+        ),
+        ProducerStateManager(topic_partition, expiration_ms=producer_id_expiration_ms),
+        epochs,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+    )
+    unsound = _find_segments(state, directory, found, now_ms)
+    recovered_from = recovery_point
+    if clean_shutdown or not len(state.segments):
+        recovered_from = -1
+    elif not epochs.entries and recovery_point > state.segments.first.base_offset:
+        _restore_epochs(state)
+    for segment in unsound:
+        if (
+            recovered_from < 0
+            or segment.base_offset < state.segments[_floor(state, recovered_from)].base_offset
+        ):
+            recover_segment(state, segment, now_ms=now_ms)
+    if recovered_from >= 0:
+        _recover_from(state, recovered_from, now_ms)
+    _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
+    epochs.truncate_from_end(state.log_end_offset)
+    state.log_start_offset = max(log_start_offset, state.segments.first.base_offset)
+    epochs.truncate_from_start(state.log_start_offset)
+    state.snapshots.delete_strays(state.segments.base_offsets)
+    rebuild_producers(state, now_ms=now_ms, clean_shutdown=clean_shutdown)
+    return state
+
+
+def _floor(state: LogState, offset: int) -> int:
+    return state.segments.floor_index(offset)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _settle_temporary_files(directory: str) -> dict[tuple[int, str], int]:
+    """Delete or finish what a crash left half done. Returns (offset, kind) -> size of the files
+    that count.
+
+    `.deleted` and `.cleaned` go. `.swap` is a finished clean: it takes the place of the segments it
+    covers, unless a `.cleaned` beside it says that its group was not complete.
+    """
+    found: dict[tuple[int, str], int] = {}
+    swaps: dict[tuple[int, str], int] = {}
+    cleaned: list[int] = []
+    for name, size, is_directory in list_directory(directory):
+        parsed = None if is_directory else parse_name(name)
+        if parsed is None:
+            continue
+        offset, kind, suffix = parsed
+        if suffix == names.SWAP:
+            swaps[offset, kind] = size
+        elif suffix in (names.DELETED, names.CLEANED):
+            if suffix == names.CLEANED:
+                cleaned.append(offset)
+            unlink(os.path.join(directory, name))
+        elif not suffix:
+            found[offset, kind] = size
+    if swaps:
+        _finish_swaps(directory, found, swaps, min(cleaned, default=None))
+    return found
+
+
+def parse_name(name: str) -> tuple[int, str, str] | None:
+    """names.parse_offset_name for the kinds a partition's folder has."""
+    parsed = names.parse_offset_name(name)
+    kinds = (names.LOG, names.INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX, names.SNAPSHOT)
+    return parsed if parsed is not None and parsed[1] in kinds else None
+
+
+def _finish_swaps(
+    directory: str,
+    found: dict[tuple[int, str], int],
+    swaps: dict[tuple[int, str], int],
+    min_cleaned: int | None,
+) -> None:
+    def path(offset: int, kind: str) -> str:
+        return os.path.join(directory, names.offset_name(offset, kind))
+
+    covered: list[tuple[int, int]] = []
+    for (offset, kind), size in sorted(swaps.items()):
+        if min_cleaned is not None and offset >= min_cleaned:
+            unlink(path(offset, kind) + names.SWAP)
+        elif kind == names.LOG:
+            last = offset
+            for header, _ in read_batches(path(offset, kind) + names.SWAP, 0, size):
+                last = header.last_offset
+            covered.append((offset, last))
+    for first, last in covered:
+        for offset, kind in [
+            key for key in found if key[1] != names.SNAPSHOT and first <= key[0] <= last
+        ]:
+            unlink(path(offset, kind))
+            del found[offset, kind]
+    for (offset, kind), size in swaps.items():
+        if min_cleaned is None or offset < min_cleaned:
+            rename(path(offset, kind) + names.SWAP, path(offset, kind))
+            found[offset, kind] = size
+
+
+def _find_segments(
+    state: LogState, directory: str, found: dict[tuple[int, str], int], now_ms: int
+) -> list[Segment]:
+    """List the segments; delete indexes without a log. Returns those whose indexes must be rebuilt."""
+    unsound: list[Segment] = []
+    bases = sorted(offset for offset, kind in found if kind == names.LOG)
+    for offset, kind in found:
+        if kind not in (names.LOG, names.SNAPSHOT) and (offset, names.LOG) not in found:
+            logger.warning(
+                "%s: %s has no log beside it, deleted", directory, names.offset_name(offset, kind)
+            )
+            unlink(os.path.join(directory, names.offset_name(offset, kind)))
+    for base_offset in bases:
+        segment = Segment(
+            directory,
+            base_offset,
+            size=found[base_offset, names.LOG],
+            config=state.config,
+            open_files=state.segments.open_files,
+            created_ms=now_ms,
+            has_transaction_index=(base_offset, names.TRANSACTION_INDEX) in found,
+        )
+        state.segments.add(segment)
+        problem = _index_problem(segment, found)
+        if problem:
+            logger.warning("%s: %s; its indexes are rebuilt", state.topic_partition, problem)
+            unsound.append(segment)
+    return unsound
+
+
+def _index_problem(segment: Segment, found: dict[tuple[int, str], int]) -> str | None:
+    base_offset = segment.base_offset
+    if (base_offset, names.INDEX) not in found:
+        return f"{segment.offset_index.path} is missing"
+    try:
+        segment.offset_index.check(found[base_offset, names.INDEX])
+        if (base_offset, names.TIME_INDEX) not in found:
+            return f"{segment.time_index.path} is missing"
+        segment.time_index.check(found[base_offset, names.TIME_INDEX])
+        if segment.transaction_index.exists:
+            segment.transaction_index.check(found[base_offset, names.TRANSACTION_INDEX])
+    except CorruptIndexError as error:
+        return str(error)
+    return None
+
+
+# -- reading batches ------------------------------------------------------------------------------
+
+
+def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Headers and bytes of the batches in a file from position (a batch's begin) to end; unchecked.
+
+    Stops without a word where the bytes are no whole batch. Raises StartupError for message formats
+    before 0.11.
+    """
+    file = LogFile(path)
+    while position < end:
+        data = memoryview(file.read_at(position, min(READ_CHUNK_BYTES, end - position)))
+        at = 0
+        while True:
+            if len(data) - at < BATCH_OVERHEAD:
+                break
+            if (
+                data[at + MAGIC_POSITION] < MAGIC
+                and int.from_bytes(data[at + 8 : at + 12], "big") > 0
+            ):
+                raise StartupError(
+                    f"{path}: position {position + at}: message format {data[at + MAGIC_POSITION]} (before Kafka 0.11) "
+                    "is not supported: let a Kafka 2.x or 3.x broker rewrite the topic first"
+                )
+            try:
+                header = read_batch_header(data, at)
+            except KafkaError:
+                return
+            size = header.batch_length + LENGTH_OVERHEAD
+            if position + at + size > end:
+                return
+            if at + size > len(data):
+                if at == 0:
+                    data = memoryview(file.read_at(position, size))
+                    if len(data) < size:
+                        return
+                else:
+                    break
+            yield header, data[at : at + size]
+            at += size
+        if at == 0:
+            return
+        position += at
+
+
+def marker_of(
+    header: BatchHeader, batch: bytes | bytearray | memoryview
+) -> tuple[ControlType, int] | None:
+    """(abort or commit, coordinator epoch) if the batch is an end-of-transaction marker, else None."""
+    if not header.is_control or header.producer_id < 0 or header.record_count <= 0:
+        return None
+    for record in iter_records(batch, header):
+        kind = control_type(record)
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            return kind, marker_coordinator_epoch(record)
+        break
+    return None
+
+
+def replay_producer(
+    producers: ProducerStateManager, header: BatchHeader, batch: bytes | bytearray | memoryview
+) -> CompletedTransaction | None:
+    """Take a batch of the log into the producers' state; returns the transaction it ended, still to
+    be completed.
+    """
+    marker = marker_of(header, batch)
+    if marker is None:
+        producers.update(header)
+        return None
+    return producers.update_marker(header, *marker)
+
+
+def end_transaction(
+    producers: ProducerStateManager, segment: Segment, completed: CompletedTransaction
+) -> None:
+    """Note an aborted transaction in the index of the segment that has its marker, then complete
+    it.
+    """
+    if completed.is_aborted:
+        stable = producers.last_stable_offset(completed)
+        segment.transaction_index.append(
+            AbortedTransaction(
+                completed.producer_id, completed.first_offset, completed.last_offset, stable
+            )
+        )
+    producers.complete_transaction(completed)
+
+
+# -- recovery -------------------------------------------------------------------------------------
+
+
+def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
+    """Recover the segments from the one with the recovery point on; those behind a cut go."""
+    segments = state.segments
+    for segment in list(segments)[segments.floor_index(recovery_point) :]:
+        removed_bytes = recover_segment(state, segment, now_ms=now_ms)
+        if removed_bytes:
+            logger.warning(
+                "%s: %d bytes of segment %d are no sound batches: cut at offset %d",
+                state.topic_partition,
+                removed_bytes,
+                segment.base_offset,
+                segment.next_offset(),
+            )
+            remove_segments(state, segments.at_or_after(segment.base_offset + 1), now_ms=now_ms)
+            break
+
+
+def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
+    """Check every batch of a segment and rebuild what is beside it. Returns how many bytes were cut
+    off.
+    """
+    producers = ProducerStateManager(
+        state.topic_partition, expiration_ms=state.producers.expiration_ms
+    )
+    scratch = _with_producers(state, producers, log_end_offset=segment.base_offset)
+    rebuild_producers(scratch, now_ms=now_ms, clean_shutdown=False)
+    segment.begin_recovery()
+    position = 0
+    for header, batch in read_batches(segment.path, 0, segment.size):
+        if not check_crc(batch, 0, header) or not segment.can_hold(header.last_offset):
+            break
+        segment.recovered_batch(header, position)
+        position += len(batch)
+        epoch = header.partition_leader_epoch
+        if epoch >= 0 and (state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch):
+            state.epochs.assign(epoch, header.base_offset)
+        completed = replay_producer(producers, header, batch)
+        if completed is not None:
+            end_transaction(producers, segment, completed)
+    removed_bytes = segment.size - position
+    segment.end_recovery(position)
+    take_snapshot(scratch)
+    return removed_bytes
+
+
+def _with_producers(
+    state: LogState, producers: ProducerStateManager, *, log_end_offset: int
+) -> LogState:
+    return LogState(
+        state.topic_partition,
+        state.config,
+        state.segments,
+        state.snapshots,
+        producers,
+        state.epochs,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=log_end_offset,
+    )
+
+
+def _restore_epochs(state: LogState) -> None:
+    """The checkpoint is empty or gone though older data is there (a machine crashed): read the
+    epochs from the batches.
+    """
+    for segment in state.segments:
+        for header, _ in read_batches(segment.path, 0, segment.size):
+            epoch = header.partition_leader_epoch
+            if state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch:
+                state.epochs.assign(epoch, header.base_offset, write=False)
+    if state.epochs.entries:
+        state.epochs.write()
+
+
+def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
+    """Set log end and recovery point; a log that ends before its start offset begins anew there."""
+    segments = state.segments
+    changed = not len(segments)
+    if len(segments):
+        state.log_end_offset = segments.active.next_offset()
+        if state.log_end_offset < state.log_start_offset:
+            logger.warning(
+                "%s: the log ends at %d, before its start offset %d: all of it is deleted",
+                state.topic_partition,
+                state.log_end_offset,
+                state.log_start_offset,
+            )
+            remove_segments(state, list(segments), now_ms=now_ms)
+            state.epochs.clear()
+            changed = True
+    if changed:
+        segments.create_active(state.log_start_offset, config=state.config, now_ms=now_ms)
+        state.log_end_offset = state.log_start_offset
+    else:
+        active = segments.active
+        active.offset_index.preallocate(state.config.segment_index_bytes)
+        active.time_index.preallocate(state.config.segment_index_bytes)
+    if clean_shutdown and not changed:
+        state.recovery_point = state.log_end_offset
+    else:
+        state.recovery_point = min(state.recovery_point, state.log_end_offset)
+
+
+def remove_segments(state: LogState, doomed: list[Segment], *, now_ms: int) -> None:
+    """Remove segments and the snapshots that go with them, delayed."""
+    due_ms = now_ms + state.config.file_delete_delay_ms
+    for segment in doomed:
+        snapshot = state.snapshots.mark_deleted(segment.base_offset)
+        if snapshot is not None:
+            state.segments.doomed_files.append((due_ms, snapshot))
+    state.segments.remove(doomed, due_ms=due_ms)
+
+
+# -- producers ------------------------------------------------------------------------------------
+
+
+def take_snapshot(state: LogState) -> None:
+    """Write the producers' state at its map_end_offset, if that is new."""
+    offset = state.producers.map_end_offset
+    if offset > state.last_snapshot_offset:
+        state.snapshots.write(offset, state.producers.to_snapshot())
+        state.last_snapshot_offset = offset
+
+
+def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> None:
+    """Bring the producers' state to log_end_offset: newest snapshot, then the batches after it.
+
+    Also called after a truncation. Leaves a snapshot at the end offset and at the last two
+    segments, so that the next start has less to read.
+    """
+    producers, segments, end = state.producers, state.segments, state.log_end_offset
+    bases = segments.base_offsets
+    wanted = {*bases[-2:], end}
+    if clean_shutdown and state.snapshots.latest is None:
+        # written by a broker that knew no snapshots: no scan of everything, as in Kafka
+        for offset in sorted(wanted):
+            producers.map_end_offset = offset
+            take_snapshot(state)
+        return
+    state.snapshots.delete_outside(state.log_start_offset, end)
+    _load_snapshot(state, now_ms)
+    if end > producers.map_end_offset:
+        last = segments.floor_index(end)
+        for index in range(segments.floor_index(producers.map_end_offset), last + 1):
+            segment = segments[index]
+            start = max(segment.base_offset, producers.map_end_offset, state.log_start_offset)
+            producers.map_end_offset = start
+            if segment.base_offset in wanted:
+                take_snapshot(state)
+            end_position = segment.position_of(end) if index == last else segment.size
+            for header, batch in read_batches(
+                segment.path, segment.position_of(start), end_position
+            ):
+                completed = replay_producer(producers, header, batch)
+                if completed is not None:
+                    producers.complete_transaction(completed)
+    producers.map_end_offset = end
+    take_snapshot(state)
+
+
+def _load_snapshot(state: LogState, now_ms: int) -> None:
+    """Load the newest sound snapshot; unsound ones are deleted."""
+    state.producers.clear(state.log_start_offset)
+    state.last_snapshot_offset = state.log_start_offset
+    while (offset := state.snapshots.latest) is not None:
+        try:
+            state.producers.load_snapshot(
+                state.snapshots.read(offset), map_end_offset=offset, now_ms=now_ms
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise InvariantError(f"unexpected error {error.code!r} from a snapshot") from error
+            logger.warning(
+                "%s: snapshot %d: %s; it is deleted", state.topic_partition, offset, error.message
+            )
+            state.snapshots.delete(offset)
+        else:
+            state.last_snapshot_offset = offset
+            return

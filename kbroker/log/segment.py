@@ -1,0 +1,469 @@
+"""One segment: a run of record batches in `<base offset>.log`, and its indexes.
+
+The file is opened when first needed and given back when `OpenFiles` says so; reads that are under
+way keep it. Positions are found without system calls where they can be: readers that go on where
+they stopped, or wait at the end, find their offset in `_positions`; else the offset index gives a
+floor and at most an index interval of headers is scanned.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final
+
+from kbroker.log import names
+from kbroker.log.files import (
+    FileSlice,
+    LogDirectoryError,
+    LogFile,
+    OpenFiles,
+    create_file,
+    modified_ms,
+)
+from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TransactionIndex
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BATCH_OVERHEAD, LENGTH_OVERHEAD, MAGIC, BatchHeader
+from kbroker.settings.log_config import LogConfig
+
+SCAN_CHUNK_BYTES: Final = 8 * 1024
+"""One read of headers: covers the default index interval and the batch behind it."""
+MAX_POSITIONS: Final = 64
+NO_TIMESTAMP: Final = -1
+
+_SCAN = Struct(">qi4xb6xi8xq")
+"""base offset, length, magic, last offset delta, max timestamp: the first 43 bytes of a batch."""
+
+
+class Segment:
+    """base_offset: the offset in its name. size: bytes of whole batches in the file."""
+
+    __slots__ = (
+        "_max_timestamp",
+        "_max_timestamp_known",
+        "_max_timestamp_offset",
+        "_positions",
+        "_rolling_timestamp",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "file",
+        "index_interval_bytes",
+        "offset_index",
+        "open_files",
+        "path",
+        "roll_jitter_ms",
+        "size",
+        "time_index",
+        "transaction_index",
+        "used",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        config: LogConfig,
+        open_files: OpenFiles,
+        created_ms: int,
+        has_transaction_index: bool = False,
+        roll_jitter_ms: int = 0,
+    ) -> None:
+        """Describes files that are there; `create` makes them."""
+        prefix = os.path.join(directory, names.offset_name(base_offset, ""))
+        self.base_offset = base_offset
+        self.path = prefix + names.LOG
+        self.size = size
+        self.file: LogFile | None = None
+        self.used = False
+        self.open_files = open_files
+        self.index_interval_bytes = config.index_interval_bytes
+        self.offset_index = OffsetIndex(
+            prefix + names.INDEX, base_offset, config.segment_index_bytes
+        )
+        self.time_index = TimeIndex(
+            prefix + names.TIME_INDEX, base_offset, config.segment_index_bytes
+        )
+        self.transaction_index = TransactionIndex(
+            prefix + names.TRANSACTION_INDEX, exists=has_transaction_index
+        )
+        self.bytes_since_index_entry = 0
+        self.created_ms = created_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._max_timestamp_known = False
+        self._rolling_timestamp: int | None = None
+        self._positions: dict[int, int] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        directory: str,
+        base_offset: int,
+        *,
+        config: LogConfig,
+        open_files: OpenFiles,
+        now_ms: int,
+        roll_jitter_ms: int = 0,
+    ) -> Segment:
+        """Make the files of a new active segment: an empty log and two preallocated indexes."""
+        segment = cls(
+            directory,
+            base_offset,
+            size=0,
+            config=config,
+            open_files=open_files,
+            created_ms=now_ms,
+            roll_jitter_ms=roll_jitter_ms,
+        )
+        create_file(segment.path, config.segment_bytes if config.preallocate else 0)
+        segment.offset_index.create(config.segment_index_bytes)
+        segment.time_index.create(config.segment_index_bytes)
+        segment.transaction_index.delete()
+        segment._max_timestamp_known = True
+        return segment
+
+    # -- the file ---------------------------------------------------------------------------------
+
+    def log_file(self) -> LogFile:
+        """The open file; opened if it is not."""
+        file = self.file
+        if file is None:
+            file = self.file = LogFile(self.path)
+            self.open_files.opened(self)
+        self.used = True
+        return file
+
+    def release(self) -> None:
+        """Called by OpenFiles: do without the descriptor and the loaded index."""
+        self.file = None
+        self.offset_index.unload()
+        self.time_index.unload()
+
+    def close_file(self) -> None:
+        """Let the descriptor go; a FileSlice in flight still holds it."""
+        if self.file is not None:
+            self.open_files.forget(self)
+            self.release()
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(
+        self, batches: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]
+    ) -> None:
+        """Write whole batches at the end: one system call; then the index entries that are due.
+
+        headers: of those batches, with the offsets they have now. After a fault the file is cut
+        back to what it was. Raises LogDirectoryError.
+        """
+        file = self.file
+        if file is None:
+            file = self.log_file()
+        self.used = True
+        if not self._max_timestamp_known:
+            self._load_max_timestamp()
+        position = start = self.size
+        try:
+            file.write_at(batches, position)
+            since = self.bytes_since_index_entry
+            for header in headers:
+                if header.max_timestamp > self._max_timestamp:
+                    self._max_timestamp = header.max_timestamp
+                    self._max_timestamp_offset = header.base_offset + header.last_offset_delta
+                if since > self.index_interval_bytes:
+                    self.offset_index.append(
+                        header.base_offset + header.last_offset_delta, position
+                    )
+                    self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+                    since = 0
+                size = header.batch_length + LENGTH_OVERHEAD
+                position += size
+                since += size
+        except LogDirectoryError:
+            file.truncate(start)
+            raise
+        self.bytes_since_index_entry = since
+        self.size = position
+        if self._rolling_timestamp is None and start == 0 and headers[0].max_timestamp >= 0:
+            self._rolling_timestamp = headers[0].max_timestamp
+
+    def can_hold(self, last_offset: int) -> bool:
+        """Whether last_offset fits into the 31 bits of an index entry."""
+        return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def should_roll(
+        self,
+        *,
+        incoming_bytes: int,
+        last_offset: int,
+        max_timestamp: int,
+        config: LogConfig,
+        now_ms: int,
+    ) -> bool:
+        """Whether these batches belong into a new segment: size, age, full index, or an offset too
+        far away.
+        """
+        size = self.size
+        if size > config.segment_bytes - incoming_bytes or not self.can_hold(last_offset):
+            return True
+        if self.offset_index.is_full or self.time_index.is_full:
+            return True
+        return (
+            size > 0
+            and self._age_ms(now_ms, max_timestamp) > config.segment_ms - self.roll_jitter_ms
+        )
+
+    def _age_ms(self, now_ms: int, max_timestamp: int) -> int:
+        if self._rolling_timestamp is None and self.size:
+            for _, _, _, _, timestamp in self.scan(0):
+                self._rolling_timestamp = timestamp if timestamp >= 0 else None
+                break
+        if self._rolling_timestamp is not None:
+            return max_timestamp - self._rolling_timestamp
+        return now_ms - self.created_ms
+
+    def become_inactive(self) -> None:
+        """At a roll: add the closing time entry, cut files to size."""
+        self._add_last_time_entry()
+        self.offset_index.trim()
+        self.time_index.trim()
+        if self.file is not None and self.file.size() > self.size:
+            self.file.truncate(self.size)  # preallocated
+
+    def _add_last_time_entry(self) -> None:
+        self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset, last=True)
+
+    # -- finding and reading ----------------------------------------------------------------------
+
+    def scan(
+        self, position: int, end: int | None = None
+    ) -> Iterator[tuple[int, int, int, int, int]]:
+        """(position, base offset, last offset, size, max timestamp) of the batches from position
+        on.
+
+        position: where a batch begins. Reads bounded chunks, never a batch's records as such.
+        Raises KafkaError(CORRUPT_MESSAGE) for bytes that are no batch.
+        """
+        if end is None:
+            end = self.size
+        file = self.log_file()
+        unpack = _SCAN.unpack_from
+        while position < end:
+            data = file.read_at(position, min(SCAN_CHUNK_BYTES, end - position))
+            at = 0
+            last = len(data) - _SCAN.size
+            while at <= last:
+                base_offset, length, magic, last_offset_delta, max_timestamp = unpack(data, at)
+                size = length + LENGTH_OVERHEAD
+                if magic != MAGIC or size < BATCH_OVERHEAD or position + at + size > end:
+                    raise self._corrupt(position + at, magic, size)
+                yield (
+                    position + at,
+                    base_offset,
+                    base_offset + last_offset_delta,
+                    size,
+                    max_timestamp,
+                )
+                at += size
+            if at == 0:
+                raise self._corrupt(position, -1, len(data))
+            position += at
+
+    def _corrupt(self, position: int, magic: int, size: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{self.path}: no record batch at position {position} (magic {magic}, size {size})",
+        )
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch begins that contains offset, or else the first one after it; `size` if
+        there is none.
+        """
+        if offset <= self.base_offset:
+            return 0
+        positions = self._positions
+        if positions is not None:
+            known = positions.get(offset)
+            if known is not None:
+                return known
+        for position, _, last_offset, _, _ in self.scan(self.offset_index.lookup(offset)):
+            if last_offset >= offset:
+                self.remember(offset, position)
+                return position
+        return self.size
+
+    def remember(self, offset: int, position: int) -> None:
+        """Keep where offset is (position: where its batch begins) for the reader that comes next."""
+        positions = self._positions
+        if positions is None:
+            positions = self._positions = {}
+        elif len(positions) >= MAX_POSITIONS and offset not in positions:
+            del positions[next(iter(positions))]
+        positions[offset] = position
+
+    def read(
+        self,
+        fetch_offset: int,
+        *,
+        max_bytes: int,
+        end_position: int,
+        end_offset: int,
+        min_one_batch: bool,
+    ) -> tuple[FileSlice | None, int]:
+        """(slice of whole batches from the one with fetch_offset on, offset up to which it
+        reaches).
+
+        end_position, end_offset: what must not be passed, a batch boundary. A first batch larger
+        than max_bytes comes alone with min_one_batch, else not. None if there is nothing.
+        """
+        start = self.position_of(fetch_offset)
+        if end_position - start <= max_bytes:
+            if start >= end_position:
+                return None, end_offset
+            self.remember(end_offset, end_position)
+            return FileSlice(self.log_file(), start, end_position - start), end_offset
+        limit = start + max(max_bytes, 0)
+        end = start
+        for position, base_offset, last_offset, size, _ in self.scan(
+            max(start, self.offset_index.floor_position(limit)), end_position
+        ):
+            end, end_offset = position, base_offset
+            if position + size > limit:
+                if position == start:
+                    if not min_one_batch:
+                        return None, fetch_offset
+                    end, end_offset = position + size, last_offset + 1
+                break
+        self.remember(end_offset, end)
+        return FileSlice(self.log_file(), start, end - start), end_offset
+
+    def next_offset(self) -> int:
+        """The offset after the last batch; the base offset of an empty segment."""
+        next_offset = self.base_offset
+        if self.size:
+            start = self.offset_index.lookup(self.offset_index.last_offset)
+            for _, _, last_offset, _, _ in self.scan(start):
+                next_offset = last_offset + 1
+        return next_offset
+
+    # -- timestamps -------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest of all batches, -1 without any."""
+        if not self._max_timestamp_known:
+            self._load_max_timestamp()
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the first batch with that timestamp."""
+        if not self._max_timestamp_known:
+            self._load_max_timestamp()
+        return self._max_timestamp_offset
+
+    def _load_max_timestamp(self) -> None:
+        timestamp, offset = self.time_index.last_entry
+        if self.size:
+            for _, _, last_offset, _, max_timestamp in self.scan(self.offset_index.lookup(offset)):
+                if max_timestamp > timestamp:
+                    timestamp, offset = max_timestamp, last_offset
+        self._max_timestamp = timestamp
+        self._max_timestamp_offset = offset
+        self._max_timestamp_known = True
+
+    def largest_timestamp(self) -> int:
+        """For retention: the largest timestamp, or the file's time if the records have none."""
+        timestamp = self.max_timestamp
+        return timestamp if timestamp >= 0 else modified_ms(self.path)
+
+    def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
+        """Where to begin to look for the first record with this timestamp or a later one."""
+        return self.offset_index.lookup(max(self.time_index.lookup(timestamp), start_offset))
+
+    # -- cutting ----------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, *, index_bytes: int, now_ms: int) -> None:
+        """Cut before the batch that contains offset; the segment is the active one afterwards."""
+        position = self.position_of(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        self._positions = None
+        if position < self.size:
+            self.log_file().truncate(position)
+            self.size = position
+        self.offset_index.preallocate(index_bytes)
+        self.time_index.preallocate(index_bytes)
+        if self.size == 0:
+            self.created_ms = now_ms
+        self._rolling_timestamp = None
+        self.bytes_since_index_entry = 0
+        self._max_timestamp_known = False
+
+    def begin_recovery(self) -> None:
+        """Forget what the indexes say: the log is about to be scanned."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        self._positions = None
+        self._rolling_timestamp = None
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        self._max_timestamp_known = True
+        self.bytes_since_index_entry = 0
+
+    def recovered_batch(self, header: BatchHeader, position: int) -> None:
+        """Account for a sound batch found at position, as the append did; counts bytes from the
+        last entry on.
+        """
+        last_offset = header.base_offset + header.last_offset_delta
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self.bytes_since_index_entry > self.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self.bytes_since_index_entry = 0
+        self.bytes_since_index_entry += header.batch_length + LENGTH_OVERHEAD
+
+    def end_recovery(self, valid_bytes: int) -> None:
+        """Cut what is no batch, close the indexes."""
+        file = self.log_file()
+        if file.size() > valid_bytes:
+            file.truncate(valid_bytes)
+        self.size = valid_bytes
+        self.bytes_since_index_entry = 0
+        self._add_last_time_entry()
+        self.offset_index.trim()
+        self.time_index.trim()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def write_pending(self) -> None:
+        """Bring the index files up to date (no fsync)."""
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def close(self) -> None:
+        """Clean close: closing time entry, files cut to size. Idle segments that nobody touched
+        stay untouched.
+        """
+        if self._max_timestamp_known:
+            self._add_last_time_entry()
+        self.offset_index.trim()
+        self.time_index.trim()
+        if self.file is not None and self.file.size() > self.size:
+            self.file.truncate(self.size)
+        self.close_file()
+
+    def file_paths(self) -> list[str]:
+        """Its files, in the order Kafka renames them."""
+        paths = [self.path, self.offset_index.path, self.time_index.path]
+        if self.transaction_index.exists:
+            paths.append(self.transaction_index.path)
+        return paths

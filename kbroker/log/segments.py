@@ -1,0 +1,225 @@
+"""The ordered segments of one partition: finding, reading across them, adding, and removal in two
+steps.
+
+A removed segment is renamed to `.deleted` at once and its files go after file.delete.delay.ms, as
+in Kafka; reads under way keep their descriptor. What the records mean (producers, epochs, offsets)
+is partition_log's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kbroker.log import names
+from kbroker.log.files import FileSlice, OpenFiles, rename, unlink
+from kbroker.log.index import AbortedTransaction
+from kbroker.log.segment import Segment
+from kbroker.model import InvariantError
+from kbroker.protocol.records import BatchHeader, Record, iter_records, read_batch_header
+from kbroker.settings.log_config import LogConfig
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time. leader_epoch: of its batch, -1 unknown."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Segments:
+    """At least one segment, the last of them active. All offsets below the first one's base are
+    gone.
+    """
+
+    __slots__ = ("_bases", "_items", "active", "directory", "doomed_files", "open_files")
+
+    active: Segment
+
+    def __init__(self, directory: str, open_files: OpenFiles) -> None:
+        self.directory = directory
+        self.open_files = open_files
+        self._items: list[Segment] = []
+        self._bases: list[int] = []
+        self.doomed_files: deque[tuple[int, str]] = deque()
+        """(when, path) of files that were renamed to `.deleted`."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._items)
+
+    def __getitem__(self, index: int) -> Segment:
+        return self._items[index]
+
+    @property
+    def first(self) -> Segment:
+        return self._items[0]
+
+    @property
+    def base_offsets(self) -> list[int]:
+        """Ascending; not to be changed."""
+        return self._bases
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._items)
+
+    def add(self, segment: Segment) -> None:
+        """Append the segment that follows; it is the active one then. Raises InvariantError out of
+        order.
+        """
+        if self._bases and segment.base_offset <= self._bases[-1]:
+            raise InvariantError(f"{segment.path} does not follow segment {self._bases[-1]}")
+        self._items.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+
+    def create_active(
+        self, base_offset: int, *, config: LogConfig, now_ms: int, jitter_ms: int = 0
+    ) -> Segment:
+        """Make a new active segment on disk and append it."""
+        segment = Segment.create(
+            self.directory,
+            base_offset,
+            config=config,
+            open_files=self.open_files,
+            now_ms=now_ms,
+            roll_jitter_ms=jitter_ms,
+        )
+        self.add(segment)
+        return segment
+
+    def floor_index(self, offset: int) -> int:
+        """Index of the segment that offset belongs to; 0 for offsets before all."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def at_or_after(self, offset: int) -> list[Segment]:
+        """The segments that begin at or after offset."""
+        return self._items[bisect_left(self._bases, offset) :]
+
+    def end_offset(self, index: int, log_end_offset: int) -> int:
+        """Where the segment at index ends (exclusive)."""
+        following = index + 1
+        return self._bases[following] if following < len(self._bases) else log_end_offset
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        fetch_offset: int,
+        *,
+        max_bytes: int,
+        upper_offset: int,
+        log_end_offset: int,
+        min_one_batch: bool,
+    ) -> tuple[FileSlice | None, int]:
+        """(slice, offset up to which it reaches): of one segment, the first that has a batch at or
+        after fetch_offset.
+        """
+        items = self._items
+        index = bisect_right(self._bases, fetch_offset) - 1
+        while True:
+            segment = items[index]
+            end_offset = self.end_offset(index, log_end_offset)
+            if upper_offset >= end_offset:
+                end_position = segment.size
+            else:
+                end_offset = upper_offset
+                end_position = segment.position_of(upper_offset)
+            found, reached = segment.read(
+                fetch_offset,
+                max_bytes=max_bytes,
+                end_position=end_position,
+                end_offset=end_offset,
+                min_one_batch=min_one_batch,
+            )
+            if found is not None or reached < end_offset or end_offset >= upper_offset:
+                return found, reached
+            fetch_offset = end_offset
+            index += 1
+
+    def aborted_transactions(
+        self, fetch_offset: int, upper_offset: int
+    ) -> list[AbortedTransaction]:
+        """Those that overlap [fetch_offset, upper_offset), in order of their markers."""
+        found: list[AbortedTransaction] = []
+        for index in range(self.floor_index(fetch_offset), len(self._items)):
+            if self._items[index].transaction_index.collect(fetch_offset, upper_offset, found):
+                break
+        return found
+
+    # -- by time ----------------------------------------------------------------------------------
+
+    def first_at_or_after(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        """The first record from start_offset on whose timestamp is timestamp or later."""
+        for segment in self._items[self.floor_index(start_offset) :]:
+            if segment.max_timestamp < timestamp:
+                continue
+            position = segment.position_for_timestamp(timestamp, start_offset)
+            for at, _, last_offset, size, max_timestamp in segment.scan(position):
+                if max_timestamp >= timestamp and last_offset >= start_offset:
+                    for record, header in _records(segment, at, size):
+                        if record.timestamp >= timestamp and record.offset >= start_offset:
+                            return TimestampOffset(
+                                record.timestamp, record.offset, header.partition_leader_epoch
+                            )
+        return None
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of all."""
+        segment = max(self._items, key=lambda candidate: candidate.max_timestamp)
+        timestamp = segment.max_timestamp
+        if timestamp < 0:
+            return None
+        position = segment.offset_index.lookup(segment.max_timestamp_offset)
+        for at, _, _, size, max_timestamp in segment.scan(position):
+            if max_timestamp == timestamp:
+                for record, header in _records(segment, at, size):
+                    if record.timestamp == timestamp:
+                        return TimestampOffset(
+                            timestamp, record.offset, header.partition_leader_epoch
+                        )
+        return None
+
+    # -- removing ---------------------------------------------------------------------------------
+
+    def remove(self, doomed: Iterable[Segment], *, due_ms: int) -> None:
+        """Take segments out of the list and rename their files to `.deleted`; they go when due_ms
+        has come.
+        """
+        for segment in list(doomed):
+            index = bisect_left(self._bases, segment.base_offset)
+            if index == len(self._bases) or self._items[index] is not segment:
+                raise InvariantError(f"{segment.path} is no segment of this log")
+            del self._items[index], self._bases[index]
+            segment.close_file()
+            for path in segment.file_paths():
+                self.doom(path, due_ms=due_ms)
+        if self._items:
+            self.active = self._items[-1]
+
+    def doom(self, path: str, *, due_ms: int) -> None:
+        """Rename one file to `.deleted` and remember to delete it."""
+        rename(path, path + names.DELETED)
+        self.doomed_files.append((due_ms, path + names.DELETED))
+
+    def delete_due_files(self, now_ms: int) -> int:
+        """Delete what was renamed long enough ago. Returns how many files."""
+        count = 0
+        while self.doomed_files and self.doomed_files[0][0] <= now_ms:
+            unlink(self.doomed_files[0][1])
+            self.doomed_files.popleft()
+            count += 1
+        return count
+
+
+def _records(segment: Segment, position: int, size: int) -> Iterator[tuple[Record, BatchHeader]]:
+    data = segment.log_file().read_at(position, size)
+    header = read_batch_header(data)
+    for record in iter_records(data, header):
+        yield record, header
