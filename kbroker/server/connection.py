@@ -300,10 +300,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         render = self._shared.dispatcher.render
         try:
-            while queue and self._writer.idle and queue[0].message is not None:
+            while self._writer.idle and self._first_is_ready():
                 parts: list[Part] = []
                 size = 0
-                while queue and queue[0].message is not None and size < RENDER_BYTES:
+                while size < RENDER_BYTES and self._first_is_ready():
                     for part in render(queue.popleft()):
                         size += part_size(part)
                         parts.append(part)
@@ -313,6 +313,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._account()
         self._after_flush()
+
+    def _first_is_ready(self) -> bool:
+        return bool(self._queue) and self._queue[0].message is not None
 
     def _after_flush(self) -> None:
         if self._closing:

@@ -1,0 +1,189 @@
+"""Connections on loopback sockets over a scripted dispatcher: no broker behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from kbroker.model import Deferred
+from kbroker.protocol.codec import Part
+from kbroker.protocol.errors import MalformedRequest
+from kbroker.server.connection import Connection, ConnectionShared
+from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
+from kbroker.server.limits import ConnectionLimits, PipelineBudget
+from kbroker.server.listener import ListenerServer
+from kbroker.server.timers import LoopTimers
+
+LOOPS = [
+    pytest.param(uvloop.new_event_loop, id="uvloop"),
+    pytest.param(asyncio.SelectorEventLoop, id="asyncio"),
+]
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+class FileRange:
+    """What a fetch answers with: a range of an open file."""
+
+    def __init__(self, path: Path, position: int, size: int) -> None:
+        self._fd = os.open(path, os.O_RDONLY)
+        self.position = position
+        self.size = size
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read(self, offset: int = 0, count: int | None = None) -> bytes:
+        left = self.size - offset
+        return os.pread(self._fd, left if count is None else min(count, left), self.position + offset)
+
+
+class Script:
+    """A dispatcher by the first letter of the body.
+
+    e: echo. d: a Deferred, kept in `waiting` under the rest. n: no response. m: malformed. c: close. x: the parts that
+    `parts` holds under the rest.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.waiting: dict[bytes, Deferred[bytes]] = {}
+        self.parts: dict[bytes, Callable[[], list[Part]]] = {}
+        self.rendered = 0
+        self.on_request: Callable[[bytes], None] = lambda body: None
+
+    def dispatch(
+        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None:
+        body = bytes(frame)
+        frame[:] = bytes(len(frame))  # a handler may write into its request
+        self.seen.append(body)
+        self.on_request(body)
+        kind, rest = body[:1], body[1:]
+        if kind == b"m":
+            raise MalformedRequest("no request")
+        if kind == b"c":
+            raise CloseConnection("acks=0 failed")
+        if kind == b"n":
+            return None
+        pending = PendingResponse(0, 0, 0)
+        if kind == b"d":
+            self.waiting[rest] = pending.deferred = Deferred()
+        else:
+            pending.message = body  # type: ignore[assignment] # the script's own kind of message
+        return pending
+
+    def render(self, pending: PendingResponse) -> list[Part]:
+        self.rendered += 1
+        body = pending.message
+        assert isinstance(body, bytes)
+        if body[:1] == b"x":
+            return self.parts[body[1:]]()
+        return [bytearray(struct.pack(">i", len(body))), body]
+
+
+class Loopback:
+    """One listener on a free port."""
+
+    def __init__(
+        self,
+        *,
+        max_connections: int = 100,
+        per_host: int = 100,
+        queued: int = 500,
+        max_frame_bytes: int = 1 << 20,
+        send_buffer_bytes: int = -1,
+    ) -> None:
+        self.script = Script()
+        self.fatal: list[BaseException] = []
+        self.executor = ThreadPoolExecutor(1)
+        loop = asyncio.get_running_loop()
+        self.shared = ConnectionShared(
+            loop,
+            self.script,
+            LoopTimers(loop),
+            ConnectionLimits(max_connections, per_host),
+            PipelineBudget(queued),
+            max_frame_bytes,
+            self.executor,
+            self.fatal.append,
+        )
+        self.server = ListenerServer("TEST", "127.0.0.1", 0, send_buffer_bytes=send_buffer_bytes)
+
+    async def __aenter__(self) -> Loopback:
+        await self.server.start(self.shared)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.server.close()
+        for connection in list(self.shared.connections):
+            connection.abort()
+        while self.shared.connections:
+            await asyncio.sleep(0)
+        self.executor.shutdown()
+
+    @property
+    def only(self) -> Connection:
+        (connection,) = self.shared.connections
+        return connection
+
+    async def connect(self) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.bound.port)
+        return Peer(reader, writer)
+
+
+class Peer:
+    """The client's end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, *bodies: bytes) -> None:
+        self.writer.write(b"".join(map(frame, bodies)))
+        await self.writer.drain()
+
+    async def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def ended(self) -> bool:
+        """Whether the broker has closed the connection and sent nothing more."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Give the loop turns until condition holds; pytest's timeout bounds it."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def run(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Awaitable[None]]) -> None:
+    async def guarded() -> None:
+        async with asyncio.timeout(20):
+            await main()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(guarded())

@@ -1,0 +1,130 @@
+"""Framing: the same frames fed whole, byte by byte and with a tail; hostile lengths; memory that follows need."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kbroker.protocol.errors import MalformedRequest
+from kbroker.server.receive_buffer import INITIAL_BYTES, KEEP_BYTES, ReceiveBuffer
+
+LIMIT = 64 << 20
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def feed(buffer: ReceiveBuffer, data: bytes, chunk: int) -> list[bytes]:
+    """Give data in chunks, as a socket would; return copies of the frames that came out."""
+    frames = []
+    position = 0
+    while position < len(data):
+        room = buffer.writable()
+        assert len(room) > 0
+        part = data[position : position + min(chunk, len(room))]
+        room[: len(part)] = part
+        buffer.received(len(part))
+        position += len(part)
+        while (found := buffer.next_frame()) is not None:
+            frames.append(bytes(found))
+    return frames
+
+
+BODIES = [
+    pytest.param([b""], id="empty"),
+    pytest.param([b"x"], id="one byte"),
+    pytest.param([b"abc", b"", b"defgh"], id="three"),
+    pytest.param([bytes(INITIAL_BYTES)], id="as large as the buffer"),
+    pytest.param([b"a" * 5000, b"b" * 300, b"c" * 70_000], id="growing"),
+    pytest.param([b"%d" % i for i in range(500)], id="many small"),
+]
+
+
+@pytest.mark.parametrize("bodies", BODIES)
+@pytest.mark.parametrize("chunk", [1, 7, 4096, 1 << 30], ids=["1", "7", "4096", "whole"])
+def test_frames_come_out_as_they_went_in(bodies: list[bytes], chunk: int) -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    assert feed(buffer, b"".join(map(frame, bodies)), chunk) == bodies
+    assert buffer.pending_bytes == 0
+
+
+@pytest.mark.parametrize("bodies", BODIES)
+def test_a_tail_waits_for_the_rest(bodies: list[bytes]) -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    tail = frame(b"later")
+    assert feed(buffer, b"".join(map(frame, bodies)) + tail[:6], 1 << 30) == bodies
+    assert buffer.pending_bytes == 6
+    assert feed(buffer, tail[6:], 1) == [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        pytest.param(b"\xff\xff\xff\xff", "length of -1", id="negative"),
+        pytest.param(b"\x80\x00\x00\x00", "length of -2147483648", id="most negative"),
+        pytest.param(struct.pack(">i", LIMIT + 1), "socket.request.max.bytes", id="too long"),
+        pytest.param(b"\x7f\xff\xff\xff", "socket.request.max.bytes", id="longest"),
+        pytest.param(b"\x16\x03\x01\x02", "TLS", id="TLS"),
+        pytest.param(b"GET ", "HTTP", id="HTTP GET"),
+        pytest.param(b"POST", "HTTP", id="HTTP POST"),
+    ],
+)
+def test_a_bad_length_is_refused_at_once(head: bytes, why: str) -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    buffer.writable()[:4] = head
+    buffer.received(4)
+    with pytest.raises(MalformedRequest, match=why):
+        buffer.next_frame()
+    assert buffer.capacity_bytes == INITIAL_BYTES
+
+
+def test_a_promised_length_costs_nothing() -> None:
+    buffer = ReceiveBuffer(100 << 20)
+    assert feed(buffer, struct.pack(">i", 100 << 20) + b"only this", 4) == []
+    assert buffer.capacity_bytes == INITIAL_BYTES
+
+
+def test_memory_stays_within_twice_what_came() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    feed(buffer, struct.pack(">i", LIMIT) + bytes(300_000), 1 << 14)
+    assert buffer.capacity_bytes <= 2 * 300_000 + 2 * INITIAL_BYTES
+
+
+def test_a_huge_frame_is_not_kept() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    body = bytes(5 << 20)
+    assert len(feed(buffer, frame(body), 1 << 20)) == 1
+    assert buffer.capacity_bytes == INITIAL_BYTES
+
+
+def test_trim_follows_what_was_needed() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    feed(buffer, frame(bytes(200_000)), 1 << 16)
+    buffer.trim()
+    assert 200_000 < buffer.capacity_bytes <= KEEP_BYTES, "recent frames were that large"
+    feed(buffer, frame(b"small"), 1 << 16)
+    buffer.trim()
+    assert buffer.capacity_bytes == INITIAL_BYTES
+
+
+def test_trim_keeps_a_half_received_frame() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    data = frame(b"ab" * 50_000)
+    assert feed(buffer, data[:90_000], 1 << 16) == []
+    buffer.trim()
+    buffer.trim()
+    assert feed(buffer, data[90_000:], 1 << 16) == [b"ab" * 50_000]
+
+
+def test_a_view_kept_over_a_move_keeps_its_own_buffer() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    data = frame(b"first") + frame(b"x" * 10_000)[:1000]
+    room = buffer.writable()
+    room[: len(data)] = data
+    buffer.received(len(data))
+    view = buffer.next_frame()
+    assert view is not None and bytes(view) == b"first"
+    feed(buffer, b"y" * 9004, 1 << 16)
+    assert bytes(view) == b"first"
