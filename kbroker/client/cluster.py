@@ -343,7 +343,7 @@ class Client:
     ) -> T:
         """Repeat attempt while it raises a retriable KafkaError, until a deadline; then raise it.
 
-        timeout_s: the client's own by default. Waits 50 ms, then twice as long each time, up to 1 s.
+        timeout_s: the client's own by default. Waits 50 ms, then twice as long, up to 1 s each.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
