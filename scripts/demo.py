@@ -1,7 +1,8 @@
 """`make demo`: kbroker's main job from end to end, with ordinary clients and nothing left running.
 
-A broker is started on an empty folder; 10,000 shop events are produced with confluent-kafka and consumed in a group; the
-Spark job `archive` writes the topic to Parquet; the Parquet rows are compared with the events, one by one.
+A broker is started on an empty folder; 10,000 shop events are produced with confluent-kafka and
+consumed in a group; the Spark job `archive` writes the topic to Parquet; the Parquet rows are
+compared with the events, one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ PARTITIONS = 4
 EVENTS = 10_000
 
 CITIES = ("Lisbon", "Oslo", "Kraków", "Nairobi", "São Paulo", "Osaka", "Montréal", "Jaipur")
-PRODUCTS = (("coffee beans 1 kg", 1890), ("espresso cup", 750), ("grinder", 12900), ("paper filters", 390))
+PRODUCTS = (
+    ("coffee beans 1 kg", 1890),
+    ("espresso cup", 750),
+    ("grinder", 12900),
+    ("paper filters", 390),
+)
 
 
 class DemoError(Exception):
@@ -40,11 +46,15 @@ class DemoError(Exception):
 
 
 def make_events(count: int, now_ms: int, seed: int = 7) -> list[dict[str, Any]]:
-    """Events of a web shop over the last hour: views, baskets, orders, and payments that belong to orders."""
+    """Events of a web shop over the last hour: views, baskets, orders, and payments that belong to
+    orders.
+    """
     source = random.Random(seed)
     events = []
     for number in range(count):
-        kind = source.choices(("page_view", "add_to_basket", "order", "payment"), (60, 25, 10, 5))[0]
+        kind = source.choices(("page_view", "add_to_basket", "order", "payment"), (60, 25, 10, 5))[
+            0
+        ]
         product, cents = source.choice(PRODUCTS)
         event: dict[str, Any] = {
             "event_id": str(uuid.UUID(int=source.getrandbits(128), version=4)),
@@ -77,8 +87,10 @@ def step(text: str) -> Any:
 
 
 def produce(bootstrap: str, events: list[dict[str, Any]]) -> set[tuple[int, int]]:
-    """Send the events keyed by customer; gives the (partition, offset) of each acknowledged record."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    """Send the events keyed by customer; gives (partition, offset) of each acknowledged record."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"}
+    )
     acknowledged: set[tuple[int, int]] = set()
 
     def on_delivery(error: Any, message: Any) -> None:
@@ -103,7 +115,9 @@ def produce(bootstrap: str, events: list[dict[str, Any]]) -> set[tuple[int, int]
 
 def consume(bootstrap: str, count: int) -> list[str]:
     """Read the topic in a consumer group and commit; gives the event ids seen."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo", "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "demo", "auto.offset.reset": "earliest"}
+    )
     consumer.subscribe([TOPIC])
     seen: list[str] = []
     deadline = time.monotonic() + 60
@@ -121,35 +135,56 @@ def consume(bootstrap: str, count: int) -> list[str]:
 
 def archive(bootstrap: str, output: Path) -> dict[str, Any]:
     """Run the Spark job on what the topic holds now; gives the summary it prints."""
-    command = [sys.executable, "-m", "spark_jobs", "archive", "--bootstrap-servers", bootstrap, "--topics", TOPIC]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_jobs",
+        "archive",
+        "--bootstrap-servers",
+        bootstrap,
+        "--topics",
+        TOPIC,
+    ]
     command += ["--output", str(output), "--json"]
     with (OUTPUT / "spark.log").open("w") as log:
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
     if done.returncode != 0:
-        raise DemoError(f"the Spark job ended with code {done.returncode}; its output is in {OUTPUT / 'spark.log'}")
+        raise DemoError(
+            f"the Spark job ended with code {done.returncode}; see {OUTPUT / 'spark.log'}"
+        )
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
 def compare(folder: Path, events: list[dict[str, Any]], acknowledged: set[tuple[int, int]]) -> None:
-    """Raise DemoError unless the Parquet rows are the events: each once, with key, headers, time and offset."""
+    """Raise DemoError unless the Parquet rows are the events: each once, with key, headers, time
+    and offset.
+    """
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(folder)
     rows = table.to_pylist()
     places = [(row["partition"], row["offset"]) for row in rows]
     if len(places) != len(acknowledged) or set(places) != acknowledged:
-        raise DemoError(f"{len(rows)} rows, {len(set(places))} different, for {len(acknowledged)} acknowledged records")
+        raise DemoError(
+            f"{len(rows)} rows, {len(set(places))} different, for {len(acknowledged)} records"
+        )
     by_id = {event["event_id"]: event for event in events}
     for row in rows:
         value = json.loads(row["value"])
         event = by_id.pop(value["event_id"], None)
         if event is None or value != event or row["key"] != event["customer"].encode():
-            raise DemoError(f"row {row['partition']}/{row['offset']} is not the event that was sent")
+            raise DemoError(
+                f"row {row['partition']}/{row['offset']} is not the event that was sent"
+            )
         if round(row["timestamp"].timestamp() * 1000) != event["at_ms"] or row["topic"] != TOPIC:
-            raise DemoError(f"row {row['partition']}/{row['offset']} has another time or topic than its event")
+            raise DemoError(
+                f"row {row['partition']}/{row['offset']} has another time or topic than its event"
+            )
         if row["headers"] != [{"key": "type", "value": event["type"].encode()}]:
-            raise DemoError(f"row {row['partition']}/{row['offset']} has other headers than its event")
+            raise DemoError(
+                f"row {row['partition']}/{row['offset']} has other headers than its event"
+            )
     if by_id:
         raise DemoError(f"{len(by_id)} events are in no row")
 
@@ -162,21 +197,27 @@ def run(broker: BrokerProcess, tell: Callable[[str], None]) -> None:
         note(f"{broker.bootstrap_servers}, {broker.resident_bytes() / 1e6:.0f} MB of memory")
     bootstrap = broker.bootstrap_servers
     with step(f"create topic {TOPIC} with {PARTITIONS} partitions"):
-        AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(20)
+        AdminClient({"bootstrap.servers": bootstrap}).create_topics(
+            [NewTopic(TOPIC, PARTITIONS, 1)]
+        )[TOPIC].result(20)
     with step(f"produce {EVENTS:,} events (confluent-kafka, idempotent, lz4)") as note:
         acknowledged = produce(bootstrap, events)
         note(f"{len(acknowledged):,} acknowledged")
     with step("consume them in group demo") as note:
         seen = consume(bootstrap, EVENTS)
         if sorted(seen) != sorted(event["event_id"] for event in events):
-            raise DemoError(f"the group saw {len(seen)} events, {len(set(seen))} different, not the {EVENTS} sent")
+            raise DemoError(
+                f"the group saw {len(seen)} events, {len(set(seen))} different, of {EVENTS}"
+            )
         note(f"{len(seen):,} consumed, each once")
     problem = java_problem()
     if problem is not None:
         tell(f"  Spark part left out: {problem}")
         return
     folder = OUTPUT / "archive.parquet"
-    with step("archive the topic with Spark (availableNow; the first run fetches the connector)") as note:
+    with step(
+        "archive the topic with Spark (availableNow; the first run fetches the connector)"
+    ) as note:
         result = archive(bootstrap, folder)
         note(f"{result['rows']:,} rows")
     with step("compare the Parquet rows with the events"):
@@ -188,7 +229,9 @@ def main() -> int:
     """Run the demo and stop the broker, whatever happens. Returns the exit code."""
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir()
-    broker = BrokerProcess(OUTPUT / "data", properties=ROOT / "config" / "server.properties", log=OUTPUT / "broker.log")
+    broker = BrokerProcess(
+        OUTPUT / "data", properties=ROOT / "config" / "server.properties", log=OUTPUT / "broker.log"
+    )
     print("kbroker demo")
     try:
         run(broker, print)
@@ -199,7 +242,10 @@ def main() -> int:
         return 130
     finally:
         broker.stop()
-    print(f"  the broker has stopped; its log directory is {(OUTPUT / 'data').relative_to(ROOT)}/, its log broker.log beside it")
+    print(
+        f"  the broker has stopped; its data is in {(OUTPUT / 'data').relative_to(ROOT)}/, "
+        "what it logged in broker.log beside it"
+    )
     return 0
 
 

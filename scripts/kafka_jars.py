@@ -1,10 +1,11 @@
-"""Bring Apache Kafka's own jars into .cache/: its console tools for the tests, its broker for side-by-side runs.
+"""Bring Apache Kafka's own jars into .cache/: its console tools for the tests, its broker for
+side-by-side runs.
 
     python scripts/kafka_jars.py            prints the class path of the tools
     python scripts/kafka_jars.py --broker   prints the class path of the broker
 
-They come from Maven Central through the Ivy that pyspark ships, so nothing but Java and the development packages is
-needed. What is there already is not fetched again.
+They come from Maven Central through the Ivy that pyspark ships, so nothing but Java and the
+development packages is needed. What is there already is not fetched again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.24.3"
-TOOLS = (("org.apache.kafka", "kafka-tools", KAFKA_VERSION), ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION))
+TOOLS = (
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+)
 BROKER = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), *TOOLS)
 
 
@@ -42,7 +46,13 @@ def class_path(modules: tuple[tuple[str, str, str], ...], folder: Path) -> str:
         shutil.rmtree(folder, ignore_errors=True)
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         for module in modules:
-            command = ["java", f"-Divy.default.ivy.user.dir={ROOT / '.cache' / 'ivy'}", "-jar", str(ivy_jar()), "-warn"]
+            command = [
+                "java",
+                f"-Divy.default.ivy.user.dir={ROOT / '.cache' / 'ivy'}",
+                "-jar",
+                str(ivy_jar()),
+                "-warn",
+            ]
             command += ["-dependency", *module, "-confs", "default"]
             command += ["-retrieve", f"{partial}/[artifact]-[revision](-[classifier]).[ext]"]
             subprocess.run(command, check=True, capture_output=True, text=True)
@@ -55,7 +65,9 @@ def class_path(modules: tuple[tuple[str, str, str], ...], folder: Path) -> str:
 
 
 def tools_class_path() -> str:
-    """Class path of Kafka's command line tools (ConsoleProducer, ConsoleConsumer, DumpLogSegments, ...)."""
+    """Class path of Kafka's command line tools (ConsoleProducer, ConsoleConsumer, DumpLogSegments,
+    ...).
+    """
     return class_path(TOOLS, ROOT / ".cache" / f"kafka-tools-{KAFKA_VERSION}")
 
 
@@ -66,14 +78,19 @@ def broker_class_path() -> str:
 
 def main() -> int:
     """Print the class path. Returns 1 with one line if the jars can't be had."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--broker", action="store_true", help="the broker too, not only the tools")
     arguments = parser.parse_args()
     try:
         print(broker_class_path() if arguments.broker else tools_class_path())
     except (subprocess.CalledProcessError, FileNotFoundError, ImportError) as error:
         detail = getattr(error, "stderr", "") or str(error)
-        print(f"kafka_jars: can't fetch Kafka's jars: {detail.strip().splitlines()[-1]}", file=sys.stderr)
+        print(
+            f"kafka_jars: can't fetch Kafka's jars: {detail.strip().splitlines()[-1]}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

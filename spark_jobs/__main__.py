@@ -15,13 +15,22 @@ from spark_jobs.session import JobError, connector_package, started_by_spark_sub
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line and run the job. Returns the exit code: 1 with one line for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="spark_jobs", description="PySpark jobs over Kafka topics.")
+    """Parse the command line and run the job. Returns the exit code: 1 with one line for what the
+    user can mend.
+    """
+    parser = argparse.ArgumentParser(
+        prog="spark_jobs", description="PySpark jobs over Kafka topics."
+    )
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     archive.add_arguments(
-        jobs.add_parser("archive", help="topics to Parquet, exactly once", description=archive.__doc__)
+        jobs.add_parser(
+            "archive", help="topics to Parquet, exactly once", description=archive.__doc__
+        )
     )
-    jobs.add_parser("packages", help="print the Kafka connector for the installed pyspark (for spark-submit --packages)")
+    jobs.add_parser(
+        "packages",
+        help="print the Kafka connector for the installed pyspark (for spark-submit --packages)",
+    )
     arguments = parser.parse_args(argv)
     try:
         if arguments.job == "packages":

@@ -1,10 +1,11 @@
 """`archive`: topics to Parquet files, every record exactly once.
 
-Each record becomes a row of key, value, headers, topic, partition, offset, timestamp; bytes stay bytes. Exactly once
-comes from Spark's checkpoint (which offsets belong to which batch) and its file sink (a batch's files count only once
-they are named in `_spark_metadata`): a job that is killed and started again with the same --checkpoint goes on where it
-was. Read the output with Spark, which honours `_spark_metadata`; another reader may also see files of a batch that was
-cut off and written again.
+Each record becomes a row of key, value, headers, topic, partition, offset, timestamp; bytes stay
+bytes. Exactly once comes from Spark's checkpoint (which offsets belong to which batch) and its file
+sink (a batch's files count only once they are named in `_spark_metadata`): a job that is killed and
+started again with the same --checkpoint goes on where it was. Read the output with Spark, which
+honours `_spark_metadata`; another reader may also see files of a batch that was cut off and written
+again.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
-"""The rows' columns: binary, binary, array<struct<key string, value binary>>, string, int, long, timestamp."""
+"""The rows' columns: binary, binary, array<struct<key string, value binary>>, string, int, long,
+timestamp.
+"""
 
 EXAMPLES = """
 examples:
   everything there is now, then stop:
-    python -m spark_jobs archive --bootstrap-servers localhost:9092 --topics orders,payments --output archive/
+    python -m spark_jobs archive --topics orders,payments --output archive/
   keep going, a batch every minute:
-    python -m spark_jobs archive --bootstrap-servers localhost:9092 --topics orders --output archive/ --every '1 minute'
+    python -m spark_jobs archive --topics orders --output archive/ --every '1 minute'
   on a cluster:
-    spark-submit --packages "$(python -m spark_jobs packages)" spark_jobs/__main__.py archive --topics orders ...
+    spark-submit --packages "$(python -m spark_jobs packages)" \\
+      spark_jobs/__main__.py archive --bootstrap-servers kafka:9092 --topics orders ...
   with SASL:
-    ... --kafka-option kafka.security.protocol=SASL_SSL --kafka-option kafka.sasl.mechanism=SCRAM-SHA-512 ...
+    ... --kafka-option kafka.security.protocol=SASL_SSL \\
+      --kafka-option kafka.sasl.mechanism=SCRAM-SHA-512 ...
 """
 
 
@@ -79,7 +84,7 @@ def read_topics(spark: SparkSession, options: ArchiveOptions) -> DataFrame:
 
 
 def start_archive(spark: SparkSession, options: ArchiveOptions) -> StreamingQuery:
-    """Start the query. Without `every` it takes what is there now (Trigger.AvailableNow) and ends."""
+    """Start the query. Without `every` it takes what is there now and ends."""
     writer = (
         read_topics(spark, options)
         .writeStream.format("parquet")
@@ -97,7 +102,9 @@ def start_archive(spark: SparkSession, options: ArchiveOptions) -> StreamingQuer
 
 
 def summary(query: StreamingQuery) -> dict[str, object]:
-    """Rows and batches of this run, and the offsets (exclusive) the archive has reached, per topic and partition."""
+    """Rows and batches of this run, and the offsets (exclusive) the archive has reached, per topic
+    and partition.
+    """
     progress = [json.loads(entry.json) for entry in query.recentProgress]
     reached: dict[str, dict[str, int]] = {}
     for entry in progress:
@@ -115,36 +122,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line of the job."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("--bootstrap-servers", default="localhost:9092", help="host:port,... (default: %(default)s)")
+    parser.add_argument(
+        "--bootstrap-servers", default="localhost:9092", help="host:port,... (default: %(default)s)"
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--topics", help="topic names, comma separated")
     source.add_argument("--topics-pattern", help="a Java regular expression that topic names match")
-    parser.add_argument("--output", required=True, help="folder (or object store path) of the Parquet files")
-    parser.add_argument("--checkpoint", help="folder of the checkpoint (default: OUTPUT + '.checkpoint')")
+    parser.add_argument(
+        "--output", required=True, help="folder (or object store path) of the Parquet files"
+    )
+    parser.add_argument(
+        "--checkpoint", help="folder of the checkpoint (default: OUTPUT + '.checkpoint')"
+    )
     parser.add_argument(
         "--starting-offsets",
         default="earliest",
-        help="earliest, latest or Spark's JSON of offsets; counts for the first run only (default: %(default)s)",
+        help="first run: earliest, latest or Spark's JSON of offsets (default: %(default)s)",
     )
     parser.add_argument(
-        "--starting-timestamp", type=int, metavar="MS", help="first run: records from this time on (ms since 1970)"
-    )
-    parser.add_argument("--every", metavar="INTERVAL", help="go on for ever, a batch every '10 seconds', '1 minute', ...")
-    parser.add_argument("--max-offsets-per-trigger", type=int, metavar="N", help="at most N records a batch")
-    parser.add_argument(
-        "--partition-by", action="append", default=[], choices=["topic", "partition"], help="a folder level per value"
+        "--starting-timestamp",
+        type=int,
+        metavar="MS",
+        help="first run: records from this time on (ms since 1970)",
     )
     parser.add_argument(
-        "--ignore-data-loss", action="store_true", help="go on where offsets are gone (retention, deleted topic)"
+        "--every",
+        metavar="INTERVAL",
+        help="go on for ever, a batch every '10 seconds', '1 minute', ...",
     )
     parser.add_argument(
-        "--kafka-option", action="append", default=[], metavar="NAME=VALUE", help="passed to the Kafka source as it is"
+        "--max-offsets-per-trigger", type=int, metavar="N", help="at most N records a batch"
+    )
+    parser.add_argument(
+        "--partition-by",
+        action="append",
+        default=[],
+        choices=["topic", "partition"],
+        help="a folder level per value",
+    )
+    parser.add_argument(
+        "--ignore-data-loss",
+        action="store_true",
+        help="go on where offsets are gone (retention, deleted topic)",
+    )
+    parser.add_argument(
+        "--kafka-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="passed to the Kafka source as it is",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
 
 
 def parse_options(arguments: argparse.Namespace) -> ArchiveOptions:
-    """Turn the parsed command line into options. Raises JobError for a --kafka-option without '='."""
+    """Make options of the command line. Raises JobError for a --kafka-option without '='."""
     kafka_options = {}
     for item in arguments.kafka_option:
         name, separator, value = item.partition("=")
@@ -169,7 +201,9 @@ def parse_options(arguments: argparse.Namespace) -> ArchiveOptions:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the job to its end (or, with --every, until it is stopped). Raises JobError if the query failed."""
+    """Run the job to its end (or, with --every, until it is stopped). Raises JobError if the query
+    failed.
+    """
     options = parse_options(arguments)
     spark = open_session(f"archive {options.topics or options.topics_pattern}")
     try:
@@ -187,12 +221,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(result))
     else:
         source = options.topics or options.topics_pattern
-        print(f"archived {result['rows']:,} records of {source} to {options.output} in {result['batches']} batches")
+        print(
+            f"archived {result['rows']:,} records of {source} to {options.output} "
+            f"in {result['batches']} batches"
+        )
     return 0
 
 
 def _first_cause(error: Exception) -> str:
-    """The line of a Java failure that names its cause; the whole stack with SPARK_JOBS_TRACE set."""
+    """The line of a Java failure that names its cause; with SPARK_JOBS_TRACE set, all of it."""
     text = str(error)
     if os.environ.get("SPARK_JOBS_TRACE"):
         return text

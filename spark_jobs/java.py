@@ -1,4 +1,6 @@
-"""Which Java a Spark of this installation will run on, found out before Spark prints forty lines about it."""
+"""Which Java a Spark of this installation will run on, found out before Spark prints forty lines
+about it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ SUPPORTED = (17, 21)
 """Java releases that Spark 4.0 runs on."""
 
 ADVICE = (
-    "Spark needs Java 17 or 21{found}: install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "Spark needs Java 17 or 21{found}: install one "
+    "(Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17) or point JAVA_HOME at it"
 )
 
 
 def java_command() -> str | None:
-    """The java program Spark would start: JAVA_HOME's if set, else the one on PATH; None if there is none."""
+    """The java program Spark would start: JAVA_HOME's if set, else the one on PATH; None if there
+    is none.
+    """
     home = os.environ.get("JAVA_HOME")
     if home:
         candidate = os.path.join(home, "bin", "java")
@@ -40,8 +45,12 @@ def java_problem() -> str | None:
     command = java_command()
     if command is None:
         home = os.environ.get("JAVA_HOME")
-        return ADVICE.format(found=f"; JAVA_HOME={home} has none" if home else " and there is none on PATH")
+        return ADVICE.format(
+            found=f"; JAVA_HOME={home} has none" if home else " and there is none on PATH"
+        )
     version = java_major_version(command)
     if version not in SUPPORTED:
-        return ADVICE.format(found=f"; {command} is {version if version else 'of an unknown version'}")
+        return ADVICE.format(
+            found=f"; {command} is {version if version else 'of an unknown version'}"
+        )
     return None

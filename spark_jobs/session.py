@@ -18,9 +18,11 @@ class JobError(Exception):
 
 
 def connector_package() -> str:
-    """Maven coordinate of spark-sql-kafka for the installed pyspark: same Spark version, same Scala version.
+    """Maven coordinate of spark-sql-kafka for the installed pyspark: same Spark version, same Scala
+    version.
 
-    The Scala version is read off the name of the spark-core jar that pyspark ships. Raises JobError without pyspark.
+    The Scala version is read off the name of the spark-core jar that pyspark ships. Raises JobError
+    without pyspark.
     """
     try:
         import pyspark
@@ -36,15 +38,18 @@ def connector_package() -> str:
 
 
 def started_by_spark_submit() -> bool:
-    """Whether a JVM that spark-submit started is already waiting for us (its packages are then fixed)."""
+    """Whether a JVM that spark-submit started is already waiting for us (its packages are then
+    fixed).
+    """
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def open_session(application_name: str) -> SparkSession:
     """A session that can read Kafka.
 
-    Under spark-submit its own --master, --packages and --conf hold. Else a local session is made, and the connector is
-    resolved through spark.jars.packages. Raises JobError where the connector can't be found.
+    Under spark-submit its own --master, --packages and --conf hold. Else a local session is made,
+    and the connector is resolved through spark.jars.packages. Raises JobError where the connector
+    can't be found.
     """
     package = connector_package()
     from pyspark.sql import SparkSession
@@ -64,7 +69,9 @@ def open_session(application_name: str) -> SparkSession:
     spark.sparkContext.setLogLevel(os.environ.get("SPARK_LOG_LEVEL", "ERROR"))
     if not _has_kafka_source(spark):
         spark.stop()
-        raise JobError(f"the Kafka source is not on the class path: spark-submit --packages {package} ...")
+        raise JobError(
+            f"the Kafka source is not on the class path: spark-submit --packages {package} ..."
+        )
     return spark
 
 
@@ -78,9 +85,11 @@ def _has_kafka_source(spark: SparkSession) -> bool:
     jvm = spark.sparkContext._jvm
     if jvm is None:
         return True  # Spark Connect: the server's class path can't be seen from here
+    from py4j.protocol import Py4JJavaError
+
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         jvm.java.lang.Class.forName(_KAFKA_SOURCE_CLASS, False, loader)
-    except Exception:  # Py4JJavaError wraps ClassNotFoundException
+    except Py4JJavaError:  # ClassNotFoundException
         return False
     return True

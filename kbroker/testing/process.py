@@ -1,6 +1,8 @@
-"""A broker in a process of its own: what a test needs that kills its broker, and what demo and benchmarks start.
+"""A broker in a process of its own: what a test needs that kills its broker, and what demo and
+benchmarks start.
 
-The neighbour is `embedded.py`, the broker in the test's own process, which starts faster and can be looked into.
+The neighbour is `embedded.py`, the broker in the test's own process, which starts faster and can be
+looked into.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ _LISTENING = re.compile(r"listening on (?P<name>[A-Z0-9_]+)://(?P<host>\S+):(?P<
 class BrokerProcess:
     """`kbroker serve` on a folder and a free port of the loopback interface.
 
-    data: the log directory, kept between starts. A second start takes the port of the first, so that clients find the
-    broker again. overrides: Kafka's property names. properties: a server.properties; None starts with defaults.
-    The child's log goes to `<data>.log`, or to `log` where given.
+    data: the log directory, kept between starts. A second start takes the port of the first, so
+    that clients find the broker again. overrides: Kafka's property names. properties: a
+    server.properties; None starts with defaults. The child's log goes to `<data>.log`, or to `log`
+    where given.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class BrokerProcess:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start and wait until it listens. Raises StartupError with the end of its output if it does not."""
+        """Start and wait until it listens. Raises StartupError with the end of its output if it
+        does not.
+        """
         overrides = {
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data),
@@ -106,10 +111,14 @@ class BrokerProcess:
         finally:
             watchdog.cancel()
         tail = self.log.read_text(errors="replace").splitlines()[-5:]
-        raise StartupError(f"kbroker serve ended with code {process.wait()} before it listened: {' | '.join(tail)}")
+        raise StartupError(
+            f"kbroker serve ended with code {process.wait()} before it listened: {' | '.join(tail)}"
+        )
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """SIGTERM, wait, SIGKILL if that takes longer than timeout_s. Returns the exit code (0 if not running)."""
+        """SIGTERM, wait, SIGKILL if that takes longer than timeout_s. Returns the exit code (0 if
+        not running).
+        """
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -166,6 +175,9 @@ class BrokerProcess:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()

@@ -53,7 +53,9 @@ class Adapter(Protocol):
 
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
-    def produce(self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool) -> list[tuple[int, int]]: ...
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool
+    ) -> list[tuple[int, int]]: ...
 
     def read(self, topic: str, partition: int, count: int) -> list[Received]: ...
 
@@ -72,7 +74,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 
 class PolledMember:
-    """A member with a thread of its own that polls it, as an application has; commits and closes at the end."""
+    """A member with a thread of its own that polls it, as an application has; commits and closes at
+    the end.
+    """
 
     def __init__(self, member: Member) -> None:
         self.seen: list[Received] = []
@@ -112,7 +116,9 @@ class ConfluentAdapter:
         for outcome in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             outcome.result(20)
 
-    def produce(self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool) -> list[tuple[int, int]]:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool
+    ) -> list[tuple[int, int]]:
         from confluent_kafka import Producer
 
         producer = Producer(
@@ -178,7 +184,10 @@ class ConfluentAdapter:
             records: list[Received] = []
             deadline = time.monotonic() + 20
             while len(records) < count and time.monotonic() < deadline:
-                records += [self._received(message) for message in consumer.consume(count - len(records), 1.0)]
+                records += [
+                    self._received(message)
+                    for message in consumer.consume(count - len(records), 1.0)
+                ]
             return records
         finally:
             consumer.close()
@@ -188,7 +197,9 @@ class ConfluentAdapter:
 
         consumer = self._consumer()
         try:
-            (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=20)
+            (found,) = consumer.offsets_for_times(
+                [TopicPartition(topic, partition, timestamp_ms)], timeout=20
+            )
             if found.offset < 0:
                 return None
             consumer.assign([found])
@@ -200,7 +211,9 @@ class ConfluentAdapter:
     def join(self, group: str, topic: str) -> Member:
         from confluent_kafka import KafkaError, KafkaException
 
-        consumer = self._consumer(**{"group.id": group, "session.timeout.ms": 10000, "heartbeat.interval.ms": 300})
+        consumer = self._consumer(
+            **{"group.id": group, "session.timeout.ms": 10000, "heartbeat.interval.ms": 300}
+        )
         consumer.subscribe([topic])
         received = self._received
 
@@ -243,7 +256,9 @@ class KafkaPythonAdapter:
         finally:
             admin.close()
 
-    def produce(self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool) -> list[tuple[int, int]]:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool
+    ) -> list[tuple[int, int]]:
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
@@ -274,13 +289,18 @@ class KafkaPythonAdapter:
         from kafka import KafkaConsumer
 
         return KafkaConsumer(
-            bootstrap_servers=self.bootstrap, enable_auto_commit=False, auto_offset_reset="earliest", **settings
+            bootstrap_servers=self.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            **settings,
         )
 
     @staticmethod
     def _received(record: Any) -> Received:
         headers = tuple((name, value) for name, value in record.headers)
-        return Received(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
+        return Received(
+            record.partition, record.offset, record.timestamp, record.key, record.value, headers
+        )
 
     def read(self, topic: str, partition: int, count: int) -> list[Received]:
         from kafka import TopicPartition
@@ -316,7 +336,9 @@ class KafkaPythonAdapter:
             consumer.close()
 
     def join(self, group: str, topic: str) -> Member:
-        consumer = self._consumer(group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300)
+        consumer = self._consumer(
+            group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300
+        )
         consumer.subscribe([topic])
         received = self._received
 
@@ -371,7 +393,9 @@ class AiokafkaAdapter:
 
         self._run(create())
 
-    def produce(self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool) -> list[tuple[int, int]]:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool
+    ) -> list[tuple[int, int]]:
         from aiokafka import AIOKafkaProducer
 
         async def produce() -> list[tuple[int, int]]:
@@ -418,7 +442,9 @@ class AiokafkaAdapter:
     @staticmethod
     def _received(record: Any) -> Received:
         headers = tuple((name, value) for name, value in record.headers)
-        return Received(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
+        return Received(
+            record.partition, record.offset, record.timestamp, record.key, record.value, headers
+        )
 
     def read(self, topic: str, partition: int, count: int) -> list[Received]:
         from aiokafka import TopicPartition
@@ -461,7 +487,9 @@ class AiokafkaAdapter:
 
     def join(self, group: str, topic: str) -> Member:
         consumer = self._run(
-            self._consumer(topic, group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300)
+            self._consumer(
+                topic, group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300
+            )
         )
         run, received = self._run, self._received
 

@@ -11,17 +11,23 @@ import pytest
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt-get install kcat)"),
+    pytest.mark.skipif(
+        shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt-get install kcat)"
+    ),
 ]
 
 
 def kcat(bootstrap: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    run = subprocess.run(["kcat", "-b", bootstrap, *arguments], input=stdin, capture_output=True, timeout=60)
+    run = subprocess.run(
+        ["kcat", "-b", bootstrap, *arguments], input=stdin, capture_output=True, timeout=60
+    )
     assert run.returncode == 0, run.stderr.decode()
     return run.stdout
 
 
-def test_metadata_names_the_broker_and_the_topic(bootstrap: str, new_name: Callable[[str], str]) -> None:
+def test_metadata_names_the_broker_and_the_topic(
+    bootstrap: str, new_name: Callable[[str], str]
+) -> None:
     topic = new_name("kcat-list")
     kcat(bootstrap, "-P", "-t", topic, stdin=b"one\n")
     listing = json.loads(kcat(bootstrap, "-L", "-J"))
@@ -35,7 +41,20 @@ def test_metadata_names_the_broker_and_the_topic(bootstrap: str, new_name: Calla
 def test_produce_and_consume(bootstrap: str, new_name: Callable[[str], str], codec: str) -> None:
     topic = new_name(f"kcat-{codec}")
     lines = b"".join(b"key%d:value %d\n" % (number, number) for number in range(200))
-    kcat(bootstrap, "-P", "-t", topic, "-K:", "-z", codec, "-H", "origin=kcat", "-p", "0", stdin=lines)
+    kcat(
+        bootstrap,
+        "-P",
+        "-t",
+        topic,
+        "-K:",
+        "-z",
+        codec,
+        "-H",
+        "origin=kcat",
+        "-p",
+        "0",
+        stdin=lines,
+    )
     got = kcat(bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%o %k:%s %h\n")
     assert got.splitlines() == [b"%d key%d:value %d origin=kcat" % (n, n, n) for n in range(200)]
 

@@ -1,4 +1,6 @@
-"""What every Python client must be able to do: the same suite for librdkafka, kafka-python and aiokafka."""
+"""What every Python client must be able to do: the same suite for librdkafka, kafka-python and
+aiokafka.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,24 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Iterator[Adapter]:
 
 
 def odd_records(count: int) -> list[Sent]:
-    """Null and empty keys and values, headers (none, doubled, empty), unicode, sizes from 0 to 5,000 bytes."""
+    """Null and empty keys and values, headers (none, doubled, empty), unicode, sizes from 0 to
+    5,000 bytes.
+    """
     records = []
     for number in range(count):
         key = (None, b"", b"key-%d" % number)[number % 3]
         # Two of the clients refuse a record with neither key nor value.
-        value = (None if key is not None else b"v", b"", ("värde-%d" % number).encode(), b"x" * (number * 50 % 5000))[number % 4]
-        headers: tuple[tuple[str, bytes], ...] = ((), (("a", b"1"), ("a", b"2")), (("empty", b""),))[number % 3]
+        value = (
+            None if key is not None else b"v",
+            b"",
+            f"värde-{number}".encode(),
+            b"x" * (number * 50 % 5000),
+        )[number % 4]
+        headers: tuple[tuple[str, bytes], ...] = (
+            (),
+            (("a", b"1"), ("a", b"2")),
+            (("empty", b""),),
+        )[number % 3]
         records.append(Sent(key, value, headers, BASE_MS + number))
     return records
 
@@ -65,7 +78,13 @@ def test_seek_by_time(client: Adapter, new_name: Callable[[str], str]) -> None:
     records = [Sent(None, b"%d" % number, (), BASE_MS + number * 1000) for number in range(50)]
     client.produce(topic, records[:30], codec="gzip", idempotent=False)
     client.produce(topic, records[30:], codec="none", idempotent=False)
-    for wanted_ms, offset in [(0, 0), (BASE_MS, 0), (BASE_MS + 1, 1), (BASE_MS + 29_500, 30), (BASE_MS + 49_000, 49)]:
+    for wanted_ms, offset in [
+        (0, 0),
+        (BASE_MS, 0),
+        (BASE_MS + 1, 1),
+        (BASE_MS + 29_500, 30),
+        (BASE_MS + 49_000, 49),
+    ]:
         found = client.first_at(topic, 0, wanted_ms)
         assert found is not None
         assert (found.offset, found.value) == (offset, b"%d" % offset)
@@ -75,28 +94,44 @@ def test_seek_by_time(client: Adapter, new_name: Callable[[str], str]) -> None:
 def test_resume_from_commit(client: Adapter, new_name: Callable[[str], str]) -> None:
     topic, group = new_name("resume"), new_name("resume-group")
     client.create_topic(topic, 1)
-    client.produce(topic, [Sent(None, b"%d" % number) for number in range(20)], codec="none", idempotent=True)
+    client.produce(
+        topic, [Sent(None, b"%d" % number) for number in range(20)], codec="none", idempotent=True
+    )
     first = client.join(group, topic)
     seen: list[Received] = []
     wait_until(lambda: seen.extend(first.poll(0.5)) or len(seen) == 20, 30, "20 records")
     first.commit()
     first.close()
-    client.produce(topic, [Sent(None, b"%d" % number) for number in range(20, 25)], codec="lz4", idempotent=True)
+    client.produce(
+        topic,
+        [Sent(None, b"%d" % number) for number in range(20, 25)],
+        codec="lz4",
+        idempotent=True,
+    )
     second = client.join(group, topic)
     again: list[Received] = []
     try:
-        wait_until(lambda: again.extend(second.poll(0.5)) or len(again) >= 5, 30, "5 records after the commit")
+        wait_until(
+            lambda: again.extend(second.poll(0.5)) or len(again) >= 5,
+            30,
+            "5 records after the commit",
+        )
         again += second.poll(0.5)
     finally:
         second.close()
     assert [record.offset for record in again] == [20, 21, 22, 23, 24]
 
 
-def test_three_members_share_a_topic_and_one_leaves(client: Adapter, new_name: Callable[[str], str]) -> None:
+def test_three_members_share_a_topic_and_one_leaves(
+    client: Adapter, new_name: Callable[[str], str]
+) -> None:
     topic, group = new_name("shared"), new_name("shared-group")
     client.create_topic(topic, 6)
     client.produce(
-        topic, [Sent(b"k", b"%d" % n, (), None, n % 6) for n in range(120)], codec="none", idempotent=False
+        topic,
+        [Sent(b"k", b"%d" % n, (), None, n % 6) for n in range(120)],
+        codec="none",
+        idempotent=False,
     )
     members = [PolledMember(client.join(group, topic)) for _ in range(3)]
     left: list[PolledMember] = []
@@ -116,7 +151,12 @@ def test_three_members_share_a_topic_and_one_leaves(client: Adapter, new_name: C
         left.append(members.pop())
         left[0].stop()
         wait_until(settled, 60, "two members own all after one left")
-        client.produce(topic, [Sent(None, b"after", (), None, n) for n in range(6)], codec="none", idempotent=False)
+        client.produce(
+            topic,
+            [Sent(None, b"after", (), None, n) for n in range(6)],
+            codec="none",
+            idempotent=False,
+        )
         wait_until(lambda: len(seen(b"after")) == 6, 30, "records after the rebalance")
     finally:
         for member in members:
@@ -124,7 +164,9 @@ def test_three_members_share_a_topic_and_one_leaves(client: Adapter, new_name: C
     assert seen(b"after") == {(partition, 20) for partition in range(6)}
 
 
-def test_a_partition_keeps_its_order_over_many_batches(client: Adapter, new_name: Callable[[str], str]) -> None:
+def test_a_partition_keeps_its_order_over_many_batches(
+    client: Adapter, new_name: Callable[[str], str]
+) -> None:
     topic = new_name("order")
     client.create_topic(topic, 2)
     for start in range(0, 1000, 250):
@@ -132,4 +174,6 @@ def test_a_partition_keeps_its_order_over_many_batches(client: Adapter, new_name
         client.produce(topic, batch, codec="snappy", idempotent=True)
     for partition in range(2):
         received = client.read(topic, partition, 500)
-        assert [int(record.value or b"-1") for record in received] == list(range(partition, 1000, 2))
+        assert [int(record.value or b"-1") for record in received] == list(
+            range(partition, 1000, 2)
+        )

@@ -26,7 +26,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if elsewhere:
         yield elsewhere
         return
-    # The records carry times of 2023: with the default retention they would be deleted under the test.
+    # The records carry times of 2023: with the default retention they would be deleted under the
+    # test.
     overrides = {"log.retention.ms": "-1"}
     with BrokerProcess(tmp_path_factory.mktemp("spark") / "data", overrides=overrides) as broker:
         yield broker.bootstrap_servers
@@ -34,7 +35,9 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local session with the Kafka source; the tests are skipped, with the reason, where Java is missing."""
+    """A local session with the Kafka source; the tests are skipped, with the reason, where Java is
+    missing.
+    """
     problem = java_problem()
     if problem is not None:
         pytest.skip(problem)

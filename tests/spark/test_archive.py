@@ -53,7 +53,13 @@ def archived(spark: SparkSession, folder: Path) -> list[tuple[object, ...]]:
             row.partition,
             row.offset,
             round(row.timestamp.timestamp() * 1000),
-            repr((plain(row.key), plain(row.value), [(h.key, plain(h.value)) for h in row.headers or ()])),
+            repr(
+                (
+                    plain(row.key),
+                    plain(row.value),
+                    [(h.key, plain(h.value)) for h in row.headers or ()],
+                )
+            ),
         )
         for row in spark.read.parquet(str(folder)).collect()
     )
@@ -91,7 +97,16 @@ def test_archive_is_exactly_the_topic_also_at_the_second_run(
     records = sent(range(600), 3)
     client = ConfluentAdapter(bootstrap)
     client.produce(topic, records[:450], codec="zstd", idempotent=True)
-    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(output), "--json"]
+    arguments = [
+        "archive",
+        "--bootstrap-servers",
+        bootstrap,
+        "--topics",
+        topic,
+        "--output",
+        str(output),
+        "--json",
+    ]
     for more in (records[450:], []):
         run = job(*arguments)
         printed, errors = run.communicate(timeout=180)
@@ -109,13 +124,23 @@ def test_archive_killed_and_started_again_has_each_record_once(
     topic, output = new_topic(2), tmp_path / "archive"
     records = sent(range(4000), 2)
     ConfluentAdapter(bootstrap).produce(topic, records, codec="gzip", idempotent=True)
-    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(output)]
+    arguments = [
+        "archive",
+        "--bootstrap-servers",
+        bootstrap,
+        "--topics",
+        topic,
+        "--output",
+        str(output),
+    ]
     arguments += ["--max-offsets-per-trigger", "200"]
     for batches_before_kill in (2, 5, 9):
         run = job(*arguments)
         commits = Path(f"{output}.checkpoint") / "commits"
         deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and len(list(commits.glob("[0-9]*"))) < batches_before_kill:
+        while (
+            time.monotonic() < deadline and len(list(commits.glob("[0-9]*"))) < batches_before_kill
+        ):
             time.sleep(0.02)
         os.killpg(run.pid, signal.SIGKILL)
         run.communicate()
@@ -136,10 +161,30 @@ def test_spark_submit_runs_the_same_job(
     records = sent(range(40), 1)
     ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=False)
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    command = [str(submit), "--master", "local[1]", "--packages", connector_package(), "spark_jobs/__main__.py"]
-    command += ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(output)]
+    command = [
+        str(submit),
+        "--master",
+        "local[1]",
+        "--packages",
+        connector_package(),
+        "spark_jobs/__main__.py",
+    ]
+    command += [
+        "archive",
+        "--bootstrap-servers",
+        bootstrap,
+        "--topics",
+        topic,
+        "--output",
+        str(output),
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=180, env={**os.environ, "PYSPARK_PYTHON": sys.executable}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
     assert "archived 40 records" in done.stdout
@@ -149,8 +194,19 @@ def test_spark_submit_runs_the_same_job(
 def test_what_the_user_can_mend_is_one_line(tmp_path: Path) -> None:
     run = job("archive", "--topics", "t", "--output", str(tmp_path), "--kafka-option", "novalue")
     printed, errors = run.communicate(timeout=60)
-    assert (run.returncode, printed, errors) == (1, "", "spark_jobs: --kafka-option novalue: give it as NAME=VALUE\n")
-    run = job("archive", "--topics", "t", "--output", str(tmp_path), environment={"JAVA_HOME": str(tmp_path)})
+    assert (run.returncode, printed, errors) == (
+        1,
+        "",
+        "spark_jobs: --kafka-option novalue: give it as NAME=VALUE\n",
+    )
+    run = job(
+        "archive",
+        "--topics",
+        "t",
+        "--output",
+        str(tmp_path),
+        environment={"JAVA_HOME": str(tmp_path)},
+    )
     printed, errors = run.communicate(timeout=60)
     assert run.returncode == 1
     assert errors.count("\n") == 1

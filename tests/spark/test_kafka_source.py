@@ -21,7 +21,13 @@ BASE_MS = 1_700_000_000_000
 
 def fill(bootstrap: str, topic: str, partitions: int, numbers: range, codec: str = "lz4") -> None:
     records = [
-        Sent(b"key-%d" % n, b"value-%d" % n, (("number", b"%d" % n),), BASE_MS + n * 1000, n % partitions)
+        Sent(
+            b"key-%d" % n,
+            b"value-%d" % n,
+            (("number", b"%d" % n),),
+            BASE_MS + n * 1000,
+            n % partitions,
+        )
         for n in numbers
     ]
     ConfluentAdapter(bootstrap).produce(topic, records, codec=codec, idempotent=True)
@@ -30,14 +36,21 @@ def fill(bootstrap: str, topic: str, partitions: int, numbers: range, codec: str
 def rows(frame: DataFrame) -> list[tuple[int, int, int, bytes, bytes]]:
     """(partition, offset, timestamp in ms, key, value) of every row, sorted."""
     return sorted(
-        (row.partition, row.offset, round(row.timestamp.timestamp() * 1000), bytes(row.key), bytes(row.value))
+        (
+            row.partition,
+            row.offset,
+            round(row.timestamp.timestamp() * 1000),
+            bytes(row.key),
+            bytes(row.value),
+        )
         for row in frame.select("partition", "offset", "timestamp", "key", "value").collect()
     )
 
 
 def expected(partitions: int, numbers: range) -> list[tuple[int, int, int, bytes, bytes]]:
     return sorted(
-        (n % partitions, n // partitions, BASE_MS + n * 1000, b"key-%d" % n, b"value-%d" % n) for n in numbers
+        (n % partitions, n // partitions, BASE_MS + n * 1000, b"key-%d" % n, b"value-%d" % n)
+        for n in numbers
     )
 
 
@@ -45,7 +58,9 @@ def reader_options(bootstrap: str, topic: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "includeHeaders": "true"}
 
 
-def test_batch_reads_everything(spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]) -> None:
+def test_batch_reads_everything(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]
+) -> None:
     topic = new_topic(3)
     fill(bootstrap, topic, 3, range(300))
     frame = spark.read.format("kafka").options(**reader_options(bootstrap, topic)).load()
@@ -54,7 +69,9 @@ def test_batch_reads_everything(spark: SparkSession, bootstrap: str, new_topic: 
     assert [(header.key, bytes(header.value)) for header in row.headers] == [("number", b"22")]
 
 
-def test_batch_reads_a_range_of_offsets(spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]) -> None:
+def test_batch_reads_a_range_of_offsets(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]
+) -> None:
     topic = new_topic(1)
     fill(bootstrap, topic, 1, range(50), codec="zstd")
     frame = (
@@ -67,7 +84,9 @@ def test_batch_reads_a_range_of_offsets(spark: SparkSession, bootstrap: str, new
     assert rows(frame) == expected(1, range(11, 42))
 
 
-def test_batch_starts_at_a_timestamp(spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]) -> None:
+def test_batch_starts_at_a_timestamp(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]
+) -> None:
     topic = new_topic(2)
     fill(bootstrap, topic, 2, range(100), codec="gzip")
     starts = {topic: {"0": BASE_MS + 20_000, "1": BASE_MS + 70_500}}
