@@ -1,0 +1,136 @@
+"""Members of a classic group, and what they say when they join."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.coordinator.deadlines import Deadline
+from kbroker.coordinator.effects import Waiter
+from kbroker.protocol.messages.group_records import GroupMetadataValue
+
+UNKNOWN_MEMBER: Final = ""
+"""The member id of one who has none yet."""
+
+Protocols = list[tuple[str, bytes]]
+"""(name, metadata) of the assignment protocols a member knows, best first."""
+
+
+class Join:
+    """One JoinGroup request, its bytes copied. rebalance_timeout_ms: -1 (v0) stands for the session
+    timeout.
+    """
+
+    __slots__ = (
+        "client_host",
+        "client_id",
+        "instance_id",
+        "member_id",
+        "protocol_type",
+        "protocols",
+        "reason",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "version",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        *,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocol_type: str,
+        protocols: Protocols,
+        version: int,
+        reason: str,
+        waiter: Waiter,
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = (
+            rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
+        )
+        self.protocol_type = protocol_type
+        self.protocols = protocols
+        self.version = version
+        self.reason = reason
+        self.waiter = waiter
+
+
+class Member:
+    """One member. is_new: from its first join until a generation holds it.
+
+    join_waiter, sync_waiter: the answers it waits for. session: when it is given up unless heard
+    of.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "join_waiter",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+        "sync_waiter",
+    )
+
+    def __init__(
+        self,
+        *,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Protocols,
+        session: Deadline,
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = protocols
+        self.session = session
+        self.assignment = assignment
+        self.is_new = False
+        self.join_waiter: Waiter | None = None
+        self.sync_waiter: Waiter | None = None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What it said for that protocol; b"" if it does not know it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """Its best protocol among candidates, all of which it knows."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def to_value(
+        self, protocol_name: str | None, assignment: bytes
+    ) -> GroupMetadataValue.MemberMetadata:
+        """As it stands in a group's record."""
+        return GroupMetadataValue.MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
+            subscription=self.metadata(protocol_name),
+            assignment=assignment,
+        )

@@ -1,0 +1,286 @@
+"""Committed offsets: what is kept, how a commit and a fetch are understood, when an offset has had
+its time.
+
+A commit is checked in two steps, as Kafka does: first every topic and partition against the
+metadata, then the group (in `group_shard`); only what passed the first step gets the group's error.
+Offsets committed inside a transaction wait apart until its marker (KIP-98, KIP-447). A topic's id
+is stored with each offset and guards against a topic of the same name that was created later
+(KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from kbroker.coordinator.records import (
+    NO_EXPIRY,
+    CoordinatorRecord,
+    offset_commit_record,
+    offset_tombstone,
+)
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+TOPIC_ID_VERSION: Final = 10
+"""From this version on OffsetCommit and OffsetFetch name topics by id."""
+NO_OFFSET: Final = -1
+
+_CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
+_CommitResult = OffsetCommitResponse.OffsetCommitResponsePartition
+_FetchTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+_FetchPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+
+GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
+"""Of one group: topic, partition, what was committed."""
+
+
+class Topic(Protocol):
+    """What offsets need to know of a topic; metadata's TopicImage is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> Uuid: ...
+    @property
+    def partitions(self) -> Mapping[int, object]: ...
+
+
+class Topics(Protocol):
+    """What offsets need to know of the cluster; metadata's MetadataImage is one."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+    @property
+    def topics_by_id(self) -> Mapping[Uuid, Topic]: ...
+
+
+class Commit:
+    """A commit after its first step: `accepted` partitions, each with its place in `response`,
+    still NONE there.
+    """
+
+    __slots__ = ("accepted", "response")
+
+    def __init__(self) -> None:
+        self.accepted: list[tuple[str, Uuid, _CommitPartition, _CommitResult]] = []
+        self.response = OffsetCommitResponse()
+
+    def fail(self, error: ErrorCode) -> OffsetCommitResponse:
+        """Give every accepted partition the group's error, or that of the write."""
+        for _, _, _, result in self.accepted:
+            if result.error_code == ErrorCode.NONE:
+                result.error_code = error
+        return self.response
+
+
+def resolve_commit(request: OffsetCommitRequest, version: int, topics: Topics) -> Commit:
+    """The first step: which partitions exist. Unknown ones get their error in the response at once."""
+    commit = Commit()
+    accepted = commit.accepted
+    by_id = version >= TOPIC_ID_VERSION
+    for asked in request.topics:
+        topic = topics.topics_by_id.get(asked.topic_id) if by_id else topics.topics.get(asked.name)
+        results: list[_CommitResult] = []
+        answer = OffsetCommitResponse.OffsetCommitResponseTopic(
+            name=asked.name, topic_id=asked.topic_id, partitions=results
+        )
+        commit.response.topics.append(answer)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for partition in asked.partitions:
+                index = partition.partition_index
+                results.append(_CommitResult(partition_index=index, error_code=error))
+            continue
+        name, topic_id, known = topic.name, topic.topic_id, topic.partitions
+        for partition in asked.partitions:
+            result = _CommitResult(partition_index=partition.partition_index)
+            results.append(result)
+            if partition.partition_index in known:
+                accepted.append((name, topic_id, partition, result))
+            else:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return commit
+
+
+def commit_records(
+    commit: Commit,
+    group_id: str,
+    *,
+    retention_time_ms: int,
+    max_metadata_bytes: int,
+    now_ms: int,
+) -> list[CoordinatorRecord]:
+    """The second step, once the group agreed: a record per accepted partition whose metadata is not
+    too large.
+    """
+    expire_timestamp = NO_EXPIRY if retention_time_ms < 0 else now_ms + retention_time_ms
+    records: list[CoordinatorRecord] = []
+    for name, topic_id, partition, result in commit.accepted:
+        metadata = partition.committed_metadata or ""
+        if len(metadata) > max_metadata_bytes:
+            result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        value = OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=metadata,
+            commit_timestamp=now_ms,
+            expire_timestamp=expire_timestamp,
+            topic_id=topic_id,
+        )
+        records.append(offset_commit_record(group_id, name, partition.partition_index, value))
+    return records
+
+
+class OffsetStore:
+    """The committed offsets of one shard. Changed by replay only."""
+
+    __slots__ = ("_offsets", "_pending")
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, GroupOffsets] = {}
+        self._pending: dict[int, dict[tuple[str, str, int], OffsetCommitValue]] = {}
+        """By producer id: offsets of transactions that are still open."""
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Apply one record."""
+        if value is not None:
+            topics = self._offsets.get(key.group)
+            if topics is None:
+                topics = self._offsets[key.group] = {}
+            partitions = topics.get(key.topic)
+            if partitions is None:
+                partitions = topics[key.topic] = {}
+            partitions[key.partition] = value
+            return
+        topics = self._offsets.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        if partitions.pop(key.partition, None) is not None and not partitions:
+            del topics[key.topic]
+            if not topics:
+                del self._offsets[key.group]
+
+    def replay_pending(
+        self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue | None
+    ) -> None:
+        """Apply one record of a transactional batch: it counts once the transaction commits."""
+        pending = self._pending.setdefault(producer_id, {})
+        if value is not None:
+            pending[(key.group, key.topic, key.partition)] = value
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> list[str]:
+        """Apply a marker. Returns the groups whose offsets it committed."""
+        pending = self._pending.pop(producer_id, {})
+        if not commit:
+            return []
+        for (group_id, topic, partition), value in pending.items():
+            self.replay(OffsetCommitKey(group=group_id, topic=topic, partition=partition), value)
+        return sorted({group_id for group_id, _, _ in pending})
+
+    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
+        """Topic, partition, offset of one group."""
+        return self._offsets.get(group_id, {})
+
+    def groups(self) -> list[str]:
+        """Groups with at least one committed offset."""
+        return sorted(self._offsets)
+
+    def has_pending(self, group_id: str) -> bool:
+        """Whether a transaction holds offsets of this group."""
+        return any(group_id == key[0] for pending in self._pending.values() for key in pending)
+
+    def unstable(self, group_id: str) -> set[tuple[str, int]]:
+        """(topic, partition) of this group that an open transaction is about to commit."""
+        return {
+            (topic, partition)
+            for pending in self._pending.values()
+            for group, topic, partition in pending
+            if group == group_id
+        }
+
+    def tombstones_of_topics(self, names: Iterable[str]) -> Iterator[CoordinatorRecord]:
+        """What ends every offset of deleted topics."""
+        deleted = sorted(set(names))
+        for group_id in self.groups():
+            topics = self._offsets[group_id]
+            for name in deleted:
+                for partition in sorted(topics.get(name, {})):
+                    yield offset_tombstone(group_id, name, partition)
+
+    def fetch(
+        self,
+        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+        *,
+        version: int,
+        require_stable: bool,
+        topics: Topics,
+    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        """The offsets asked for, or all of the group's. A partition without one: offset -1, no
+        error.
+        """
+        response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
+        offsets = self.of_group(asked.group_id)
+        unstable = self.unstable(asked.group_id) if require_stable and self._pending else set()
+        by_id = version >= TOPIC_ID_VERSION
+        if asked.topics is None:
+            for name, partitions in offsets.items():
+                topic = topics.topics.get(name)
+                if by_id and topic is None:
+                    continue
+                answer = _FetchTopic(name=name, topic_id=topic.topic_id if topic else ZERO_UUID)
+                for index, value in partitions.items():
+                    answer.partitions.append(_found(index, value, (name, index) in unstable))
+                response.topics.append(answer)
+            return response
+        for wanted in asked.topics:
+            answer = _FetchTopic(name=wanted.name, topic_id=wanted.topic_id)
+            response.topics.append(answer)
+            name = wanted.name
+            if by_id:
+                topic = topics.topics_by_id.get(wanted.topic_id)
+                if topic is None:
+                    answer.partitions = fetch_errors(
+                        wanted.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID
+                    )
+                    continue
+                name = topic.name
+            known = offsets.get(name, {})
+            for index in wanted.partition_indexes:
+                value_or_none = known.get(index)
+                if value_or_none is not None and by_id:
+                    stored_id = value_or_none.topic_id
+                    if stored_id != ZERO_UUID and stored_id != wanted.topic_id:
+                        value_or_none = None
+                answer.partitions.append(_found(index, value_or_none, (name, index) in unstable))
+        return response
+
+
+def fetch_errors(indexes: Iterable[int], error: ErrorCode) -> list[_FetchPartition]:
+    """Partitions without an offset and with this error."""
+    return [
+        _FetchPartition(
+            partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
+        )
+        for index in indexes
+    ]
+
+
+def _found(index: int, value: OffsetCommitValue | None, unstable: bool) -> _FetchPartition:
+    if unstable:
+        return fetch_errors([index], ErrorCode.UNSTABLE_OFFSET_COMMIT)[0]
+    if value is None:
+        return fetch_errors([index], ErrorCode.NONE)[0]
+    return _FetchPartition(
+        partition_index=index,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )

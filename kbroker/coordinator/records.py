@@ -1,0 +1,163 @@
+"""Keys and values of `__consumer_offsets`, as Kafka 4.3.1 writes them. Declarations:
+protocol/messages/group_records.
+
+A key is int16 record type and body, a value is int16 version and body; a null value deletes. Types
+0 and 1 are committed offsets (0 is read, never written), 2 is a classic group. The other types
+belong to consumer, share and streams groups; they decode to None here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from kbroker.protocol.records import build_batch
+from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
+
+OFFSET_COMMIT_VERSION: Final = 4
+EXPIRING_OFFSET_COMMIT_VERSION: Final = 1
+"""The one version with an expire timestamp (OffsetCommit v2-4 with a retention time)."""
+GROUP_METADATA_VERSION: Final = 3
+
+NO_EXPIRY: Final = -1
+
+_INT16: Final = struct.Struct(">h")
+_KEY_CLASSES: Final[dict[int, type[CoordinatorKey]]] = {
+    0: LegacyOffsetCommitKey,
+    1: OffsetCommitKey,
+    2: GroupMetadataKey,
+}
+_VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
+    0: OffsetCommitValue,
+    1: OffsetCommitValue,
+    2: GroupMetadataValue,
+}
+_KEY_PREFIXES: Final = {key_type: _INT16.pack(key_type) for key_type in _KEY_CLASSES}
+_VALUE_PREFIXES: Final = {version: _INT16.pack(version) for version in range(5)}
+
+
+class CoordinatorRecord:
+    """One record of an internal topic, decoded. value None is a tombstone; version is the value's."""
+
+    __slots__ = ("key", "value", "version")
+
+    def __init__(
+        self, key: CoordinatorKey, value: CoordinatorValue | None, version: int = 0
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.version = version
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CoordinatorRecord):
+            return NotImplemented
+        return self.key == other.key and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment]  # mutable messages inside
+
+    def __repr__(self) -> str:
+        return f"CoordinatorRecord({self.key!r}, {self.value!r}, version={self.version})"
+
+
+def offset_commit_record(
+    group_id: str, topic: str, partition: int, value: OffsetCommitValue
+) -> CoordinatorRecord:
+    """A committed offset, in the newest version that can hold it."""
+    version = OFFSET_COMMIT_VERSION
+    if value.expire_timestamp != NO_EXPIRY:
+        version = EXPIRING_OFFSET_COMMIT_VERSION
+    return CoordinatorRecord(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition), value, version
+    )
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    """The end of a committed offset."""
+    return CoordinatorRecord(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
+    )
+
+
+def group_metadata_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
+    """A classic group as of one generation."""
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), value, GROUP_METADATA_VERSION)
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    """The end of a classic group."""
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+
+
+def encode_key(key: CoordinatorKey) -> bytes:
+    """Record type and body."""
+    return _KEY_PREFIXES[key.API_KEY] + encode(key, 0)
+
+
+def encode_value(value: CoordinatorValue | None, version: int) -> bytes | None:
+    """Version and body; None stays None."""
+    return None if value is None else _VALUE_PREFIXES[version] + encode(value, version)
+
+
+def encode_batch(
+    records: Sequence[CoordinatorRecord], now_ms: int, compression: Compression = Compression.NONE
+) -> bytearray:
+    """One batch of records, all with the time now. Kafka's coordinators write base sequence 0
+    without a producer id.
+    """
+    return build_batch(
+        [
+            (now_ms, encode_key(record.key), encode_value(record.value, record.version), ())
+            for record in records
+        ],
+        compression=compression,
+        base_sequence=0,
+    )
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+    """The record behind a key and a value, or None for a type or version that is not ours to read.
+
+    The legacy key and values become the present ones. Raises KafkaError(CORRUPT_MESSAGE) for bytes
+    that are none.
+    """
+    try:
+        if key is None:
+            raise MalformedRequest("no key")
+        key_type = _int16(key)
+        key_class = _KEY_CLASSES.get(key_type)
+        if key_class is None:
+            return None
+        decoded_key, _ = decode(key_class, key, 0, 2)
+        if isinstance(decoded_key, LegacyOffsetCommitKey):
+            decoded_key = OffsetCommitKey(
+                group=decoded_key.group, topic=decoded_key.topic, partition=decoded_key.partition
+            )
+        if value is None:
+            return CoordinatorRecord(decoded_key, None)
+        version = _int16(value)
+        value_class = _VALUE_CLASSES[key_type]
+        if version not in value_class.VERSIONS:
+            return None
+        decoded_value, _ = decode(value_class, value, version, 2)
+        return CoordinatorRecord(decoded_key, decoded_value, version)
+    except MalformedRequest as error:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"not a record of __consumer_offsets: {error}"
+        ) from error
+
+
+def _int16(data: bytes) -> int:
+    if len(data) < 2:
+        raise MalformedRequest(f"{len(data)} bytes, at least 2 expected")
+    return int(_INT16.unpack_from(data)[0])

@@ -1,0 +1,356 @@
+"""The group coordinator: requests of classic groups and of committed offsets, answered by shards.
+
+A request finds its shard by the hash of its group id, is decided there (`group_shard`), and its
+records are written and its answers let out by `shards`. Every method takes the request as decoded
+and gives the response, or a Deferred of it; bytes fields are copied before it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Final, Protocol
+
+from kbroker.coordinator.classic_group import join_error
+from kbroker.coordinator.effects import Waiter
+from kbroker.coordinator.group_members import Join
+from kbroker.coordinator.group_shard import GroupShard, ShardSettings
+from kbroker.coordinator.offsets import Topics, commit_records, resolve_commit
+from kbroker.coordinator.shards import (
+    CoordinatorLog,
+    CoordinatorRuntime,
+    Host,
+    HostStatus,
+    commit_error,
+)
+from kbroker.model import Deferred, Timers
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.schema import Message
+
+GROUP_TOPIC: Final = "__consumer_offsets"
+
+
+class CoordinatorSettings(ShardSettings, Protocol):
+    """What of the broker's configuration the group coordinator reads; GroupCoordinatorConfig has
+    it.
+    """
+
+    @property
+    def offsets_topic_num_partitions(self) -> int: ...
+    @property
+    def offsets_topic_compression_codec(self) -> int: ...
+    @property
+    def offset_metadata_max_bytes(self) -> int: ...
+    @property
+    def group_min_session_timeout_ms(self) -> int: ...
+    @property
+    def group_max_session_timeout_ms(self) -> int: ...
+
+
+class CallContext(Protocol):
+    """Who asks; the dispatcher's RequestContext is one."""
+
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def client_id(self) -> str | None: ...
+    @property
+    def client_host(self) -> str: ...
+
+
+@lru_cache(maxsize=10_000)
+def partition_of(key: str, partition_count: int) -> int:
+    """Kafka's choice of partition for a group or transactional id: its Java hash code, made
+    positive, modulo.
+
+    Java hashes UTF-16 code units in 32 bits; the one number without an absolute value counts as 0.
+    """
+    units = memoryview(key.encode("utf-16-be", "surrogatepass"))
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    if code >= 0x80000000:
+        code = 0x100000000 - code
+    return 0 if code == 0x80000000 else code % partition_count
+
+
+def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:
+    """A LeaveGroup that was not even looked at."""
+    return LeaveGroupResponse(error_code=error)
+
+
+class GroupCoordinator:
+    """Classic groups and committed offsets: request in, response (or a Deferred of it) out."""
+
+    def __init__(
+        self,
+        config: CoordinatorSettings,
+        *,
+        log: CoordinatorLog,
+        timers: Timers,
+        random: Random,
+        topics: Callable[[], Topics],
+    ) -> None:
+        self._config = config
+        self._timers = timers
+        self._topics = topics
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            GROUP_TOPIC,
+            log=log,
+            timers=timers,
+            make_shard=lambda: GroupShard(config, random),
+            compression=Compression(config.offsets_topic_compression_codec),
+        )
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` whose leader coordinates this group."""
+        topic = self._topics().topics.get(GROUP_TOPIC)
+        count = len(topic.partitions) if topic else self._config.offsets_topic_num_partitions
+        return partition_of(group_id, count)
+
+    def on_leadership(self, partition: int, epoch: int | None) -> None:
+        """This broker leads that partition of `__consumer_offsets` from epoch on, or (None) no
+        longer.
+        """
+        self.runtime.on_leadership(partition, epoch)
+
+    def on_topics_deleted(self, names: Sequence[str]) -> None:
+        """Topics are gone: their committed offsets end."""
+        for host in list(self.runtime.hosts()):
+            if host.status is HostStatus.ACTIVE:
+                self.runtime.carry_out(host, host.shard.on_topics_deleted(names))
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.runtime.close()
+
+    def join_group(
+        self, context: CallContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | Deferred[Message]:
+        """JoinGroup."""
+        config = self._config
+        timeout_ms = request.session_timeout_ms
+        if not request.group_id:
+            return join_error(request.member_id, ErrorCode.INVALID_GROUP_ID)
+        if not (
+            config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
+        ):
+            return join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
+        try:
+            host = self._host(request.group_id)
+        except KafkaError as error:
+            return join_error(request.member_id, error.code)
+        waiter: Waiter = Deferred()
+        join = Join(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=context.client_id or "",
+            client_host=_java_host(context.client_host),
+            session_timeout_ms=timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols],
+            version=context.api_version,
+            reason=request.reason or "",
+            waiter=waiter,
+        )
+        effects = host.shard.join(request.group_id, join, self._timers.now_ms())
+        self.runtime.carry_out(host, effects)
+        return waiter
+
+    def sync_group(
+        self, context: CallContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | Deferred[Message]:
+        """SyncGroup."""
+        try:
+            host = self._member_host(request.group_id)
+        except KafkaError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # The generation it asks for was lost with the former coordinator: join again.
+                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            return SyncGroupResponse(error_code=error.code)
+        waiter: Waiter = Deferred()
+        effects = host.shard.sync(request, waiter, self._timers.now_ms())
+        self.runtime.carry_out(host, effects)
+        return waiter
+
+    def heartbeat(self, context: CallContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat. While the group is loaded nothing can be said against a member."""
+        try:
+            host = self._member_host(request.group_id)
+        except KafkaError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return HeartbeatResponse()
+            return HeartbeatResponse(error_code=error.code)
+        return HeartbeatResponse(error_code=host.shard.heartbeat(request, self._timers.now_ms()))
+
+    def leave_group(self, context: CallContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """LeaveGroup; before v3 the one member's error is that of the response."""
+        try:
+            host = self._member_host(request.group_id)
+        except KafkaError as error:
+            return leave_error(request, error.code)
+        identities = request.members
+        if context.api_version < 3:
+            identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+        response, effects = host.shard.leave(request.group_id, identities, self._timers.now_ms())
+        self.runtime.carry_out(host, effects)
+        if context.api_version < 3:
+            return LeaveGroupResponse(error_code=response.members[0].error_code)
+        return response
+
+    def offset_commit(
+        self, context: CallContext, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Deferred[Message]:
+        """OffsetCommit: one batch, however many partitions."""
+        version = context.api_version
+        commit = resolve_commit(request, version, self._topics())
+        if not commit.accepted:
+            return commit.response
+        try:
+            host = self._host(request.group_id)
+        except KafkaError as error:
+            return commit.fail(error.code)
+        group_id, member_id = request.group_id, request.member_id
+        refusal = host.shard.check_commit(
+            group_id,
+            member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            version,
+        )
+        if refusal is not ErrorCode.NONE:
+            return commit.fail(refusal)
+        now_ms = self._timers.now_ms()
+        if member_id:
+            host.shard.touch(group_id, member_id, now_ms)
+        records = commit_records(
+            commit,
+            group_id,
+            retention_time_ms=request.retention_time_ms,
+            max_metadata_bytes=self._config.offset_metadata_max_bytes,
+            now_ms=now_ms,
+        )
+        if not records:
+            return commit.response
+        outcome = self.runtime.write(host, records)
+        if outcome is ErrorCode.NONE:
+            return commit.response
+        if isinstance(outcome, ErrorCode):
+            return commit.fail(commit_error(outcome))
+        answer: Waiter = Deferred()
+        outcome.on_done(lambda error: answer.resolve(commit.fail(commit_error(error))))
+        return answer
+
+    def offset_fetch(
+        self, context: CallContext, request: OffsetFetchRequest
+    ) -> OffsetFetchResponse | Deferred[OffsetFetchResponse]:
+        """OffsetFetch in its v8+ shape: `groups`. Answered once everything written before is
+        committed.
+        """
+        waits: list[Deferred[ErrorCode]] = []
+        for group in request.groups:
+            try:
+                wait = self.runtime.after_pending(self._host(group.group_id))
+            except KafkaError:
+                continue
+            if wait is not None:
+                waits.append(wait)
+        if not waits:
+            return self._fetch_now(context, request)
+        answer: Deferred[OffsetFetchResponse] = Deferred()
+
+        def next_wait(_: ErrorCode) -> None:
+            if waits:
+                waits.pop().on_done(next_wait)
+            else:
+                answer.resolve(self._fetch_now(context, request))
+
+        next_wait(ErrorCode.NONE)
+        return answer
+
+    def _fetch_now(self, context: CallContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        response = OffsetFetchResponse()
+        for group in request.groups:
+            try:
+                host = self._host(group.group_id)
+            except KafkaError as error:
+                failed = OffsetFetchResponse.OffsetFetchResponseGroup(
+                    group_id=group.group_id, error_code=error.code
+                )
+                response.groups.append(failed)
+                continue
+            found = host.shard.offsets.fetch(
+                group,
+                version=context.api_version,
+                require_stable=request.require_stable,
+                topics=self._topics(),
+            )
+            response.groups.append(found)
+        return response
+
+    def list_groups(self, context: CallContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        """ListGroups: of this broker's partitions; one that is still loaded is an error, not an
+        omission.
+        """
+        states = frozenset(state.lower() for state in request.states_filter)
+        types = frozenset(group_type.lower() for group_type in request.types_filter)
+        response = ListGroupsResponse()
+        for host in self.runtime.hosts():
+            if host.status is HostStatus.LOADING:
+                return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            if host.status is HostStatus.ACTIVE:
+                response.groups.extend(host.shard.list_groups(states, types))
+        return response
+
+    def describe_groups(
+        self, context: CallContext, request: DescribeGroupsRequest
+    ) -> DescribeGroupsResponse:
+        """DescribeGroups: each group on its own; one that cannot be described does not hide the
+        others.
+        """
+        response = DescribeGroupsResponse()
+        for group_id in request.groups:
+            try:
+                described = self._host(group_id).shard.describe(group_id, context.api_version)
+            except KafkaError as error:
+                described = DescribeGroupsResponse.DescribedGroup(
+                    group_id=group_id, error_code=error.code
+                )
+            response.groups.append(described)
+        return response
+
+    def _host(self, group_id: str) -> Host[GroupShard]:
+        return self.runtime.host(self.partition_for(group_id))
+
+    def _member_host(self, group_id: str) -> Host[GroupShard]:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        return self._host(group_id)
+
+
+def _java_host(host: str) -> str:
+    """As Java prints an address without a name, which is what is stored and shown."""
+    return host if host.startswith("/") else "/" + host
