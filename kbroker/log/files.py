@@ -427,7 +427,8 @@ class DirectoryLock:
                 os.close(fd)
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     raise StartupError(
-                        f"log directory {self.path.parent} is locked by another broker ({self.path}): "
+                        f"log directory {self.path.parent} is locked by another broker "
+                        f"({self.path}): "
                         "stop that broker or give this one a log.dirs of its own"
                     ) from error
                 raise LogDirectoryError(self.path, "lock", error) from error

@@ -245,7 +245,7 @@ class TimeIndex:
             and data[:TIME_ENTRY_BYTES] == bytes(TIME_ENTRY_BYTES)
             and whole == TIME_ENTRY_BYTES
         ):
-            count = 1  # one record with timestamp 0 at the base offset; longer runs of zeros are preallocation
+            count = 1  # one record with timestamp 0; longer runs of zeros are preallocation
         timestamps: array[int] = array("q")
         offsets: array[int] = array("i")
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data[: count * TIME_ENTRY_BYTES]):

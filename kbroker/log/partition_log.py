@@ -360,7 +360,8 @@ class PartitionLog:
         if size > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes are more than a segment of {self.topic_partition} holds ({self.config.segment_bytes})",
+                f"{size} bytes are more than a segment of {self.topic_partition} holds "
+                f"({self.config.segment_bytes})",
             )
         try:
             if segment.should_roll(
@@ -629,7 +630,8 @@ class PartitionLog:
         if offset > self._upper_bound():
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"cannot delete up to {offset} in {self.topic_partition}: the high watermark is {self._upper_bound()}",
+                f"cannot delete up to {offset} in {self.topic_partition}: "
+                f"the high watermark is {self._upper_bound()}",
             )
         return self._move_start(offset)
 

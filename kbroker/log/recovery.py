@@ -249,7 +249,8 @@ def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHead
                 and int.from_bytes(data[at + 8 : at + 12], "big") > 0
             ):
                 raise StartupError(
-                    f"{path}: position {position + at}: message format {data[at + MAGIC_POSITION]} (before Kafka 0.11) "
+                    f"{path}: position {position + at}: message format "
+                    f"{data[at + MAGIC_POSITION]} (before Kafka 0.11) "
                     "is not supported: let a Kafka 2.x or 3.x broker rewrite the topic first"
                 )
             try:
