@@ -1,4 +1,4 @@
-"""What the tests of this room share: every declared message, and the JSON facts about Kafka 4.3.1."""
+"""What the tests of this room share: every declared message, and the facts about Kafka 4.3.1."""
 
 from __future__ import annotations
 

@@ -135,12 +135,12 @@ def test_everything_kafka_has_is_declared_and_nothing_else(
 def test_declarations_equal_the_schemas(declared: Declared, schema_facts: Facts) -> None:
     for name, fact in schema_facts.items():
         message = declared[name]
-        assert message.KIND == fact["type"], name
+        assert fact["type"] == message.KIND, name
         assert fact.get("apiKey", -1) == message.API_KEY, name
         assert same_versions(message.VERSIONS, fact["validVersions"]), name
         assert same_versions(message.FLEXIBLE, fact.get("flexibleVersions")), name
         assert list(message.LISTENERS) == fact.get("listeners", []), name
-        assert message.LATEST_VERSION_UNSTABLE == fact.get("latestVersionUnstable", False), name
+        assert fact.get("latestVersionUnstable", False) == message.LATEST_VERSION_UNSTABLE, name
         seen: set[str] = set()
         check_struct(message, message, fact["fields"], common_structs(fact), seen)
         nested = {key for key, value in vars(message).items() if isinstance(value, type)}
