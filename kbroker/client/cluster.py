@@ -124,7 +124,7 @@ class Client:
         self.topic_names: dict[Uuid, str] = {}
         self.cluster_id: str | None = None
         self.controller_id = -1
-        self._connections: dict[tuple[str, int], asyncio.Task[BrokerConnection]] = {}
+        self._connections: dict[tuple[str, int, str], asyncio.Task[BrokerConnection]] = {}
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
 
     async def __aenter__(self) -> Self:
@@ -149,12 +149,14 @@ class Client:
             if isinstance(result, BrokerConnection):
                 result.close()
 
-    async def connection(self, host: str, port: int) -> BrokerConnection:
+    async def connection(self, host: str, port: int, channel: str = "") -> BrokerConnection:
         """The connection to an address, opened once however many ask for it.
 
-        Raises KafkaError(NETWORK_EXCEPTION).
+        channel: a name for one more connection to it. A broker answers a connection's requests in
+        order, so long waits (Fetch, JoinGroup) need one of their own. Raises
+        KafkaError(NETWORK_EXCEPTION).
         """
-        key = (host, port)
+        key = (host, port, channel)
         task = self._connections.get(key)
         if task is not None and task.done():
             failed = task.cancelled() or task.exception() is not None
@@ -164,6 +166,15 @@ class Client:
             opening = BrokerConnection.connect(host, port, self.client_id)
             task = self._connections[key] = asyncio.create_task(opening)
         return await asyncio.shield(task)
+
+    def close_channel(self, channel: str) -> None:
+        """Close the connections of one channel; requests under way on them fail."""
+        for key in [key for key in self._connections if key[2] == channel]:
+            task = self._connections.pop(key)
+            if not task.done():
+                task.cancel()
+            elif not task.cancelled() and task.exception() is None:
+                task.result().close()
 
     async def any_connection(self) -> BrokerConnection:
         """A connection to a broker known from metadata, else to a bootstrap address.
@@ -179,7 +190,7 @@ class Client:
                 failures.append(error.message)
         raise StartupError(f"no broker answers: {'; '.join(dict.fromkeys(failures))}")
 
-    async def node(self, node_id: int) -> BrokerConnection:
+    async def node(self, node_id: int, channel: str = "") -> BrokerConnection:
         """A connection to a broker by id. Raises KafkaError(BROKER_NOT_AVAILABLE) if unknown."""
         address = self.brokers.get(node_id)
         if address is None:
@@ -187,7 +198,7 @@ class Client:
             address = self.brokers.get(node_id)
         if address is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker has id {node_id}")
-        return await self.connection(address.host, address.port)
+        return await self.connection(address.host, address.port, channel)
 
     async def any(
         self, message: Request, response_type: type[R], *, max_version: int | None = None
@@ -205,9 +216,10 @@ class Client:
         response_type: type[R],
         *,
         max_version: int | None = None,
+        channel: str = "",
     ) -> R:
         """Ask one broker."""
-        connection = await self.node(node_id)
+        connection = await self.node(node_id, channel)
         return await connection.request(
             message, response_type, max_version=max_version, timeout_s=self.timeout_s
         )
@@ -244,13 +256,18 @@ class Client:
         *,
         key_type: int = GROUP_COORDINATOR,
         max_version: int | None = None,
+        timeout_s: float | None = None,
+        channel: str = "",
     ) -> R:
         """Ask the coordinator of a group or transactional id. Forget it where the network fails."""
         address = await self.coordinator(key, key_type)
         try:
-            connection = await self.connection(address.host, address.port)
+            connection = await self.connection(address.host, address.port, channel)
             return await connection.request(
-                message, response_type, max_version=max_version, timeout_s=self.timeout_s
+                message,
+                response_type,
+                max_version=max_version,
+                timeout_s=self.timeout_s if timeout_s is None else timeout_s,
             )
         except KafkaError:
             self.forget_coordinator(key, key_type)
