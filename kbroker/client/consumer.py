@@ -26,8 +26,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import (
-    Buffer,
     BatchHeader,
+    Buffer,
     ControlType,
     Header,
     check_crc,
