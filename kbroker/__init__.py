@@ -1,6 +1,6 @@
 """kbroker: a Kafka-compatible broker in pure Python.
 
-The public names are in `__all__`; they are loaded at first use, so that `import kbroker` stays light.
+The public names are in `__all__`; each is loaded at its first use: `import kbroker` stays light.
 """
 
 from __future__ import annotations

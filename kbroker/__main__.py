@@ -1,7 +1,7 @@
 """`kbroker` and `python -m kbroker`.
 
-`serve` with plain arguments takes a short way past typer and rich, which cost more to import than the broker takes to
-start; everything else, help and mistakes included, goes through `kbroker.cli.app`.
+`serve` with plain arguments takes a short way past typer and rich, which cost more to import than
+the broker takes to start; all else, help and mistakes included, goes through `kbroker.cli.app`.
 """
 
 from __future__ import annotations

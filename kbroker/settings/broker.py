@@ -1,0 +1,264 @@
+"""`BrokerConfig`: a broker's static configuration, checked, with typed access by Kafka's names.
+
+Topic defaults in typed form are in `log_config`, the network's and the group coordinator's in
+`network` and `group_coordinator`. A broker that is told nothing is a single
+node, id 1, on port 9092.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from kbroker.model import StartupError
+from kbroker.settings import rules
+from kbroker.settings.keys import ConfigError, ConfigKey, Value, describe_allowed, parse, to_text
+from kbroker.settings.legacy import translate
+from kbroker.settings.listeners import (
+    Listener,
+    check_advertised,
+    check_served,
+    parse_listeners,
+    parse_protocol_map,
+)
+from kbroker.settings.properties import parse_overrides, read_properties
+from kbroker.settings.served import OWN_KEYS, SINGLE_NODE_DEFAULTS
+from kbroker.settings.table import BROKER_KEYS
+from kbroker.settings.warnings import warnings_for
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_NODE_ID = 1
+
+
+class BrokerConfig:
+    """The settings of one broker. Immutable; every explicit value was parsed and checked.
+
+    explicit: what was set, as text, under today's names. warnings: lines for the operator.
+    """
+
+    __slots__ = (
+        "_defaults",
+        "_values",
+        "advertised_listeners",
+        "controller_listeners",
+        "explicit",
+        "inter_broker_listener_name",
+        "listeners",
+        "log_dirs",
+        "metadata_log_dir",
+        "node_id",
+        "process_roles",
+        "source",
+        "warnings",
+    )
+
+    advertised_listeners: tuple[Listener, ...]
+    """What clients are told; host "" means this host's own name, port 0 the bound port."""
+    controller_listeners: tuple[Listener, ...]
+    listeners: tuple[Listener, ...]
+    """Where clients connect; without the controller's listeners."""
+    inter_broker_listener_name: str
+
+    def __init__(
+        self, explicit: Mapping[str, str], values: dict[str, Value], source: str, notes: list[str]
+    ) -> None:
+        self.explicit: Mapping[str, str] = MappingProxyType(dict(explicit))
+        self.source = source
+        self._values = values
+        self._defaults: Mapping[str, str] = {}
+        if not explicit.get("controller.quorum.bootstrap.servers") and (
+            "," not in explicit.get("controller.quorum.voters", "")
+        ):
+            self._defaults = SINGLE_NODE_DEFAULTS
+        self.node_id = self._node_id()
+        self.process_roles = self._list_or("process.roles", ("broker", "controller"))
+        self.log_dirs = self.get_list("log.dirs") or self.get_list("log.dir")
+        self.metadata_log_dir = self.get_optional_string("metadata.log.dir") or self.log_dirs[0]
+        self._set_listeners()
+        rules.check(self)
+        self.warnings = (*notes, *warnings_for(self.explicit))
+
+    @classmethod
+    def load(cls, path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
+        """From a properties file (None: defaults) and `key=value` pairs. Raises StartupError."""
+        pairs = read_properties(Path(path)) if path is not None else {}
+        overriding = parse_overrides(overrides)
+        source = str(path) if path is not None else "defaults"
+        return cls._build({**pairs, **overriding}, source, frozenset(overriding))
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, str], source: str = "properties"
+    ) -> BrokerConfig:
+        """From pairs. source: what the StartupError names as their home."""
+        return cls._build(properties, source, frozenset())
+
+    @classmethod
+    def _build(
+        cls, properties: Mapping[str, str], source: str, overridden: frozenset[str]
+    ) -> BrokerConfig:
+        try:
+            explicit, notes = translate(properties)
+            values = {
+                name: parse(_key(name), text) for name, text in explicit.items() if _known(name)
+            }
+            config = cls(explicit, values, source, notes)
+        except ConfigError as error:
+            raise _startup_error(error, source, overridden) from None
+        for line in config.warnings:
+            logger.warning("%s: %s", source, line)
+        return config
+
+    def is_explicit(self, name: str) -> bool:
+        """Whether the key was set, rather than left to its default."""
+        return name in self.explicit
+
+    def default_text(self, name: str) -> str | None:
+        """The default as text; on a single node, of one copy."""
+        return self._defaults.get(name, _key(name).default)
+
+    def get(self, name: str) -> Value:
+        """The value or the default, parsed. Raises KeyError for a key that is not in the table."""
+        try:
+            return self._values[name]
+        except KeyError:
+            text = self.default_text(name)
+            value = None if text is None else parse(_key(name), text) if text else _empty(name)
+            self._values[name] = value
+            return value
+
+    def get_int(self, name: str) -> int:
+        """An int, short or long."""
+        value = self.get(name)
+        if type(value) is not int:
+            raise TypeError(f"{name} is {value!r}, not a whole number")
+        return value
+
+    def get_optional_int(self, name: str) -> int | None:
+        """An int, short or long that may be null."""
+        return None if self.get(name) is None else self.get_int(name)
+
+    def get_bool(self, name: str) -> bool:
+        """A boolean."""
+        value = self.get(name)
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}, not a boolean")
+        return value
+
+    def get_float(self, name: str) -> float:
+        """A double."""
+        value = self.get(name)
+        if not isinstance(value, float):
+            raise TypeError(f"{name} is {value!r}, not a double")
+        return value
+
+    def get_string(self, name: str) -> str:
+        """A string, class or password that is not null."""
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}, not a string")
+        return value
+
+    def get_optional_string(self, name: str) -> str | None:
+        """A string, class or password that may be null."""
+        return None if self.get(name) is None else self.get_string(name)
+
+    def get_list(self, name: str) -> tuple[str, ...]:
+        """A list; null is the empty list."""
+        value = self.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, tuple):
+            raise TypeError(f"{name} is {value!r}, not a list")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """The value in force as Kafka would print it."""
+        if name == "node.id" or name == "broker.id":
+            return str(self.node_id)
+        if name == "process.roles":
+            return ",".join(self.process_roles)
+        return to_text(self.get(name))
+
+    def __repr__(self) -> str:
+        return f"BrokerConfig(node_id={self.node_id}, source={self.source!r})"
+
+    def _list_or(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        return self.get_list(name) if self.is_explicit(name) else default
+
+    def _node_id(self) -> int:
+        node_id, broker_id = self.get_optional_int("node.id"), self.get_int("broker.id")
+        if node_id is None:
+            return broker_id if broker_id >= 0 else DEFAULT_NODE_ID
+        if self.is_explicit("broker.id") and broker_id != node_id:
+            message = "You must set `node.id` to the same value as `broker.id`."
+            raise ConfigError("broker.id", str(broker_id), message, f"{node_id}, or leave it out")
+        return node_id
+
+    def _set_listeners(self) -> None:
+        controllers = tuple(name.upper() for name in self.get_list("controller.listener.names"))
+        key = "listener.security.protocol.map"
+        protocols = parse_protocol_map(self.get_string(key), controllers, self.is_explicit(key))
+        every = parse_listeners("listeners", self.get_list("listeners"), protocols, controllers)
+        self.listeners = tuple(item for item in every if not item.is_controller)
+        self.controller_listeners = tuple(item for item in every if item.is_controller)
+        if not self.listeners:
+            text = ",".join(self.get_list("listeners"))
+            message = "There must be at least one listener for clients"
+            raise ConfigError("listeners", text, message, "PLAINTEXT://localhost:9092, say")
+        check_served(self.listeners)
+        key = "advertised.listeners"
+        if self.is_explicit(key):
+            told = parse_listeners(key, self.get_list(key), protocols, controllers)
+            check_advertised(told, every)
+            self.advertised_listeners = tuple(item for item in told if not item.is_controller)
+        else:
+            self.advertised_listeners = tuple(
+                Listener(item.name, "", item.port, item.security_protocol)
+                if item.host in ("0.0.0.0", "::")
+                else item
+                for item in self.listeners
+            )
+        self.inter_broker_listener_name = self._inter_broker_name()
+
+    def _inter_broker_name(self) -> str:
+        name = self.get_optional_string("inter.broker.listener.name")
+        names = [listener.name for listener in self.advertised_listeners]
+        if name is None:
+            name = self.get_string("security.inter.broker.protocol")
+            return name if name in names else names[0]
+        if self.is_explicit("security.inter.broker.protocol"):
+            message = "Only one of inter.broker.listener.name and security.inter.broker.protocol"
+            raise ConfigError("inter.broker.listener.name", name, message, "one of the two keys")
+        if name.upper() not in names:
+            message = "It must be a listener name defined in advertised.listeners"
+            raise ConfigError("inter.broker.listener.name", name, message, ", ".join(names))
+        return name.upper()
+
+
+def _known(name: str) -> bool:
+    return name in BROKER_KEYS or name in OWN_KEYS
+
+
+def _key(name: str) -> ConfigKey:
+    key = BROKER_KEYS.get(name)
+    return key if key is not None else OWN_KEYS[name]
+
+
+def _empty(name: str) -> Value:
+    """An empty default, which need not pass the validator (controller.quorum.voters)."""
+    return () if _key(name).type.name == "LIST" else ""
+
+
+def _startup_error(error: ConfigError, source: str, overridden: frozenset[str]) -> StartupError:
+    where = f"--override {error.name}" if error.name in overridden else f"{source}: {error.name}"
+    allowed = error.allowed
+    if not allowed and _known(error.name):
+        allowed = describe_allowed(_key(error.name))
+    reason = str(error).removeprefix(
+        f"Invalid value {error.value} for configuration {error.name}: "
+    )
+    return StartupError(f"{where}={error.value}: {reason.rstrip('.')}; allowed: {allowed}")

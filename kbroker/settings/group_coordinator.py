@@ -1,0 +1,37 @@
+"""`GroupCoordinatorConfig`: groups, members and committed offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.settings.broker import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCoordinatorConfig:
+    """Of one broker. One copy of the offsets by default where one broker is the whole cluster."""
+
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 1
+    offsets_topic_segment_bytes: int = 104_857_600
+    offsets_topic_compression_codec: int = 0
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_commit_timeout_ms: int = 5_000
+    offsets_load_buffer_size: int = 5_242_880
+    offset_metadata_max_bytes: int = 4_096
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_size: int = 2**31 - 1
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """How long offsets of an empty group are kept, in ms."""
+        return self.offsets_retention_minutes * 60_000
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> GroupCoordinatorConfig:
+        """The group coordinator's part of a broker's settings."""
+        names = {name: name.replace("_", ".") for name in cls.__dataclass_fields__}
+        return cls(**{name: config.get_int(key) for name, key in names.items()})

@@ -1,0 +1,106 @@
+"""`LogConfig`: the settings of one topic's logs, typed: its own over the broker's defaults.
+
+Which broker key gives which default is in `topic_table`; names and values are checked by
+`topic_configs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.keys import Value, parse
+from kbroker.settings.rules import retention_ms, roll_jitter_ms, roll_ms
+from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One topic's settings in force. -1 stands for no limit in retention_ms and retention_bytes."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    max_message_bytes: int = 1_048_588
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    message_timestamp_after_max_ms: int = 3_600_000
+    min_insync_replicas: int = 1
+    flush_messages: int = 2**63 - 1
+    flush_ms: int = 2**63 - 1
+    preallocate: bool = False
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = 86_400_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    unclean_leader_election_enable: bool = False
+    validate_records: bool = False
+    """kbroker.validate.records: decode every produced record, as Kafka does."""
+
+    @property
+    def compact(self) -> bool:
+        """Whether the latest record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        """Whether old segments go by time and size."""
+        return "delete" in self.cleanup_policy
+
+    @classmethod
+    def from_configs(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
+        """The broker's defaults under the topic's overrides. Raises ConfigError for a bad value."""
+        values: dict[str, Value] = {
+            _field(name): topic_default(broker, name) for name in TOPIC_KEYS if _is_field(name)
+        }
+        for name, text in overrides.items():
+            key = TOPIC_KEYS.get(name)
+            if key is None:
+                continue
+            if name == "internal.segment.bytes":
+                values["segment_bytes"] = parse(key, text)
+            elif _is_field(name) and not (
+                name == "segment.bytes" and "internal.segment.bytes" in overrides
+            ):
+                values[_field(name)] = parse(key, text)
+        policy = values["cleanup_policy"]
+        values["validate_records"] = broker.get_bool("kbroker.validate.records")
+        typed: dict[str, object] = dict(values)
+        typed["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
+        return cls(**typed)  # type: ignore[arg-type]  # by name from the table, held by a test
+
+
+def topic_default(broker: BrokerConfig, name: str) -> Value:
+    """What a topic key is when the topic does not set it: the broker's value, in ms for times."""
+    match name:
+        case "retention.ms":
+            return retention_ms(broker)
+        case "segment.ms":
+            return roll_ms(broker)
+        case "segment.jitter.ms":
+            return roll_jitter_ms(broker)
+    for broker_key in TOPIC_BROKER_KEYS.get(name, ()):
+        value = broker.get(broker_key)
+        if value is not None:
+            return value
+    key = TOPIC_KEYS[name]
+    return None if key.default is None else parse(key, key.default)
+
+
+def _field(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _is_field(name: str) -> bool:
+    return _field(name) in LogConfig.__dataclass_fields__

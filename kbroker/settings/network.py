@@ -1,0 +1,42 @@
+"""`NetworkConfig`: the limits and sizes of the socket server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.rules import parse_per_ip_overrides
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Of one broker. A buffer size of -1 is the system's own; an idle time below 0 has no end."""
+
+    socket_request_max_bytes: int = 104_857_600
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connections_max_idle_ms: int = 600_000
+    queued_max_requests: int = 500
+    queued_max_request_bytes: int = -1
+    socket_send_buffer_bytes: int = 102_400
+    socket_receive_buffer_bytes: int = 102_400
+    socket_listen_backlog_size: int = 50
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> NetworkConfig:
+        """The network's part of a broker's settings."""
+        overrides = config.get_string("max.connections.per.ip.overrides")
+        return cls(
+            socket_request_max_bytes=config.get_int("socket.request.max.bytes"),
+            max_connections=config.get_int("max.connections"),
+            max_connections_per_ip=config.get_int("max.connections.per.ip"),
+            max_connections_per_ip_overrides=parse_per_ip_overrides(overrides),
+            connections_max_idle_ms=config.get_int("connections.max.idle.ms"),
+            queued_max_requests=config.get_int("queued.max.requests"),
+            queued_max_request_bytes=config.get_int("queued.max.request.bytes"),
+            socket_send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+            socket_receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+            socket_listen_backlog_size=config.get_int("socket.listen.backlog.size"),
+        )

@@ -1,0 +1,113 @@
+"""Rules between several broker keys, as Kafka checks them at start."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kbroker.settings.keys import ConfigError
+
+
+class Settings(Protocol):
+    """What the rules read of a BrokerConfig."""
+
+    def get_int(self, name: str) -> int: ...
+    def get_optional_int(self, name: str) -> int | None: ...
+    def get_string(self, name: str) -> str: ...
+    def is_explicit(self, name: str) -> bool: ...
+
+
+def check(config: Settings) -> None:
+    """Raises ConfigError for the first rule that is broken."""
+    _check_times(config)
+    _check_connections(config)
+    if config.is_explicit("offsets.topic.compression.codec"):
+        codec = config.get_int("offsets.topic.compression.codec")
+        if not 0 <= codec <= 4:
+            raise _error("offsets.topic.compression.codec", codec, "no such codec", _CODECS)
+    _check_order(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    for kind in ("consumer", "share", "streams"):
+        for what in ("session.timeout", "heartbeat.interval"):
+            prefix = f"group.{kind}."
+            _check_order(config, f"{prefix}min.{what}.ms", f"{prefix}{what}.ms")
+            _check_order(config, f"{prefix}{what}.ms", f"{prefix}max.{what}.ms")
+
+
+_CODECS = "0 (none), 1 (gzip), 2 (snappy), 3 (lz4), 4 (zstd)"
+
+
+def retention_ms(config: Settings) -> int:
+    """log.retention.ms, else .minutes, else .hours, in ms; -1 for no limit."""
+    value = config.get_optional_int("log.retention.ms")
+    if value is None:
+        minutes = config.get_optional_int("log.retention.minutes")
+        if minutes is not None:
+            value = minutes * 60_000
+        else:
+            value = config.get_int("log.retention.hours") * 3_600_000
+    return max(value, -1)
+
+
+def roll_ms(config: Settings) -> int:
+    """log.roll.ms, else log.roll.hours, in ms."""
+    value = config.get_optional_int("log.roll.ms")
+    return config.get_int("log.roll.hours") * 3_600_000 if value is None else value
+
+
+def roll_jitter_ms(config: Settings) -> int:
+    """log.roll.jitter.ms, else log.roll.jitter.hours, in ms."""
+    value = config.get_optional_int("log.roll.jitter.ms")
+    return config.get_int("log.roll.jitter.hours") * 3_600_000 if value is None else value
+
+
+def _check_times(config: Settings) -> None:
+    if retention_ms(config) == 0:
+        for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+            if config.is_explicit(key):
+                raise _error(key, 0, "a retention of 0 would keep nothing", "1 up, or -1")
+    if roll_ms(config) < 1:
+        raise _error("log.roll.ms", roll_ms(config), "Value must be at least 1", "1 up")
+    if roll_jitter_ms(config) < 0:
+        value = roll_jitter_ms(config)
+        raise _error("log.roll.jitter.ms", value, "Value must be at least 0", "0 up")
+
+
+def _check_connections(config: Settings) -> None:
+    overrides = "max.connections.per.ip.overrides"
+    parse_per_ip_overrides(config.get_string(overrides))
+    if config.get_int("max.connections.per.ip") == 0 and not config.get_string(overrides):
+        allowed = f"1 up, or 0 together with {overrides}"
+        raise _error("max.connections.per.ip", 0, "0 would let nobody in", allowed)
+    queued = config.get_int("queued.max.request.bytes")
+    largest = config.get_int("socket.request.max.bytes")
+    if 0 < queued < largest:
+        allowed = f"socket.request.max.bytes ({largest}) up, or -1"
+        reason = "it must be larger or equal to socket.request.max.bytes"
+        raise _error("queued.max.request.bytes", queued, reason, allowed)
+
+
+def parse_per_ip_overrides(text: str) -> dict[str, int]:
+    """`host:count,...` to a dict. Raises ConfigError."""
+    counts: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, count = item.rpartition(":")
+        if not colon or not count.strip().isdecimal():
+            name = "max.connections.per.ip.overrides"
+            raise _error(name, text, f"cannot read {item}", "host:count,host:count")
+        counts[host.strip().strip("[]")] = int(count)
+    return counts
+
+
+def _check_order(config: Settings, small: str, large: str) -> None:
+    if not (config.is_explicit(small) or config.is_explicit(large)):
+        return
+    low, high = config.get_int(small), config.get_int(large)
+    if low > high:
+        culprit, allowed = (small, f"at most {high}")
+        if not config.is_explicit(small):
+            culprit, allowed = (large, f"at least {low}")
+        reason = f"{small} must be less than or equal to {large}"
+        raise _error(culprit, config.get_int(culprit), reason, allowed)
+
+
+def _error(name: str, value: object, reason: str, allowed: str) -> ConfigError:
+    return ConfigError(name, str(value), reason, allowed)

@@ -1,0 +1,74 @@
+"""Which broker configurations kbroker acts on, which it passes over without a word, and its own.
+
+Next to `table`, which has them all. A key moves into SERVED_KEYS with the code that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kbroker.settings.keys import ConfigKey, ConfigType
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SERVED_KEYS: Final = _words(
+    """
+    advertised.listeners auto.create.topics.enable broker.id broker.rack compression.gzip.level
+    compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
+    controller.listener.names default.replication.factor delete.topic.enable fetch.max.bytes
+    group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
+    group.min.session.timeout.ms inter.broker.listener.name listener.security.protocol.map
+    listeners log.cleaner.delete.retention.ms log.cleaner.max.compaction.lag.ms
+    log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleanup.policy log.dir
+    log.dirs log.flush.interval.messages log.flush.interval.ms
+    log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
+    log.flush.start.offset.checkpoint.interval.ms log.index.interval.bytes
+    log.index.size.max.bytes log.initial.task.delay.ms log.message.timestamp.after.max.ms
+    log.message.timestamp.before.max.ms log.message.timestamp.type log.preallocate
+    log.retention.bytes log.retention.check.interval.ms log.retention.hours log.retention.minutes
+    log.retention.ms log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms
+    log.segment.bytes log.segment.delete.delay.ms max.connections max.connections.per.ip
+    max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+    max.request.partition.size.limit message.max.bytes metadata.log.dir
+    metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
+    metadata.log.segment.bytes min.insync.replicas node.id num.partitions
+    num.recovery.threads.per.data.dir offset.metadata.max.bytes offsets.commit.timeout.ms
+    offsets.load.buffer.size offsets.retention.check.interval.ms offsets.retention.minutes
+    offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
+    offsets.topic.segment.bytes process.roles producer.id.expiration.check.interval.ms
+    producer.id.expiration.ms queued.max.requests replica.high.watermark.checkpoint.interval.ms
+    security.inter.broker.protocol socket.listen.backlog.size socket.receive.buffer.bytes
+    socket.request.max.bytes socket.send.buffer.bytes unclean.leader.election.enable
+    """
+)
+"""Keys that change what kbroker does. Any other one set by hand is named in a warning at start."""
+
+QUIET_KEYS: Final = _words(
+    """
+    background.threads controller.quorum.bootstrap.servers controller.quorum.voters
+    group.coordinator.threads log.cleaner.enable log.cleaner.threads num.io.threads
+    num.network.threads num.replica.fetchers share.coordinator.state.topic.min.isr
+    share.coordinator.state.topic.replication.factor transaction.state.log.min.isr
+    transaction.state.log.replication.factor
+    """
+)
+"""Keys of Kafka's own sample files that mean nothing here (one process, one thread), or nothing on
+a single node: no warning."""
+
+OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
+    key.name: key for key in (ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),)
+}
+"""kbroker's own keys. Kafka does not know them and ignores them if it reads the file."""
+
+SINGLE_NODE_DEFAULTS: Final[Mapping[str, str]] = {
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.replication.factor": "1",
+}
+"""What replaces Kafka's defaults (2 and 3 copies) on a broker that is its whole cluster."""
