@@ -13,7 +13,7 @@ reused while its message lives.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer
@@ -23,9 +23,6 @@ M = TypeVar("M", bound=Message)
 
 Part = bytes | bytearray | memoryview | RecordsPayload
 """A piece of an encoded message: bytes, or record bytes by reference."""
-
-BY_REFERENCE_BYTES: Final = 4096
-"""Bytes-like records longer than this are not copied by `encode_parts`."""
 
 
 def decode(message: type[M], buffer: Buffer, version: int, position: int = 0) -> tuple[M, int]:
@@ -56,8 +53,8 @@ def encode_parts(message: Message, version: int) -> list[Part]:
     """Write a message as pieces to be sent one after the other.
 
     A records field that is not bytes-like comes out as itself; so do bytes-like records above
-    BY_REFERENCE_BYTES. Raises KafkaError(UNSUPPORTED_VERSION) if a field that this version lacks
-    was set and may not be ignored, and ValueError if a value does not fit its field.
+    4 KiB. Raises KafkaError(UNSUPPORTED_VERSION) if a field that this version lacks was set and may
+    not be ignored, and ValueError if a value does not fit its field.
     """
     return encode_onto(bytearray(), message, version)
 

@@ -207,13 +207,25 @@ class _DecoderWriter:
                 self.blob(label, field.type_name == "string", target, length)
             self.indent -= 1
 
+    def more(self, n: str, inline: bool) -> None:
+        """Read on where a varint's first byte, in `n`, was not its last; two bytes need no call."""
+        if not inline:
+            self.line(f"if {n} > 127: {n}, p = more(buf, p, {n})")
+            return
+        self.line(f"if {n} > 127:")
+        self.line(" b = buf[p]")
+        self.line(f" if b > 127: {n}, p = more(buf, p, {n})")
+        self.line(" else:")
+        self.line(f"  {n} += (b << 7) - 128")
+        self.line("  p += 1")
+
     def length(self, label: str, short: bool, nullable: bool, compact: bool, target: str) -> str:
         """Read a length, deal with null, and open the `else:` for a length of 0 or more."""
         n = self.local("n")
         if compact:
             self.pending.append((n, "B"))
             self.flush()
-            self.line(f"if {n} > 127: {n}, p = more(buf, p, {n})")
+            self.more(n, inline=not short)
             self.line(f"{n} -= 1")
             self.line(f"if {n} < 0:")
             self.line(f" {target} = None" if nullable else f" raise null({label})")
@@ -254,6 +266,9 @@ class _DecoderWriter:
         wanted = count if least == 1 else f"{count} * {least}"
         self.line(f"if {wanted} > end - p: raise underflow({label}, {wanted}, p, end)")
         self.line(f"{target} = {items} = []")
+        if field.element == "struct" and self.all_fixed(field.struct):
+            self.fixed_structs(field.struct, items, count, least)
+            count = f"{count} - len({items})"
         self.line(f"for _ in range({count}):")
         self.indent += 1
         if field.element == "struct":
@@ -267,6 +282,42 @@ class _DecoderWriter:
             self.indent -= 1
         self.line(f"{items}.append({item})")
         self.indent -= 1
+
+    def all_fixed(self, struct: type[Struct]) -> bool:
+        """Whether every element has the same width, but for what may be tagged."""
+        present = [field for field in struct.FIELDS if self.is_plain(field)]
+        return bool(present) and all(field.type_name in FIXED for field in present)
+
+    def is_plain(self, field: Field) -> bool:
+        return self.version in field.versions and self.version not in field.tagged
+
+    def fixed_structs(self, struct: type[Struct], items: str, count: str, size: int) -> None:
+        """Read structs of one width in one pass, up to the first that has tagged fields.
+
+        The general loop, written behind this one, goes on from there.
+        """
+        flexible = self.version in self.message.FLEXIBLE
+        plain = [field for field in struct.FIELDS if self.is_plain(field)]
+        codes = "".join(FIXED[field.type_name][0] for field in plain) + "B" * flexible
+        values = [self.local("x") for _ in plain]
+        count_of_tags = ["t"] if flexible else []
+        unpack = self.bind("u", Layout(">" + codes).iter_unpack)
+        item = self.local("v")
+        self.line(
+            f"for {', '.join(values + count_of_tags)}, in {unpack}(buf[p:p + {count} * {size}]):"
+        )
+        self.indent += 1
+        if flexible:
+            self.line("if t: break")
+        self.line(f"{item} = new({self.bind('C', struct)})")
+        for field in struct.FIELDS:
+            if field not in plain:
+                self.default(field, f"{item}.{field.name}")
+        for field, value in zip(plain, values, strict=True):
+            self.line(f"{item}.{field.name} = {value}")
+        self.line(f"{items}.append({item})")
+        self.indent -= 1
+        self.line(f"p += len({items}) * {size}")
 
     def struct_field(self, field: Field, target: str) -> None:
         """A struct inside a struct. A nullable one begins with a byte: below 0 for null."""

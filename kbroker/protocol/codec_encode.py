@@ -20,6 +20,9 @@ from kbroker.protocol.schema import MISSING, Encoder, Field, Message, RecordsPay
 
 BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
+BY_REFERENCE_BYTES: Final = 4096
+"""Bytes-like records longer than this are not copied if `parts` is given."""
+
 
 def unsupported(name: str, version: int) -> KafkaError:
     return KafkaError(
@@ -117,10 +120,15 @@ class _EncoderWriter:
             self.line(f"{self.out} += {self.packed(self.pending)}")
             self.pending.clear()
 
-    def flush_varint(self, value: str) -> None:
-        """Flush the pending run and an unsigned varint after it, in one call if it has one byte."""
+    def flush_varint(self, value: str, inline: bool) -> None:
+        """Flush the pending run and an unsigned varint after it; up to two bytes in one call."""
         short = self.packed([*self.pending, (value, "B")])
         self.line(f"if {value} < 128: {self.out} += {short}")
+        if inline:
+            two_bytes = [(f"{value} & 127 | 128", "B"), (f"{value} >> 7", "B")]
+            self.line(
+                f"elif {value} < 16384: {self.out} += {self.packed(self.pending + two_bytes)}"
+            )
         if self.pending:
             self.line(f"else: {self.out} += {self.packed(self.pending)} + uvarint({value})")
         else:
@@ -196,7 +204,7 @@ class _EncoderWriter:
 
     def write_length(self, n: str, *, compact: bool, short: bool = False) -> None:
         if compact:
-            self.flush_varint(n)
+            self.flush_varint(n, inline=not short)
         else:
             self.pending.append((n, "h" if short else "i"))
             self.flush()
@@ -220,18 +228,22 @@ class _EncoderWriter:
     def records(self, label: str, value: str, *, compact: bool, nullable: bool) -> None:
         if self.out != "out":
             raise TypeError(f"{label}: records inside a tagged field are not known")
-        n = self.local("n")
+        n, away = self.local("n"), self.local("r")
+        one = " + 1" if compact else ""
+        self.line(f"{away} = False")
         self.null_length(label, value, n, compact=compact, nullable=nullable)
-        self.line(f"elif isinstance({value}, BYTES_LIKE): {n} = len({value}){' + 1' * compact}")
-        self.line(f"else: {n} = payload_size({label}, {value}, parts){' + 1' * compact}")
+        self.line(f"elif isinstance({value}, BYTES_LIKE):")
+        self.line(f" {n} = len({value}){one}")
+        self.line(f" {away} = {n} > {BY_REFERENCE_BYTES} and parts is not None")
+        self.line("else:")
+        self.line(f" {n} = payload_size({label}, {value}, parts){one}")
+        self.line(f" {away} = True")
         self.write_length(n, compact=compact)
-        self.line(f"if {value} is not None:")
-        self.line(f" if parts is None: out += {value}")
-        self.line(f" elif isinstance({value}, BYTES_LIKE) and {n} <= 4096: out += {value}")
-        self.line(" else:")
-        self.line("  parts.append(out)")
-        self.line(f"  parts.append({value})")
-        self.line("  out = bytearray()")
+        self.line(f"if {away}:")
+        self.line(" parts.append(out)")
+        self.line(f" parts.append({value})")
+        self.line(" out = bytearray()")
+        self.line(f"elif {value}: out += {value}")
 
     def array(self, label: str, field: Field, value: str, *, compact: bool, nullable: bool) -> None:
         n = self.local("n")
@@ -283,8 +295,9 @@ class _EncoderWriter:
         fields = sorted(fields, key=lambda field: field.tag or 0)
         flags = []
         for field in fields:
-            flag = self.local("f")
-            self.line(f"{flag} = {self.is_set(field, f'{var}.{field.name}')}")
+            flag, value = self.local("f"), self.local("x")
+            self.line(f"{value} = {var}.{field.name}")
+            self.line(f"{flag} = {self.is_set(field, value)}")
             flags.append(flag)
         self.line(f"if {' or '.join(flags)}:")
         self.indent += 1

@@ -122,13 +122,26 @@ class Batches(Data, versions="0-1", flexible="1+"):
     tail: int = int32("0+")
 
 
+class Rows(Data, versions="0-1", flexible="1+"):
+    """Structs of one width, which are read in one pass until one has tagged fields."""
+
+    class Row(Struct):
+        key: int = int16("0+")
+        gone: int = int32("9+", default=-1)
+        extra: int = int8("1+", tag=0, tagged="1+", ignorable=True)
+        value: int = int32("0+")
+
+    rows: list[Rows.Row] = array("Row", "0+")
+    tail: int = int32("0+")
+
+
 class Loose(Data, versions="0"):
     """Records that may not be null."""
 
     records: Records | None = records("0+")
 
 
-ALL: list[type[Message]] = [Fixed, Text, Lists, Changing, Tagged, Nullable, Batches, Loose]
+ALL: list[type[Message]] = [Fixed, Text, Lists, Changing, Tagged, Nullable, Batches, Rows, Loose]
 
 
 class Payload:
@@ -221,6 +234,23 @@ def test_arrays(version: int, raw: str) -> None:
 )
 def test_empty_and_null_arrays(version: int, raw: str) -> None:
     check(Lists(items=None), version, raw)
+
+
+@pytest.mark.parametrize("extras", [[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 0, 5], [0, 5, 6]])
+def test_structs_of_one_width_with_and_without_tags(extras: list[int]) -> None:
+    rows = [Rows.Row(key=i, value=-i, extra=extra) for i, extra in enumerate(extras)]
+    message = Rows(rows=rows, tail=9)
+    raw = encode(message, 1)
+    assert len(raw) == 1 + 3 * 7 + 4 + 1 + 3 * sum(map(bool, extras))
+    assert decode(Rows, raw, 1) == (message, len(raw))
+
+
+def test_unknown_tags_among_structs_of_one_width() -> None:
+    raw = "04" + "0001 00000001 00" + "0002 00000002 01 05 02 aabb" + "0003 00000003 00"
+    rows = [Rows.Row(key=i, value=i) for i in (1, 2, 3)]
+    wanted = Rows(rows=rows, tail=9)
+    assert decode(Rows, bytes.fromhex(raw + "00000009 00"), 1)[0] == wanted
+    check(wanted, 0, "00000003" + "0001 00000001" + "0002 00000002" + "0003 00000003" + "00000009")
 
 
 def test_absent_fields_get_their_default() -> None:
@@ -424,6 +454,9 @@ HOSTILE: list[Any] = [
     pytest.param(Batches, 0, "00000001 00000000 7fffffff", id="2 GiB of records"),
     pytest.param(Loose, 0, "ffffffff", id="null records"),
     pytest.param(Nullable, 0, "01 0001", id="struct cut short"),
+    pytest.param(Rows, 0, "00000002 0001 00000001 0002 0000", id="second row cut short"),
+    pytest.param(Rows, 1, "03 0001 00000001 00 0002 00000002 7f", id="tags of the second row"),
+    pytest.param(Rows, 1, "ffffffff0f 0001 00000001 00", id="4 Gi rows"),
 ]
 
 
@@ -476,7 +509,7 @@ def draw_value(random: Random, field: Field, type_name: str, version: int) -> An
 
 def draw_struct(random: Random, struct: type[Struct], version: int) -> Any:
     """A struct whose fields are set only where the version has them, often to their default."""
-    values = {}
+    values: dict[str, Any] = {}
     for field in struct.FIELDS:
         if version not in field.versions:
             continue

@@ -77,7 +77,7 @@ def test_the_constructor_takes_known_keywords_only() -> None:
     with pytest.raises(TypeError):
         Everything(unknown=1)  # type: ignore[call-arg]  # is what is tested
     with pytest.raises(TypeError):
-        Everything(True)  # type: ignore[misc]  # is what is tested
+        Everything(True)  # type: ignore[call-arg]  # is what is tested
 
 
 def test_an_explicit_none_is_not_replaced_by_the_default() -> None:
