@@ -1,4 +1,5 @@
-"""Features of KIP-584: what this release supports, what a new cluster is finalized at."""
+"""Features of KIP-584: what this release supports. What a new cluster is finalized at
+stands in `quorum/bootstrap`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.metadata.image import ELIGIBLE_LEADER_REPLICAS, METADATA_VERSION
-from kbroker.protocol.messages.metadata_records import FeatureLevelRecord
 
 KRAFT_VERSION: Final = "kraft.version"
 
@@ -20,25 +20,3 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
 }
 """Both ends inclusive. metadata.version 7 is 3.3-IV3, 30 is 4.3-IV0."""
-
-LATEST_METADATA_VERSION: Final = 30
-LATEST_METADATA_VERSION_NAME: Final = "4.3-IV0"
-
-DEFAULT_LEVELS: Final[Mapping[str, int]] = {
-    METADATA_VERSION: LATEST_METADATA_VERSION,
-    ELIGIBLE_LEADER_REPLICAS: 1,
-    "group.version": 1,
-    "share.version": 1,
-    "streams.version": 1,
-    "transaction.version": 2,
-}
-"""What a new cluster starts with, in the order Kafka writes it: metadata.version first, then by
-name.
-"""
-
-
-def default_feature_records() -> list[FeatureLevelRecord]:
-    """The content of a new bootstrap.checkpoint."""
-    return [
-        FeatureLevelRecord(name=name, feature_level=level) for name, level in DEFAULT_LEVELS.items()
-    ]

@@ -33,10 +33,10 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.quorum.driver import QuorumDriver
-from kbroker.quorum.format import MetaProperties, load_bootstrap_records
+from kbroker.quorum.format import MetaProperties, load_bootstrap_records, own_endpoints
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.listeners import SECURITY_PROTOCOLS
 
 logger = logging.getLogger(__name__)
 
@@ -102,14 +102,10 @@ class ControllerRuntime:
         log that cannot be read.
         """
         await self._driver.start()
-        if self._loading.in_transaction:
-            logger.warning(
-                "Node %d: dropping a metadata transaction that was never ended", self.node_id
-            )
         self._finish_loading()
         self._active = True
         if not self._image.features:
-            bootstrap = load_bootstrap_records(self._config)
+            bootstrap = [decode_record(r) for r in load_bootstrap_records(self._config)]
             self.submit(lambda controller, now_ms: controller.bootstrap(bootstrap))
         incarnation_id = random_uuid(self._random)
         endpoints = controller_endpoints(self._config)
@@ -212,17 +208,18 @@ class ControllerRuntime:
             else:
                 answer()
             return deferred
-        self._propose(result.records, answer)
+        self._propose(result, answer)
         return deferred
 
-    def _propose(self, records: Sequence[Message], answer: Callable[[], None]) -> None:
+    def _propose(self, result: ControllerResult[Any], answer: Callable[[], None]) -> None:
         controller = self._controller
+        records = result.records
         version = controller.image.metadata_version
         encoded = [encode_record(record, version) for record in records]
         end_offset = self._driver.next_offset + len(encoded) - 1
         image = controller.replay(records, offset=end_offset, epoch=self._driver.epoch)
         self._proposals.append(_Proposal(end_offset, image, answer))
-        self._driver.append(encoded)
+        self._driver.append(encoded, atomic=result.atomic)
 
     def create_topics(
         self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
@@ -342,11 +339,15 @@ class ControllerRuntime:
 
     def _finish_loading(self) -> None:
         loading = self._loading
-        if loading.in_transaction:
-            # What an unended transaction held back is forgotten with it; the log says so too.
-            self._driver.append([encode_record(self._controller.abort_transaction(), 0)])
-            loading.replay(self._controller.abort_transaction())
+        unended = loading.in_transaction
+        abort = self._controller.abort_transaction()
+        if unended:
+            logger.warning("Node %d: dropping a metadata transaction without an end", self.node_id)
+            loading.replay(abort)
         image = loading.apply(offset=self._driver.next_offset - 1, epoch=self._driver.epoch)
+        if unended:
+            # the log has to say so too: the next reader meets the beginning as well
+            self._driver.append([encode_record(abort, image.metadata_version)])
         self._controller.image = image
         if image.features:
             self._publish(image)
@@ -410,11 +411,16 @@ class ControllerRuntime:
 
 
 def controller_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:
-    """Where this controller is reached, as configured; empty without a controller listener."""
+    """Where this controller is reached; Kafka's readers want at least one place."""
+    protocols = {each.name: each.security_protocol for each in config.controller_listeners}
     return {
-        listener.name: Endpoint(listener.name, listener.host or "localhost", listener.port)
-        for listener in config.listeners
-        if listener.is_controller
+        each.name: Endpoint(
+            each.name,
+            each.host,
+            each.port,
+            SECURITY_PROTOCOLS.index(protocols.get(each.name, "PLAINTEXT")),
+        )
+        for each in own_endpoints(config)
     }
 
 

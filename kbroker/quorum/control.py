@@ -1,0 +1,166 @@
+"""Control batches of the metadata log: leader change, snapshot header and footer, kraft.version and
+voters.
+
+They are the quorum's own and are never shown to the metadata. Layout: key int16 version 0, int16
+type; value the schema.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.model import Uuid
+from kbroker.protocol import codec
+from kbroker.protocol.messages.control_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+from kbroker.protocol.records import ControlType, Record, build_batch, iter_records
+from kbroker.protocol.schema import Message
+
+_KEY: Final = struct.Struct(">hh")
+
+SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class VoterEndpoint:
+    """A listener of a voter."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member of the quorum. directory_id: of its metadata log (KIP-853); zeros in a static
+    quorum.
+    """
+
+    id: int
+    directory_id: Uuid
+    endpoints: tuple[VoterEndpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumConfiguration:
+    """What control records say about the quorum itself: kraft.version and, from version 1 on, its
+    voters.
+    """
+
+    kraft_version: int = 0
+    voters: tuple[Voter, ...] = ()
+
+    def after(self, records: Sequence[Record]) -> QuorumConfiguration:
+        """The configuration after one control batch."""
+        kraft_version, voters = self.kraft_version, self.voters
+        for record in records:
+            kind, value = control_kind(record), record.value or b""
+            if kind is ControlType.KRAFT_VERSION:
+                kraft_version = codec.decode(KRaftVersionRecord, value, 0)[0].k_raft_version
+            elif kind is ControlType.KRAFT_VOTERS:
+                voters = _voters(codec.decode(VotersRecord, value, 0)[0])
+        return QuorumConfiguration(kraft_version, voters)
+
+    def records(self) -> list[tuple[ControlType, Message]]:
+        """The control records that say so; none for a static quorum."""
+        if self.kraft_version == 0:
+            return []
+        version = KRaftVersionRecord(version=0, k_raft_version=self.kraft_version)
+        return [
+            (ControlType.KRAFT_VERSION, version),
+            (ControlType.KRAFT_VOTERS, _record(self.voters)),
+        ]
+
+
+def _voters(record: VotersRecord) -> tuple[Voter, ...]:
+    return tuple(
+        Voter(
+            voter.voter_id,
+            voter.voter_directory_id,
+            tuple(VoterEndpoint(e.name, e.host, e.port) for e in voter.endpoints),
+        )
+        for voter in record.voters
+    )
+
+
+def _record(voters: Sequence[Voter]) -> VotersRecord:
+    low, high = SUPPORTED_KRAFT_VERSIONS
+    return VotersRecord(
+        version=0,
+        voters=[
+            VotersRecord.Voter(
+                voter_id=voter.id,
+                voter_directory_id=voter.directory_id,
+                endpoints=[
+                    VotersRecord.Endpoint(name=e.name, host=e.host, port=e.port)
+                    for e in voter.endpoints
+                ],
+                k_raft_version_feature=VotersRecord.KRaftVersionFeature(
+                    min_supported_version=low, max_supported_version=high
+                ),
+            )
+            for voter in voters
+        ],
+    )
+
+
+def control_batch(
+    records: Sequence[tuple[ControlType, Message]],
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
+) -> bytearray:
+    """A control batch of these records, all in version 0."""
+    rows: list[
+        tuple[int | None, bytes | None, bytes | None, Sequence[tuple[bytes, bytes | None]]]
+    ] = [
+        (timestamp_ms, _KEY.pack(0, kind), codec.encode(message, 0), ())
+        for kind, message in records
+    ]
+    return build_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, is_control=True)
+
+
+def leader_change(leader_id: int, voter_ids: Sequence[int]) -> tuple[ControlType, Message]:
+    """The record at the start of each epoch."""
+    message = LeaderChangeMessage(
+        version=0,
+        leader_id=leader_id,
+        voters=[LeaderChangeMessage.Voter(voter_id=voter) for voter in voter_ids],
+        granting_voters=[LeaderChangeMessage.Voter(voter_id=leader_id)],
+    )
+    return ControlType.LEADER_CHANGE, message
+
+
+def snapshot_header(last_contained_timestamp_ms: int) -> tuple[ControlType, Message]:
+    """The first record of a snapshot."""
+    header = SnapshotHeaderRecord(
+        version=0, last_contained_log_timestamp=last_contained_timestamp_ms
+    )
+    return ControlType.SNAPSHOT_HEADER, header
+
+
+def snapshot_footer() -> tuple[ControlType, Message]:
+    """The last record of a snapshot; a file without it was not finished."""
+    return ControlType.SNAPSHOT_FOOTER, SnapshotFooterRecord(version=0)
+
+
+def control_kind(record: Record) -> ControlType:
+    """What a control record is; UNKNOWN for one this release does not know, which is skipped."""
+    if record.key is None or len(record.key) < _KEY.size:
+        return ControlType.UNKNOWN
+    kind: int = _KEY.unpack_from(record.key)[1]
+    return ControlType(kind) if kind in ControlType._value2member_map_ else ControlType.UNKNOWN
+
+
+def control_records(batch: bytes | bytearray | memoryview) -> list[Record]:
+    """The records of a control batch."""
+    return list(iter_records(batch))

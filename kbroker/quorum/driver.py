@@ -1,0 +1,297 @@
+"""The loop around the quorum's core: carries out its effects, one write and one fsync for all that
+waits.
+
+What is proposed while an fsync is under way shares the next one. Only fsync and the writing of
+snapshots leave the loop thread; they get files, never the log. A fault of the disk is final: the
+node must stop (`on_fatal`), as Kafka's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
+
+from kbroker.log.files import LogDirectoryError
+from kbroker.log.partition_log import Syncable
+from kbroker.model import Deferred, InvariantError, Timers
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import build_batch
+from kbroker.quorum.format import MetaProperties, static_voters
+from kbroker.quorum.raft import (
+    MAX_BATCH_BYTES,
+    AppendLeaderChange,
+    AppendRecords,
+    Commit,
+    Effect,
+    Flush,
+    PersistState,
+    Raft,
+    RequestVotes,
+    StepDown,
+)
+from kbroker.quorum.snapshots import SnapshotId
+from kbroker.quorum.storage import QuorumStorage, StoredBatch, storage_from_config
+from kbroker.settings.broker import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+CommitListener = Callable[[int, int, Sequence[bytes]], None]
+"""(base offset, epoch, records) of a committed batch; no records for a control batch."""
+
+SnapshotListener = Callable[[Iterable[bytes], int, int], None]
+"""(records, end offset (exclusive), epoch) of the snapshot read at start."""
+
+
+class QuorumDriver:
+    """One node's part in the metadata quorum. Loop thread only."""
+
+    def __init__(self, storage: QuorumStorage, *, timers: Timers) -> None:
+        self._storage = storage
+        self._timers = timers
+        self._raft: Raft | None = None
+        self._commit_listeners: list[CommitListener] = []
+        self._snapshot_listeners: list[SnapshotListener] = []
+        self._fatal_listeners: list[Callable[[BaseException], None]] = []
+        self._uncommitted: deque[StoredBatch] = deque()
+        self._waiting: deque[tuple[int, Deferred[int]]] = deque()
+        self._unwritten = bytearray()
+        self._executor: ThreadPoolExecutor | None = None
+        self._flush_task: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+
+    @classmethod
+    def from_config(
+        cls, config: BrokerConfig, *, properties: MetaProperties, timers: Timers
+    ) -> QuorumDriver:
+        """A driver over the metadata log directory of that configuration."""
+        storage = storage_from_config(
+            config,
+            directory_id=properties.directory_ids[config.metadata_log_dir],
+            static_voters=static_voters(config),
+        )
+        return cls(storage, timers=timers)
+
+    # What is known.
+
+    @property
+    def _core(self) -> Raft:
+        if self._raft is None:
+            raise InvariantError("the quorum driver was not started")
+        return self._raft
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this node leads."""
+        return self._core.epoch
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next record will get."""
+        return self._core.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that is not committed."""
+        return self._core.high_watermark
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized kraft.version: 0 with static voters, 1 with voters in the log."""
+        return self._storage.configuration.kraft_version
+
+    def on_commit(self, callback: CommitListener) -> None:
+        """Call back for each committed batch, in order, also for those found at start."""
+        self._commit_listeners.append(callback)
+
+    def on_snapshot(self, callback: SnapshotListener) -> None:
+        """Call back with the newest snapshot at start, before any commit."""
+        self._snapshot_listeners.append(callback)
+
+    def on_fatal(self, callback: Callable[[BaseException], None]) -> None:
+        """Call back once if the log can no longer be written."""
+        self._fatal_listeners.append(callback)
+
+    # Life.
+
+    async def start(self) -> None:
+        """Open, hand out the newest snapshot, win the election, hand out everything after it.
+
+        Raises StartupError for a directory that cannot be used.
+        """
+        storage = self._storage
+        snapshot = storage.open(self._timers.now_ms())
+        start_offset = storage.log.log_start_offset
+        if storage.snapshots:
+            newest = storage.snapshots[-1]
+            start_offset = max(start_offset, newest.end_offset)
+            if snapshot is not None:
+                for listener in self._snapshot_listeners:
+                    listener(snapshot.records, newest.end_offset, newest.epoch)
+        self._uncommitted.extend(storage.read(start_offset, storage.log.log_end_offset))
+        storage.check_own_vote()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kbroker-quorum")
+        self._raft = Raft(
+            storage.state,
+            storage.position,
+            node_id=storage.node_id,
+            directory_id=storage.directory_id,
+            voters=storage.voter_ids(),
+            high_watermark=start_offset,
+        )
+        self._carry_out(self._raft.start())
+        await self._idle()
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        """Commit what was proposed, then close the log."""
+        if self._raft is not None:
+            await self._idle()
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+        if self._failure is None and self._raft is not None:
+            self._storage.close()
+
+    async def _idle(self) -> None:
+        while self._flush_task is not None:
+            await asyncio.gather(self._flush_task, return_exceptions=True)
+
+    # Appending.
+
+    def append(self, records: Sequence[bytes], *, atomic: bool = True) -> Deferred[int]:
+        """Append records; resolves with the last one's offset once they are committed.
+
+        They are one batch unless `atomic` is False and they are too many for one. After a fault of
+        the disk it never resolves: the node is stopping.
+        """
+        deferred: Deferred[int] = Deferred()
+        for group in [records] if atomic else _groups(records):
+            self._carry_out(self._core.propose(group))
+        self._waiting.append((self.next_offset - 1, deferred))
+        return deferred
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case PersistState():
+                    self._storage.write_state(effect.state)
+                case AppendLeaderChange():
+                    self._append_leader_change(effect)
+                case AppendRecords():
+                    self._append_records(effect)
+                case Flush():
+                    loop = asyncio.get_running_loop()
+                    self._flush_task = loop.create_task(self._flush())
+                case Commit():
+                    self._commit(effect.high_watermark)
+                case RequestVotes() | StepDown():
+                    raise InvariantError(f"a quorum of one voter came to {effect}")
+                case _:
+                    assert_never(effect)
+
+    def _append_leader_change(self, effect: AppendLeaderChange) -> None:
+        batch, count = self._storage.leader_change_batch(
+            epoch=effect.epoch, base_offset=effect.base_offset, now_ms=self._timers.now_ms()
+        )
+        self._buffer(batch, effect.base_offset, count, effect.epoch, ())
+        self._carry_out(self._core.leader_change_appended(count))
+
+    def _append_records(self, effect: AppendRecords) -> None:
+        now_ms = self._timers.now_ms()
+        batch = build_batch(
+            [(now_ms, None, record, ()) for record in effect.records],
+            base_offset=effect.base_offset,
+            partition_leader_epoch=effect.epoch,
+        )
+        count = len(effect.records)
+        self._buffer(batch, effect.base_offset, count, effect.epoch, effect.records)
+
+    def _buffer(
+        self, batch: bytearray, base_offset: int, count: int, epoch: int, records: Sequence[bytes]
+    ) -> None:
+        self._unwritten += batch
+        self._uncommitted.append(StoredBatch(base_offset, base_offset + count, epoch, records))
+
+    async def _flush(self) -> None:
+        """One write and one fsync for everything proposed by now; runs after the present
+        callbacks.
+        """
+        try:
+            batches, self._unwritten = self._unwritten, bytearray()
+            if batches:
+                self._storage.write(batches, now_ms=self._timers.now_ms())
+            end_offset = self._storage.log.log_end_offset
+            files = self._storage.unflushed()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, _sync_all, files)
+            self._storage.mark_flushed(end_offset)
+        except (LogDirectoryError, KafkaError) as error:
+            self._flush_task = None
+            self._fail(error)
+            return
+        self._flush_task = None
+        self._carry_out(self._core.flushed(end_offset))
+
+    def _commit(self, high_watermark: int) -> None:
+        while self._uncommitted and self._uncommitted[0].next_offset <= high_watermark:
+            batch = self._uncommitted.popleft()
+            for listener in self._commit_listeners:
+                listener(batch.base_offset, batch.epoch, batch.records)
+        while self._waiting and self._waiting[0][0] < high_watermark:
+            last_offset, deferred = self._waiting.popleft()
+            deferred.resolve(last_offset)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        logger.critical(
+            "%s: the metadata log cannot be written: %s", self._storage.directory, error
+        )
+        for listener in self._fatal_listeners:
+            listener(error)
+
+    # Snapshots.
+
+    async def write_snapshot(
+        self, *, end_offset: int, epoch: int, chunks: Iterable[Sequence[bytes]]
+    ) -> None:
+        """Write a snapshot of everything before end_offset, then apply retention.
+
+        Raises LogDirectoryError.
+        """
+        storage = self._storage
+        if end_offset > self.high_watermark:
+            raise InvariantError(
+                f"a snapshot up to {end_offset}, committed is {self.high_watermark}"
+            )
+        snapshot_id = SnapshotId(end_offset, epoch)
+        timestamp_ms = storage.last_timestamp_ms(end_offset)
+        now_ms = self._timers.now_ms()
+
+        def write() -> None:
+            storage.write_snapshot(snapshot_id, chunks, timestamp_ms=timestamp_ms, now_ms=now_ms)
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        storage.snapshot_written(snapshot_id)
+        storage.clean(now_ms)
+
+
+def _sync_all(files: Sequence[Syncable]) -> None:
+    for file in files:
+        file.sync()
+
+
+def _groups(records: Sequence[bytes]) -> list[list[bytes]]:
+    """Records in groups that each fit into one batch."""
+    groups: list[list[bytes]] = [[]]
+    size_bytes = 0
+    for record in records:
+        size_bytes += len(record) + 32
+        if size_bytes > MAX_BATCH_BYTES // 2 and groups[-1]:
+            groups.append([])
+            size_bytes = len(record) + 32
+        groups[-1].append(record)
+    return groups

@@ -1,0 +1,72 @@
+"""The `quorum-state` file: the epoch, its leader and this node's vote, as Kafka's JSON. Never
+behind what was promised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kbroker.log.files import atomic_write, read_file
+from kbroker.model import ZERO_UUID, StartupError, uuid_from_string, uuid_to_string
+from kbroker.quorum.election import NOBODY, ElectionState
+
+QUORUM_STATE: Final = "quorum-state"
+
+
+def read_state(directory: Path) -> ElectionState | None:
+    """What the file says, None if there is none. Raises StartupError for one that makes no
+    sense.
+    """
+    path = directory / QUORUM_STATE
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        values: dict[str, Any] = json.loads(data)  # Any: what JSON holds, checked below
+        version = int(values["data_version"])
+        if version not in (0, 1):
+            raise ValueError(f"data_version {version}")
+        state = ElectionState(
+            epoch=int(values["leaderEpoch"]),
+            leader_id=int(values["leaderId"]),
+            voted_id=int(values["votedId"]),
+            voted_directory_id=uuid_from_string(values["votedDirectoryId"])
+            if version
+            else ZERO_UUID,
+        )
+        if state.epoch < 0 or state.leader_id < NOBODY or state.voted_id < NOBODY:
+            raise ValueError(f"negative numbers: {state}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StartupError(
+            f"{path} is corrupt ({type(error).__name__}: {error}): restore it from a backup, or, "
+            "if this is the only "
+            "controller of the cluster, delete it"
+        ) from None
+    return state
+
+
+def write_state(
+    directory: Path, state: ElectionState, *, kraft_version: int, voter_ids: Sequence[int]
+) -> None:
+    """Write the file, synced. Blocks. Raises LogDirectoryError."""
+    values: dict[str, Any] = {  # Any: JSON
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.epoch,
+        "votedId": state.voted_id,
+    }
+    if kraft_version > 0:
+        values |= {"votedDirectoryId": uuid_to_string(state.voted_directory_id), "data_version": 1}
+    else:
+        voters = [{"voterId": voter} for voter in voter_ids]
+        values = {
+            "clusterId": "",
+            **values,
+            "appliedOffset": 0,
+            "currentVoters": voters,
+            "data_version": 0,
+        }
+    data = json.dumps(values, separators=(",", ":")).encode("ascii")
+    atomic_write(directory / QUORUM_STATE, data)

@@ -1,0 +1,360 @@
+"""What the quorum keeps on disk: `__cluster_metadata-0` (a partition log), its snapshots,
+`quorum-state`.
+
+Everything here blocks; the driver calls what syncs in a thread. None of it is in the log manager's
+checkpoints, as in Kafka. Layouts: docs/metadata.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kbroker.log.files import DirectoryLock, FileSlice, unlink
+from kbroker.log.partition_log import PartitionLog, Syncable
+from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
+from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.quorum.control import (
+    QuorumConfiguration,
+    Voter,
+    control_batch,
+    control_records,
+    leader_change,
+)
+from kbroker.quorum.election import ElectionState, LogPosition
+from kbroker.quorum.quorum_state import read_state, write_state
+from kbroker.quorum.snapshots import (
+    BOOTSTRAP_ID,
+    Snapshot,
+    SnapshotId,
+    build_snapshot,
+    list_snapshots,
+    read_snapshot,
+    remove_parts,
+    write_snapshot,
+)
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+METADATA_PARTITION: Final = TopicPartition("__cluster_metadata", 0)
+METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
+INDEX_BYTES: Final = 10 * 1024 * 1024
+NEVER: Final = (1 << 63) - 1
+READ_BYTES: Final = 1 << 20
+
+
+def metadata_log_config(config: BrokerConfig) -> LogConfig:
+    """How the metadata log is kept, whatever the settings for topics say."""
+    internal_segment_bytes = config.get_optional_int("internal.metadata.log.segment.bytes")
+    return replace(
+        LogConfig.from_configs(config, {}),
+        segment_bytes=internal_segment_bytes or config.get_int("metadata.log.segment.bytes"),
+        segment_ms=config.get_int("metadata.log.segment.ms"),
+        segment_jitter_ms=0,
+        segment_index_bytes=INDEX_BYTES,
+        retention_ms=-1,
+        retention_bytes=-1,
+        cleanup_policy=frozenset({"delete"}),
+        max_message_bytes=(1 << 31) - 1,
+        flush_messages=NEVER,
+        flush_ms=NEVER,
+        preallocate=False,
+    )
+
+
+class StoredBatch(NamedTuple):
+    """A batch of the log. next_offset: exclusive; records: framed, none for a control batch."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    records: Sequence[bytes]
+
+
+class QuorumStorage:
+    """The metadata log's directory. `open` first; then everything else."""
+
+    __slots__ = (
+        "_epoch_state",
+        "_lock",
+        "_part_number",
+        "configuration",
+        "directory",
+        "directory_id",
+        "log",
+        "log_config",
+        "node_id",
+        "retention_bytes",
+        "retention_ms",
+        "snapshots",
+        "static_voters",
+    )
+
+    log: PartitionLog
+
+    def __init__(
+        self,
+        log_directory: Path,
+        *,
+        node_id: int,
+        directory_id: Uuid,
+        log_config: LogConfig,
+        static_voters: Sequence[int] = (),
+        retention_bytes: int = 104857600,
+        retention_ms: int = 604800000,
+        lock: bool = False,
+    ) -> None:
+        self.directory = log_directory / str(METADATA_PARTITION)
+        self.node_id = node_id
+        self.directory_id = directory_id
+        self.log_config = log_config
+        self.static_voters = tuple(static_voters)
+        self.retention_bytes = retention_bytes
+        self.retention_ms = retention_ms
+        self.configuration = QuorumConfiguration()
+        self.snapshots: list[SnapshotId] = []
+        self._epoch_state = ElectionState()
+        self._lock = DirectoryLock(log_directory) if lock else None
+        self._part_number = 0
+
+    # Opening.
+
+    def open(self, now_ms: int) -> Snapshot | None:
+        """Open or make the log, recover its tail, drop half-written snapshots. Returns the newest
+        snapshot with metadata.
+
+        Raises StartupError for what cannot be mended by itself.
+        """
+        if self._lock is not None:
+            self._lock.acquire()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name in remove_parts(self.directory):
+            logger.warning("%s: removed the half-written snapshot %s", self.directory, name)
+        unlink(self.directory / "quorum-state.tmp")
+        state = read_state(self.directory)
+        self.snapshots = list_snapshots(self.directory)
+        latest = self.snapshots[-1] if self.snapshots else None
+        snapshot = None if latest is None else read_snapshot(self.directory / latest.file_name)
+        if snapshot is not None:
+            self.configuration = snapshot.configuration
+        recovery_point = 0 if latest is None else latest.end_offset
+        self.log = PartitionLog.open(
+            self.directory,
+            METADATA_PARTITION,
+            self.log_config,
+            recovery_point=recovery_point,
+            clean_shutdown=False,
+            now_ms=now_ms,
+            topic_id=METADATA_TOPIC_ID,
+        )
+        self._join_snapshot_and_log(latest, now_ms)
+        if state is None and self.log.log_end_offset > self.log.log_start_offset:
+            logger.warning(
+                "%s: quorum-state is missing; its epoch is taken from the log", self.directory
+            )
+        self._epoch_state = state or ElectionState()
+        return snapshot if latest is not None and latest != BOOTSTRAP_ID else None
+
+    def _join_snapshot_and_log(self, latest: SnapshotId | None, now_ms: int) -> None:
+        """A log that does not reach up to its newest snapshot is void; one that begins after it
+        cannot be replayed.
+        """
+        log = self.log
+        if latest is not None and log.log_end_offset < latest.end_offset:
+            log.truncate_fully(latest.end_offset, now_ms=now_ms)
+            log.leader_epochs.assign(latest.epoch, latest.end_offset)
+        covered = 0 if latest is None else latest.end_offset
+        if log.log_start_offset > covered:
+            raise StartupError(
+                f"{self.directory}: the metadata log begins at offset {log.log_start_offset}, but "
+                "no snapshot holds what "
+                "was before; restore the .checkpoint files of this directory from a backup"
+            )
+
+    @property
+    def state(self) -> ElectionState:
+        """What quorum-state says."""
+        return self._epoch_state
+
+    @property
+    def position(self) -> LogPosition:
+        """The end of the log."""
+        epoch = self.log.leader_epochs.latest_epoch
+        latest = self.snapshots[-1].epoch if self.snapshots else 0
+        return LogPosition(max(epoch if epoch is not None else 0, latest), self.log.log_end_offset)
+
+    def voter_ids(self) -> tuple[int, ...]:
+        """Who votes: from the log with kraft.version 1, from controller.quorum.voters before."""
+        if self.configuration.kraft_version > 0:
+            return tuple(sorted(voter.id for voter in self.configuration.voters))
+        return tuple(sorted(self.static_voters)) or (self.node_id,)
+
+    def check_own_vote(self) -> None:
+        """Raises StartupError if this node, with this directory, is not the quorum's only voter."""
+        voters = self.voter_ids()
+        if voters != (self.node_id,):
+            raise StartupError(
+                f"{self.directory}: the quorum has the voters {', '.join(map(str, voters))}; "
+                "kbroker serves a quorum whose "
+                f"only voter is this node ({self.node_id})"
+            )
+        for voter in self.configuration.voters:
+            if voter.directory_id not in (self.directory_id, ZERO_UUID):
+                raise StartupError(
+                    f"{self.directory}: the quorum's voter {voter.id} has another directory.id "
+                    "than meta.properties here: "
+                    "one of the two comes from another copy of this node; bring back the one that "
+                    "belongs to it"
+                )
+
+    # Writing.
+
+    def write_state(self, state: ElectionState) -> None:
+        """Persist an election state. Blocks until it is on disk."""
+        voters = self.voter_ids()
+        write_state(
+            self.directory, state, kraft_version=self.configuration.kraft_version, voter_ids=voters
+        )
+        self._epoch_state = state
+
+    def leader_change_batch(
+        self, *, epoch: int, base_offset: int, now_ms: int
+    ) -> tuple[bytearray, int]:
+        """The first batch of an epoch, and its record count; the cluster's very first one also
+        carries the voters that `format` chose.
+        """
+        records = [leader_change(self.node_id, self.voter_ids())]
+        if base_offset == 0:
+            records += self.configuration.records()
+        batch = control_batch(records, base_offset=base_offset, epoch=epoch, timestamp_ms=now_ms)
+        return batch, len(records)
+
+    def write(self, batches: bytearray, *, now_ms: int) -> None:
+        """Write whole batches at the log's end, not synced. Raises LogDirectoryError."""
+        self.log.append_as_follower(batches, now_ms=now_ms)
+
+    def unflushed(self) -> list[Syncable]:
+        """What has to be synced, in a thread, before `mark_flushed`."""
+        return self.log.unflushed_files()
+
+    def mark_flushed(self, end_offset: int) -> None:
+        """Everything below end_offset is on disk."""
+        self.log.mark_flushed(end_offset)
+
+    # Reading.
+
+    def read(self, from_offset: int, to_offset: int) -> Iterator[StoredBatch]:
+        """The batches of a range, in order. to_offset is exclusive.
+
+        Control batches are taken into `configuration` on the way.
+        """
+        offset = from_offset
+        while offset < to_offset:
+            found = self.log.read(offset, max_bytes=READ_BYTES, upper_offset=to_offset).records
+            data = found.read() if isinstance(found, FileSlice) else found
+            if not data:
+                raise InvariantError(
+                    f"{METADATA_PARTITION}: nothing at offset {offset}, below {to_offset}"
+                )
+            for position, header in iter_batches(data):
+                batch = memoryview(data)[position : position + header.size_bytes]
+                records: list[bytes] = []
+                if header.is_control:
+                    self.configuration = self.configuration.after(control_records(batch))
+                else:
+                    records = [record.value or b"" for record in iter_records(batch, header)]
+                offset = header.next_offset
+                epoch = header.partition_leader_epoch
+                yield StoredBatch(header.base_offset, offset, epoch, records)
+
+    def last_timestamp_ms(self, end_offset: int) -> int:
+        """The newest timestamp before end_offset, for a snapshot's header; 0 without any."""
+        if end_offset <= self.log.log_start_offset:
+            return 0
+        found = self.log.read(end_offset - 1, max_bytes=1).records
+        data = found.read() if isinstance(found, FileSlice) else found
+        return max((header.max_timestamp for _, header in iter_batches(data)), default=0)
+
+    # Snapshots and retention.
+
+    def write_snapshot(
+        self,
+        snapshot_id: SnapshotId,
+        chunks: Iterable[Sequence[bytes]],
+        *,
+        timestamp_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Write a snapshot's file. Blocks; touches nothing but that file, so it may run in a
+        thread.
+        """
+        self._part_number += 1
+        stem = snapshot_id.file_name.removesuffix(".checkpoint")
+        part = self.directory / f"{stem}-{os.getpid()}{self._part_number:06d}.checkpoint.part"
+        batches = build_snapshot(
+            self.configuration,
+            chunks,
+            epoch=snapshot_id.epoch,
+            last_contained_timestamp_ms=timestamp_ms,
+            now_ms=now_ms,
+        )
+        write_snapshot(self.directory / snapshot_id.file_name, part, batches)
+
+    def snapshot_written(self, snapshot_id: SnapshotId) -> None:
+        """A snapshot's file is there."""
+        if snapshot_id not in self.snapshots:
+            self.snapshots = sorted([*self.snapshots, snapshot_id])
+
+    def clean(self, now_ms: int) -> None:
+        """Delete the oldest snapshots and the log before the next one, by metadata.max.retention.*;
+        the newest stays.
+        """
+        while len(self.snapshots) > 1:
+            oldest, following = self.snapshots[:2]
+            path = self.directory / oldest.file_name
+            size_bytes = self.log.size_bytes + sum(
+                os.stat(self.directory / snapshot.file_name).st_size for snapshot in self.snapshots
+            )
+            too_large = 0 <= self.retention_bytes < size_bytes
+            age_ms = (
+                now_ms - read_snapshot(path).last_contained_timestamp_ms if not too_large else 0
+            )
+            if not too_large and not 0 <= self.retention_ms < age_ms:
+                break
+            self.log.delete_records_before(following.end_offset)
+            unlink(path)
+            del self.snapshots[0]
+            logger.info(
+                "%s: deleted the snapshot %s by retention", self.directory, oldest.file_name
+            )
+        self.log.delete_old_segments(now_ms)
+        self.log.delete_due_files(now_ms)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.log.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def storage_from_config(
+    config: BrokerConfig, *, directory_id: Uuid, static_voters: Sequence[Voter]
+) -> QuorumStorage:
+    """The storage that the broker's configuration describes."""
+    metadata_directory = config.metadata_log_dir
+    return QuorumStorage(
+        Path(metadata_directory),
+        node_id=config.node_id,
+        directory_id=directory_id,
+        log_config=metadata_log_config(config),
+        static_voters=[voter.id for voter in static_voters],
+        retention_bytes=config.get_int("metadata.max.retention.bytes"),
+        retention_ms=config.get_int("metadata.max.retention.ms"),
+        lock=metadata_directory not in config.log_dirs,
+    )
