@@ -185,7 +185,10 @@ class _DecoderWriter:
             if field.type_name == "array":
                 self.line(f"{target} = []")
             else:
-                self.line(f"{target} = {self.bind('C', field.struct)}()")
+                fresh = self.local("v")
+                self.line(f"{target} = {fresh} = new({self.bind('C', field.struct)})")
+                for child in field.struct.FIELDS:
+                    self.default(child, f"{fresh}.{child.name}")
         elif field.default is None or isinstance(field.default, bool | int | str):
             self.line(f"{target} = {field.default!r}")
         else:

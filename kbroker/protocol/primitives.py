@@ -53,6 +53,10 @@ def unsigned_varint(value: int) -> bytes:
     """Write an unsigned varint. value: 0 or more."""
     if value < 0x80:
         return SMALL_VARINTS[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x20_0000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
