@@ -1,0 +1,353 @@
+"""Reading for Fetch: one pass over the partitions that may have something, then an answer or one
+waiter.
+
+KIP-74 (at least one whole batch for the first partition that has any, however small the limits),
+KIP-98 (read_committed: up to the last stable offset, with the aborted transactions), KIP-320
+(epochs, diverging epoch). The records in a response are file ranges by reference. What is read and
+what stays unread is in `fetch_session`, waking is in `purgatory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.model import Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.schema import Records
+from kbroker.replication.fetch_session import FetchContext, FetchPartition, FetchSet, TopicKey
+from kbroker.replication.partition import Partition
+from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
+
+PartitionData = FetchResponse.PartitionData
+
+# Defaults of the response that every partition shares: nobody changes a struct in place, an exception gets its own.
+_NO_EPOCH: Final = FetchResponse.EpochEndOffset()
+_NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
+_NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
+
+_NONE: Final = int(ErrorCode.NONE)
+
+
+class FetchLimits:
+    """How much a response may hold and how long it may take. max_bytes: already within
+    fetch.max.bytes.
+    """
+
+    __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
+
+    def __init__(self, *, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+
+
+class _Progress:
+    """What a pass over the partitions has found so far."""
+
+    __slots__ = ("outgoing", "size_bytes", "urgent")
+
+    def __init__(self) -> None:
+        self.outgoing: dict[FetchPartition, PartitionData] = {}
+        self.size_bytes = 0
+        self.urgent = False
+        """An error or a diverging epoch, which the client must hear of now."""
+
+
+class FetchReader:
+    """The fetch entry point.
+
+    find: the hosted partition of (topic name or id, index), or the error to answer.
+    on_storage_error: called when a log cannot be read; the partition is offline afterwards.
+    """
+
+    __slots__ = ("_find", "_lag_max_ms", "_on_storage_error", "_purgatory", "_timers")
+
+    def __init__(
+        self,
+        *,
+        find: Callable[[TopicKey, int], Partition | ErrorCode],
+        on_storage_error: Callable[[Partition, OSError], None],
+        purgatory: Purgatory,
+        timers: Timers,
+        lag_max_ms: int,
+    ) -> None:
+        self._find = find
+        self._on_storage_error = on_storage_error
+        self._purgatory = purgatory
+        self._timers = timers
+        self._lag_max_ms = lag_max_ms
+
+    def fetch(
+        self, context: FetchContext, limits: FetchLimits
+    ) -> FetchResponse | PendingResponse[FetchResponse]:
+        """Answer now if there is enough, if waiting was not asked for, or if something is wrong;
+        else wait.
+        """
+        fetch_set = context.fetch_set
+        progress = _Progress()
+        self._read(fetch_set, context.full, limits, progress)
+        if (
+            progress.urgent
+            or progress.size_bytes >= limits.min_bytes
+            or limits.max_wait_ms <= 0
+            or not self._is_interesting(fetch_set)
+        ):
+            return self._respond(context, progress)
+        return _PendingFetch(self, context, limits, progress).start()
+
+    def _is_interesting(self, fetch_set: FetchSet) -> bool:
+        """Whether any partition may still give records; to wait for unknown ones alone would be in
+        vain.
+        """
+        return len(fetch_set.dirty) < fetch_set.size or any(
+            partition.partition is not None for partition in fetch_set.dirty
+        )
+
+    def _read(
+        self, fetch_set: FetchSet, full: bool, limits: FetchLimits, progress: _Progress
+    ) -> None:
+        """One pass over the dirty partitions. Those read to their end are clean and watched
+        afterwards.
+        """
+        dirty = fetch_set.dirty
+        outgoing = progress.outgoing
+        left = limits.max_bytes
+        size_bytes = 0
+        for wanted in tuple(dirty):
+            if left <= 0 and size_bytes and not full:
+                break
+            partition = wanted.partition
+            if partition is None:
+                found = self._find(wanted.topic, wanted.index)
+                if isinstance(found, ErrorCode):
+                    self._failed(wanted, found, progress)
+                    continue
+                partition = wanted.partition = found
+            try:
+                data = self._read_partition(partition, wanted, left, not size_bytes)
+            except KafkaError as error:
+                self._failed(wanted, error.code, progress)
+                progress.urgent = True
+                continue
+            except OSError as error:
+                self._on_storage_error(partition, error)
+                self._failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR, progress)
+                progress.urgent = True
+                continue
+            records = data.records
+            del dirty[wanted]
+            if records:
+                size = size_of(records)
+                size_bytes += size
+                left -= size
+                dirty[wanted] = None  # at the end: the others come first next time
+                outgoing[wanted] = data
+            else:
+                if data.diverging_epoch is not _NO_EPOCH:
+                    progress.urgent = True
+                    dirty[wanted] = None
+                    outgoing[wanted] = data
+                elif wanted.fetch_offset < self._readable_end(partition, fetch_set):
+                    dirty[wanted] = None
+                else:
+                    wanted.dirty = False
+                    if not wanted.watching:
+                        wanted.watch()
+                if (
+                    full
+                    or wanted in outgoing
+                    or data.high_watermark != wanted.sent_high_watermark
+                    or data.log_start_offset != wanted.sent_log_start_offset
+                ):
+                    outgoing[wanted] = data
+        progress.size_bytes = size_bytes
+
+    def _read_partition(
+        self, partition: Partition, wanted: FetchPartition, max_bytes: int, min_one_batch: bool
+    ) -> PartitionData:
+        """Raises KafkaError for this partition, OSError if its log cannot be read."""
+        error = partition.check_leader(wanted.current_leader_epoch)
+        if error:
+            raise KafkaError(error)
+        owner = wanted.owner
+        log = partition.log
+        offset = wanted.fetch_offset
+        start, end = log.log_start_offset, log.log_end_offset
+        aborted: list[FetchResponse.AbortedTransaction] | None = None
+        records: Records = b""
+        if owner.replica_id >= 0:
+            upper = end
+            self._check_replica(partition, wanted, owner.replica_id)
+        elif owner.read_committed:
+            upper = partition.last_stable_offset
+            aborted = []
+        else:
+            upper = partition.high_watermark
+        diverging = _NO_EPOCH
+        if wanted.last_fetched_epoch >= 0:
+            diverging = self._diverging_epoch(partition, wanted)
+        if diverging is _NO_EPOCH:
+            if not start <= offset <= end:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if offset < upper:
+                if max_bytes > 0 or min_one_batch:
+                    read = log.read(
+                        offset,
+                        max_bytes=min(max_bytes, wanted.max_bytes),
+                        upper_offset=upper,
+                        min_one_batch=min_one_batch,
+                    )
+                    records = read.records
+                    if aborted is not None and records:
+                        aborted = [
+                            FetchResponse.AbortedTransaction(
+                                producer_id=found.producer_id, first_offset=found.first_offset
+                            )
+                            for found in log.aborted_transactions(offset, read.end_offset)
+                        ]
+            elif offset == end:
+                # nothing to find, but the log keeps the place for whoever waits there
+                log.read(offset, max_bytes=0, upper_offset=end)
+            if owner.replica_id >= 0:
+                self._follower_fetched(partition, wanted, owner.replica_id)
+        return PartitionData(
+            partition_index=wanted.index,
+            error_code=_NONE,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=start,
+            diverging_epoch=diverging,
+            current_leader=_NO_LEADER,
+            snapshot_id=_NO_SNAPSHOT,
+            aborted_transactions=aborted,
+            records=records,
+        )
+
+    def _check_replica(self, partition: Partition, wanted: FetchPartition, replica_id: int) -> None:
+        """Only an assigned replica fetches as one; the two codes make a real follower come back
+        later.
+        """
+        if replica_id not in partition.remotes:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH
+                if wanted.current_leader_epoch >= 0
+                else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+
+    def _follower_fetched(
+        self, partition: Partition, wanted: FetchPartition, replica_id: int
+    ) -> None:
+        partition.follower_fetched(
+            replica_id,
+            fetch_offset=wanted.fetch_offset,
+            log_start_offset=wanted.log_start_offset,
+            now_ms=self._timers.now_ms(),
+            lag_max_ms=self._lag_max_ms,
+        )
+
+    def _diverging_epoch(
+        self, partition: Partition, wanted: FetchPartition
+    ) -> FetchResponse.EpochEndOffset:
+        """Where the reader's history leaves ours, if it does (KIP-595)."""
+        epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return _NO_EPOCH
+
+    def _readable_end(self, partition: Partition, fetch_set: FetchSet) -> int:
+        if fetch_set.replica_id >= 0:
+            return partition.log.log_end_offset
+        if fetch_set.read_committed:
+            return partition.last_stable_offset
+        return partition.high_watermark
+
+    def _failed(self, wanted: FetchPartition, error: ErrorCode, progress: _Progress) -> None:
+        """Answer an error; the partition stays dirty and is looked up afresh next time."""
+        wanted.unwatch()
+        wanted.partition = None
+        progress.outgoing[wanted] = PartitionData(
+            partition_index=wanted.index,
+            error_code=int(error),
+            high_watermark=-1,
+            diverging_epoch=_NO_EPOCH,
+            current_leader=_NO_LEADER,
+            snapshot_id=_NO_SNAPSHOT,
+            aborted_transactions=None,
+            records=b"",
+        )
+
+    def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
+        """Partitions grouped by topic as they come; a full response is in the order of the request."""
+        responses: list[FetchResponse.FetchableTopicResponse] = []
+        topic: TopicKey | None = None
+        partitions: list[PartitionData] = []
+        for wanted, data in progress.outgoing.items():
+            if wanted.topic != topic:
+                topic = wanted.topic
+                partitions = []
+                responses.append(
+                    FetchResponse.FetchableTopicResponse(topic=topic, partitions=partitions)
+                    if isinstance(topic, str)
+                    else FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
+                )
+            partitions.append(data)
+            wanted.sent_high_watermark = data.high_watermark
+            wanted.sent_log_start_offset = data.log_start_offset
+        return FetchResponse(session_id=context.session_id, responses=responses)
+
+
+def size_of(records: Records) -> int:
+    """Bytes, of records at hand or by reference."""
+    return len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size
+
+
+class _PendingFetch(Waiter):
+    """A fetch that waits for min_bytes on all partitions of its set."""
+
+    __slots__ = ("_context", "_limits", "_missing_bytes", "_progress", "_reader", "response")
+
+    def __init__(
+        self, reader: FetchReader, context: FetchContext, limits: FetchLimits, progress: _Progress
+    ) -> None:
+        super().__init__(reader._purgatory)
+        self._reader = reader
+        self._context = context
+        self._limits = limits
+        self._progress = progress
+        self._missing_bytes = limits.min_bytes - progress.size_bytes
+        self.response: PendingResponse[FetchResponse] = PendingResponse(self)
+
+    def start(self) -> PendingResponse[FetchResponse]:
+        """Watch whatever is not watched yet."""
+        fetch_set = self._context.fetch_set
+        fetch_set.waiter = self
+        for partition in fetch_set.dirty:
+            partition.watch()
+        self.set_deadline(self._limits.max_wait_ms)
+        return self.response
+
+    def more(self, added_bytes: int) -> None:
+        """A partition of the set has so many more bytes to read."""
+        self._missing_bytes -= added_bytes
+        if self._missing_bytes <= 0:
+            self.ready()
+
+    def withdraw(self) -> None:
+        fetch_set = self._context.fetch_set
+        if fetch_set.waiter is self:
+            fetch_set.waiter = None
+        if self._context.session_id == 0:
+            fetch_set.close()
+
+    def complete(self) -> None:
+        """Read again what moved meanwhile, and what had records in the first pass."""
+        context = self._context
+        if not context.full:
+            for partition in context.fetch_set.dirty:
+                self._progress.outgoing.pop(partition, None)
+        self._reader._read(context.fetch_set, context.full, self._limits, self._progress)
+        self.response.resolve(self._reader._respond(context, self._progress))

@@ -1,0 +1,361 @@
+"""Fetch sessions (KIP-227, topic ids by KIP-516): what a client reads is remembered, so that it
+names only changes.
+
+A session remembers which of its partitions may have something new. Partitions are watched
+(`partition.watch`): one that was read to its end leaves `dirty` and comes back when its high
+watermark, last stable offset, log start or leader moves. A poll looks at dirty partitions only, so
+a thousand idle ones cost it nothing. The order of `dirty` is the order of reading: whoever gave
+records goes to the end, so a small max_bytes starves nobody (as Kafka rotates its sessions).
+
+A request without a session gets a `FetchSet` of its own, made and forgotten with it; both are read
+by `fetch`. Which context a request has, by its (session id, session epoch):
+
+    (any, -1)   no session; an old one of that id is closed
+    (any, 0)    full: an old one is closed, a new one made if the cache has room
+    (id, n)     incremental: session id must be there, at epoch n, and name topics in the same way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.replication.partition import Partition
+
+NO_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+MIN_EVICTION_MS: Final = 120_000
+"""A session as young, or as recently used, as that is not evicted for a smaller one."""
+
+TopicKey = str | Uuid
+"""A topic as the request names it: name up to v12, id from v13."""
+
+
+class BytesWaiter(Protocol):
+    """The fetch that waits on a set."""
+
+    def more(self, added_bytes: int) -> None: ...
+    def ready(self) -> None: ...
+
+
+class FetchPartition:
+    """One partition as a client reads it: a watcher of that partition.
+
+    partition: the hosted partition once found. sent_*: what the client was told last (-1: nothing,
+    or an error).
+    """
+
+    __slots__ = (
+        "current_leader_epoch", "dirty", "fetch_offset", "index", "last_fetched_epoch", "log_start_offset",
+        "max_bytes", "owner", "partition", "sent_high_watermark", "sent_log_start_offset", "topic", "watching",
+    )  # fmt: skip
+
+    def __init__(self, owner: FetchSet, topic: TopicKey, index: int) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.index = index
+        self.partition: Partition | None = None
+        self.fetch_offset = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.log_start_offset = -1
+        self.max_bytes = 0
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+        self.dirty = True
+        self.watching = False
+
+    def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
+        """The partition has something new (see `purgatory.Watcher`)."""
+        owner = self.owner
+        if not self.dirty:
+            self.dirty = True
+            owner.dirty[self] = None
+        waiter = owner.waiter
+        if waiter is not None:
+            added_bytes = stable_bytes if owner.read_committed else high_watermark_bytes
+            if added_bytes:
+                waiter.more(added_bytes)
+
+    def lost(self) -> None:
+        """The partition must be looked up again; the client hears of it now."""
+        partition = self.partition
+        if partition is not None:
+            partition.unwatch(self)
+            self.partition = None
+        self.watching = False
+        owner = self.owner
+        if not self.dirty:
+            self.dirty = True
+            owner.dirty[self] = None
+        if owner.waiter is not None:
+            owner.waiter.ready()
+
+    def watch(self) -> None:
+        """Be told when the partition moves."""
+        if not self.watching and self.partition is not None and not self.owner.closed:
+            self.partition.watch(self, log_end=self.owner.replica_id >= 0)
+            self.watching = True
+
+    def unwatch(self) -> None:
+        if self.watching and self.partition is not None:
+            self.partition.unwatch(self)
+        self.watching = False
+
+
+class FetchSet:
+    """The partitions one request, or one session, reads. waiter: the fetch that waits on it now, if
+    any.
+    """
+
+    __slots__ = (
+        "closed", "dirty", "partitions", "read_committed", "replica_id", "size", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, replica_id: int = -1) -> None:
+        self.partitions: dict[TopicKey, dict[int, FetchPartition]] = {}
+        self.dirty: dict[FetchPartition, None] = {}
+        self.size = 0
+        self.closed = False
+        self.read_committed = False
+        self.replica_id = replica_id
+        self.waiter: BytesWaiter | None = None
+
+    def __iter__(self) -> Iterator[FetchPartition]:
+        for indexes in self.partitions.values():
+            yield from indexes.values()
+
+    def update(self, topics: Sequence[FetchRequest.FetchTopic], *, by_id: bool) -> None:
+        """Add or change the partitions that a request names; the last word on one counts."""
+        dirty = self.dirty
+        for topic in topics:
+            key: TopicKey = topic.topic_id if by_id else topic.topic
+            indexes = self.partitions.get(key)
+            if indexes is None:
+                indexes = self.partitions[key] = {}
+            for asked in topic.partitions:
+                index = asked.partition
+                partition = indexes.get(index)
+                if partition is None:
+                    partition = indexes[index] = FetchPartition(self, key, index)
+                    self.size += 1
+                    dirty[partition] = None
+                elif not partition.dirty:
+                    partition.dirty = True
+                    dirty[partition] = None
+                partition.fetch_offset = asked.fetch_offset
+                partition.current_leader_epoch = asked.current_leader_epoch
+                partition.last_fetched_epoch = asked.last_fetched_epoch
+                partition.log_start_offset = asked.log_start_offset
+                partition.max_bytes = asked.partition_max_bytes
+
+    def forget(self, topics: Sequence[FetchRequest.ForgottenTopic], *, by_id: bool) -> None:
+        """Drop partitions; unknown ones are ignored."""
+        for topic in topics:
+            key: TopicKey = topic.topic_id if by_id else topic.topic
+            indexes = self.partitions.get(key)
+            if indexes is None:
+                continue
+            for index in topic.partitions:
+                partition = indexes.pop(index, None)
+                if partition is not None:
+                    self.size -= 1
+                    self.dirty.pop(partition, None)
+                    partition.unwatch()
+            if not indexes:
+                del self.partitions[key]
+
+    def set_isolation(self, *, read_committed: bool) -> None:
+        """What counts as readable for this request; a change makes every partition worth a look."""
+        if read_committed != self.read_committed:
+            self.read_committed = read_committed
+            for partition in self:
+                if not partition.dirty:
+                    partition.dirty = True
+                    self.dirty[partition] = None
+
+    def close(self) -> None:
+        """Watch nothing any more. A fetch that waits on the set is answered with what there is."""
+        self.closed = True
+        if self.waiter is not None:
+            self.waiter.ready()
+        for partition in self:
+            partition.unwatch()
+
+
+class FetchSession(FetchSet):
+    """A set that outlives the request. epoch: what the next request must carry."""
+
+    __slots__ = ("by_id", "created_ms", "epoch", "id", "last_used_ms")
+
+    def __init__(self, session_id: int, *, by_id: bool, replica_id: int, now_ms: int) -> None:
+        super().__init__(replica_id)
+        self.id = session_id
+        self.by_id = by_id
+        self.epoch = INITIAL_EPOCH + 1
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+
+    @property
+    def is_privileged(self) -> bool:
+        """A follower's session: no client's pushes it out."""
+        return self.replica_id >= 0
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch after this one; 0 and -1 have meanings of their own and are left out."""
+    return 1 if epoch == 0x7FFF_FFFF else epoch + 1
+
+
+class FetchContext:
+    """What a request is to be answered from. error: the whole request fails with it, and nothing
+    else is set.
+
+    full: every partition is in the response; otherwise only those with something to say.
+    """
+
+    __slots__ = ("error", "fetch_set", "full", "session_id")
+
+    def __init__(
+        self,
+        fetch_set: FetchSet,
+        *,
+        full: bool,
+        session_id: int = NO_SESSION_ID,
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> None:
+        self.fetch_set = fetch_set
+        self.full = full
+        self.session_id = session_id
+        self.error = error
+
+
+class FetchSessionCache:
+    """All sessions of a broker, least recently used first. slots:
+    max.incremental.fetch.session.cache.slots.
+    """
+
+    __slots__ = ("_random", "_sessions", "evictions", "slots")
+
+    def __init__(self, slots: int, random: Random) -> None:
+        self.slots = slots
+        self._random = random
+        self._sessions: dict[int, FetchSession] = {}
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(session.size for session in self._sessions.values())
+
+    def context(
+        self, request: FetchRequest, *, by_id: bool, replica_id: int, now_ms: int
+    ) -> FetchContext:
+        """Find or make what a request reads, and take its changes over. by_id: v13 and newer."""
+        epoch = request.session_epoch
+        if epoch == FINAL_EPOCH or epoch == INITIAL_EPOCH:
+            if request.session_id != NO_SESSION_ID:
+                self.remove(request.session_id)
+            fetch_set: FetchSet | None = None
+            session_id = NO_SESSION_ID
+            if epoch == INITIAL_EPOCH and request.topics:
+                size = sum(len(topic.partitions) for topic in request.topics)
+                session = self._create(size, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+                if session is not None:
+                    fetch_set, session_id = session, session.id
+            if fetch_set is None:
+                fetch_set = FetchSet(replica_id)
+            fetch_set.update(request.topics, by_id=by_id)
+            return FetchContext(fetch_set, full=True, session_id=session_id)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return _failed(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return _failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            return _failed(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if session.waiter is not None:
+            session.waiter.ready()
+            session.waiter = None
+        if request.topics:
+            session.update(request.topics, by_id=by_id)
+        if request.forgotten_topics_data:
+            session.forget(request.forgotten_topics_data, by_id=by_id)
+        if not session.size:
+            self.remove(session.id)
+            return FetchContext(FetchSet(replica_id), full=True)
+        session.epoch = next_epoch(epoch)
+        session.last_used_ms = now_ms
+        del self._sessions[session.id]
+        self._sessions[session.id] = session
+        return FetchContext(session, full=False, session_id=session.id)
+
+    def remove(self, session_id: int) -> None:
+        """Close a session; one that is not there is no error."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """The broker stops."""
+        for session_id in tuple(self._sessions):
+            self.remove(session_id)
+
+    def _create(
+        self, size: int, *, by_id: bool, replica_id: int, now_ms: int
+    ) -> FetchSession | None:
+        if len(self._sessions) >= self.slots and not self._evict(
+            size, privileged=replica_id >= 0, now_ms=now_ms
+        ):
+            return None
+        session_id = NO_SESSION_ID
+        while session_id == NO_SESSION_ID or session_id in self._sessions:
+            session_id = self._random.randrange(1, 0x7FFF_FFFF)
+        session = FetchSession(session_id, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict(self, size: int, *, privileged: bool, now_ms: int) -> bool:
+        """Make room: the stalest if nobody used it for long, else one that is worth less than the
+        new one.
+
+        Worth more: a follower's, then the larger. Young sessions stay (but a follower pushes young
+        clients out).
+        """
+        stalest = next(iter(self._sessions.values()), None)
+        if stalest is None:
+            return False
+        victim: FetchSession | None = stalest
+        if now_ms - stalest.last_used_ms <= MIN_EVICTION_MS:
+            victim = min(self._evictable(privileged, now_ms), key=_worth, default=None)
+            if victim is None or (privileged, size) <= _worth(victim)[:2]:
+                return False
+        if victim is not None:
+            self.evictions += 1
+            self.remove(victim.id)
+        return True
+
+    def _evictable(self, privileged: bool, now_ms: int) -> Iterable[FetchSession]:
+        for session in self._sessions.values():
+            if now_ms - session.created_ms > MIN_EVICTION_MS or (
+                privileged and not session.is_privileged
+            ):
+                yield session
+
+
+def _worth(session: FetchSession) -> tuple[bool, int, int]:
+    return session.is_privileged, session.size, session.id
+
+
+def _failed(error: ErrorCode) -> FetchContext:
+    return FetchContext(FetchSet(), full=True, error=error)

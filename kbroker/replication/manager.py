@@ -1,0 +1,581 @@
+"""The partitions this broker hosts: the entry points of append, fetch and offset look-up, and
+orders from the metadata.
+
+The shell round the cores: `partition` decides, `log` keeps, `purgatory` holds who waits,
+`maintenance` does what is periodic. Everything runs on the loop thread. A log directory whose disk
+fails takes its partitions offline (KAFKA_STORAGE_ERROR); all others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from kbroker.log.files import FileSlice, LogDirectoryError
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError
+from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
+from kbroker.model import Deferred, Timers, TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.replication.fetch import FetchLimits, FetchReader
+from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
+from kbroker.replication.maintenance import Maintenance, OffloadPort
+from kbroker.replication.offsets import ListedOffset, list_offset
+from kbroker.replication.partition import OffsetWaiter, Partition
+from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.settings.broker import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+LeadershipCallback = Callable[[TopicPartition, int | None], None]
+"""Called with the leader epoch once this broker leads a partition, with None when it no longer
+does.
+"""
+
+_NO_ERRORS: Final[tuple[RecordError, ...]] = ()
+
+
+class PartitionAppendResult:
+    """What became of a batch. Offsets are -1 if there is an error; last_offset is inclusive.
+
+    log_append_time_ms: -1 unless the topic stamps records. record_errors: the records that were
+    refused (KIP-467).
+    """
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "error_message",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "record_errors",
+    )
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        base_offset: int = -1,
+        last_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error_message: str | None = None,
+        record_errors: Sequence[RecordError] = _NO_ERRORS,
+    ) -> None:
+        self.error = error
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error_message = error_message
+        self.record_errors = record_errors
+
+    def __repr__(self) -> str:
+        return (
+            f"PartitionAppendResult({self.error.name}, {self.base_offset}..{self.last_offset}, "
+            f"{self.error_message!r})"
+        )
+
+
+class HostedTopic:
+    """A topic with replicas on this broker; partitions by index.
+
+    unopened: indexes of replicas that belong here but whose log directory is offline.
+    """
+
+    __slots__ = ("name", "partitions", "topic_id", "unopened")
+
+    def __init__(self, name: str, topic_id: Uuid) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions: dict[int, Partition] = {}
+        self.unopened: set[int] = set()
+
+
+class ReplicaManager:
+    """See the module's docstring.
+
+    knows: whether the metadata has a partition of this topic (name or id) and index; decides
+    between "unknown" and "not here". offload: how blocking work leaves the loop thread, see
+    `maintenance`.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogManager,
+        timers: Timers,
+        config: BrokerConfig,
+        *,
+        knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
+        offload: OffloadPort | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.logs = logs
+        self.knows = knows
+        self._timers = timers
+        self._topics: dict[str, HostedTopic] = {}
+        self._topics_by_id: dict[Uuid, HostedTopic] = {}
+        self._leadership_callbacks: list[LeadershipCallback] = []
+        self._watermarks: dict[TopicPartition, int] | None = None
+        self._fetch_max_bytes = config.get_int("fetch.max.bytes")
+        self._lag_max_ms = config.get_int("replica.lag.time.max.ms")
+        self.purgatory = Purgatory(timers)
+        self.sessions = FetchSessionCache(
+            config.get_int("max.incremental.fetch.session.cache.slots"), random or Random()
+        )
+        self._reader = FetchReader(
+            find=self.find,
+            on_storage_error=self._read_failed,
+            purgatory=self.purgatory,
+            timers=timers,
+            lag_max_ms=self._lag_max_ms,
+        )
+        self._maintenance = Maintenance(
+            node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
+            on_retention=self._log_starts_moved,
+        )  # fmt: skip
+        self._log_starts: dict[TopicPartition, int] = {}
+        logs.on_offline = self._directory_offline
+
+    # what there is
+
+    def topic(self, name: str) -> HostedTopic | None:
+        """A topic with replicas here."""
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: Uuid) -> HostedTopic | None:
+        return self._topics_by_id.get(topic_id)
+
+    def partition(self, topic_partition: TopicPartition) -> Partition | None:
+        """A replica here, offline ones too."""
+        topic = self._topics.get(topic_partition.topic)
+        return None if topic is None else topic.partitions.get(topic_partition.partition)
+
+    def partitions(self) -> Iterable[Partition]:
+        """Every replica here."""
+        for topic in self._topics.values():
+            yield from topic.partitions.values()
+
+    def find(self, topic: TopicKey, index: int) -> Partition | ErrorCode:
+        """The replica of (name or id, index), or why there is none here."""
+        by_name = isinstance(topic, str)
+        hosted = self._topics.get(topic) if by_name else self._topics_by_id.get(topic)  # type: ignore[arg-type]  # told apart by by_name
+        if hosted is not None:
+            partition = hosted.partitions.get(index)
+            if partition is not None:
+                return partition
+            if index in hosted.unopened:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.knows(topic, index):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if by_name or hosted is not None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.UNKNOWN_TOPIC_ID
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Of every replica here that is not offline."""
+        return {
+            partition.topic_partition: partition.high_watermark
+            for partition in self.partitions()
+            if partition.role
+        }
+
+    def on_leadership(self, callback: LeadershipCallback) -> None:
+        """Call back at every change of leadership of a partition here."""
+        self._leadership_callbacks.append(callback)
+
+    # orders from the metadata
+
+    def apply(self, orders: Iterable[Order]) -> None:
+        """Carry out what an image change means for this broker, in order."""
+        for order in orders:
+            if isinstance(order, HostPartition):
+                self._host(order)
+            elif isinstance(order, RemovePartition):
+                self._remove(order)
+            else:
+                self._update_config(order)
+
+    def _host(self, order: HostPartition) -> None:
+        key = order.topic_partition
+        partition = self.partition(key)
+        if partition is not None and partition.topic_id != order.topic_id:
+            self._remove(RemovePartition(key))
+            partition = None
+        if partition is None or not partition.role:
+            partition = self._open(order)
+            if partition is None:
+                return
+        was_leader = partition.is_leader
+        if order.leader == self.node_id:
+            is_new = partition.become_leader(
+                leader_epoch=order.leader_epoch,
+                partition_epoch=order.partition_epoch,
+                replicas=order.replicas,
+                isr=order.isr,
+                min_isr=order.config.min_insync_replicas,
+                now_ms=self._timers.now_ms(),
+            )
+            if is_new:
+                self._assign_epoch(partition)
+                logger.debug("node %d leads %s, epoch %d", self.node_id, key, order.leader_epoch)
+                self._tell_leadership(key, order.leader_epoch)
+        else:
+            partition.become_follower(
+                leader=order.leader,
+                leader_epoch=order.leader_epoch,
+                partition_epoch=order.partition_epoch,
+                replicas=order.replicas,
+                isr=order.isr,
+            )
+            if was_leader and not partition.is_leader:
+                self._tell_leadership(key, None)
+
+    def _open(self, order: HostPartition) -> Partition | None:
+        """Open the log and make the replica; None if its directory is offline."""
+        key = order.topic_partition
+        try:
+            log = self.logs.get_or_create(key, order.topic_id, order.config)
+        except KafkaError as error:
+            logger.error("node %d cannot host %s: %s", self.node_id, key, error)
+            topic = self._topic_for(key.topic, order.topic_id)
+            topic.partitions.pop(key.partition, None)
+            topic.unopened.add(key.partition)
+            return None
+        if self._watermarks is None:
+            self._watermarks = self.logs.read_high_watermarks()
+        partition = Partition(
+            key, order.topic_id, self.node_id, log, high_watermark=self._watermarks.pop(key, 0)
+        )
+        self._log_starts[key] = log.log_start_offset
+        topic = self._topic_for(key.topic, order.topic_id)
+        topic.partitions[key.partition] = partition
+        topic.unopened.discard(key.partition)
+        return partition
+
+    def _topic_for(self, name: str, topic_id: Uuid) -> HostedTopic:
+        topic = self._topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            topic = self._topics[name] = HostedTopic(name, topic_id)
+            self._topics_by_id[topic_id] = topic
+        return topic
+
+    def _assign_epoch(self, partition: Partition) -> None:
+        log = self.logs.get(partition.topic_partition)
+        if log is None:
+            return
+        try:
+            log.leader_epochs.assign(partition.leader_epoch, log.log_end_offset)
+        except LogDirectoryError as error:
+            self.logs.directory_failed(error)
+
+    def _remove(self, order: RemovePartition) -> None:
+        key = order.topic_partition
+        topic = self._topics.get(key.topic)
+        if topic is not None:
+            partition = topic.partitions.pop(key.partition, None)
+            topic.unopened.discard(key.partition)
+            if not topic.partitions and not topic.unopened:
+                del self._topics[key.topic]
+                self._topics_by_id.pop(topic.topic_id, None)
+            self._log_starts.pop(key, None)
+            if partition is not None:
+                was_leader = partition.is_leader
+                partition.remove()
+                if was_leader:
+                    self._tell_leadership(key, None)
+        if self._watermarks is not None:
+            self._watermarks.pop(key, None)
+        if order.delete:
+            self.logs.delete(key)
+
+    def _update_config(self, order: UpdateTopicConfig) -> None:
+        topic = self._topics.get(order.topic)
+        if topic is None:
+            return
+        for partition in topic.partitions.values():
+            log = self.logs.get(partition.topic_partition)
+            if log is not None:
+                log.update_config(order.config)
+            partition.set_min_isr(order.config.min_insync_replicas)
+            partition.advance(now_ms=self._timers.now_ms(), lag_max_ms=self._lag_max_ms)
+
+    def _tell_leadership(self, key: TopicPartition, leader_epoch: int | None) -> None:
+        for callback in self._leadership_callbacks:
+            callback(key, leader_epoch)
+
+    # append
+
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        batches: bytearray | memoryview,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        produce_version: int | None = None,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Append whole batches to a partition led here; they are written in place. See `append_to`."""
+        found = self.find(topic_partition.topic, topic_partition.partition)
+        if isinstance(found, ErrorCode):
+            return PartitionAppendResult(found)
+        return self.append_to(
+            found,
+            batches,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            origin=origin,
+            produce_version=produce_version,
+        )
+
+    def append_to(
+        self,
+        partition: Partition,
+        batches: bytearray | memoryview,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        produce_version: int | None = None,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
+
+        The answer is there at once unless acks is -1 and a follower has not got the records yet.
+        Never raises for what the client or the disk did: the result says it.
+        """
+        error = partition.check_leader()
+        if error:
+            return PartitionAppendResult(error)
+        if acks == -1:
+            if partition.is_under_min_isr:
+                return PartitionAppendResult(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    error_message=f"{partition.topic_partition} has {len(partition.isr)} replicas in "
+                    f"sync, acks=all needs {partition.min_isr}",
+                )
+        elif acks != 0 and acks != 1:
+            return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        try:
+            info = log.append_as_leader(
+                batches,
+                leader_epoch=partition.leader_epoch,
+                now_ms=self._timers.now_ms(),
+                origin=origin,
+                produce_version=produce_version,
+            )
+        except KafkaError as failure:
+            return PartitionAppendResult(
+                failure.code,
+                error_message=failure.message or None,
+                record_errors=failure.record_errors
+                if isinstance(failure, InvalidRecords)
+                else _NO_ERRORS,
+            )
+        except LogDirectoryError as failure:
+            self.logs.directory_failed(failure)
+            self._take_offline(partition)
+            return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
+        if not info.duplicate:
+            partition.after_append(len(batches))
+        result = PartitionAppendResult(
+            ErrorCode.NONE,
+            info.base_offset,
+            info.last_offset,
+            info.log_append_time_ms,
+            info.log_start_offset,
+        )
+        if acks != -1 or partition.high_watermark > info.last_offset:
+            return result
+        return _PendingAppend(self.purgatory, partition, result).start(timeout_ms)
+
+    # fetch
+
+    def fetch(
+        self, request: FetchRequest, *, api_version: int, now_ms: int
+    ) -> FetchResponse | PendingResponse[FetchResponse]:
+        """Answer a Fetch request: sessions, limits, waiting. Only `current_leader` and endpoints
+        are left to do.
+        """
+        by_id = api_version >= 13
+        replica_id = request.replica_id if api_version < 15 else request.replica_state.replica_id
+        context = self.sessions.context(request, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+        if context.error:
+            return FetchResponse(error_code=int(context.error))
+        context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
+        max_bytes = min(request.max_bytes, self._fetch_max_bytes)
+        return self._reader.fetch(
+            context,
+            FetchLimits(
+                max_wait_ms=request.max_wait_ms,
+                min_bytes=min(request.min_bytes, max_bytes),
+                max_bytes=max_bytes,
+            ),
+        )
+
+    # offsets
+
+    def list_offset(
+        self,
+        topic_partition: TopicPartition,
+        timestamp: int,
+        *,
+        read_committed: bool = False,
+        current_leader_epoch: int = -1,
+        replica_id: int = -1,
+    ) -> ListedOffset:
+        """One partition of ListOffsets; timestamp in ms or one of the special values of `offsets`."""
+        found = self.find(topic_partition.topic, topic_partition.partition)
+        if isinstance(found, ErrorCode):
+            return ListedOffset(found)
+        try:
+            return list_offset(
+                found,
+                timestamp,
+                read_committed=read_committed,
+                current_leader_epoch=current_leader_epoch,
+                replica_id=replica_id,
+            )
+        except OSError as error:
+            self._read_failed(found, error)
+            return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    # the coordinators' port
+
+    def read_committed_log(
+        self, topic_partition: TopicPartition, offset: int, max_bytes: int
+    ) -> bytes:
+        """Whole batches of an internal topic from offset (or the log's start) on, at least one; b""
+        at the end.
+
+        A coordinator replays up to the log's end: it leads the partition, so what is there will be
+        committed or was. Raises KafkaError.
+        """
+        found = self.find(topic_partition.topic, topic_partition.partition)
+        if isinstance(found, ErrorCode):
+            raise KafkaError(found)
+        error = found.check_leader()
+        if error:
+            raise KafkaError(error)
+        log = found.log
+        try:
+            records = log.read(
+                max(offset, log.log_start_offset),
+                max_bytes=max_bytes,
+                upper_offset=log.log_end_offset,
+            ).records
+            return records.read() if isinstance(records, FileSlice) else bytes(records)  # type: ignore[arg-type]  # bytes
+        except OSError as failure:
+            self._read_failed(found, failure)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
+
+    # faults
+
+    def _read_failed(self, partition: Partition, error: OSError) -> None:
+        """A log could not be read: its directory is offline."""
+        if isinstance(error, LogDirectoryError):
+            self.logs.directory_failed(error)
+        self._take_offline(partition)
+
+    def _directory_offline(self, directory: Path, partitions: Sequence[TopicPartition]) -> None:
+        logger.error(
+            "node %d: log directory %s failed, %d partitions are offline",
+            self.node_id,
+            directory,
+            len(partitions),
+        )
+        for key in partitions:
+            partition = self.partition(key)
+            if partition is not None:
+                self._take_offline(partition)
+
+    def _take_offline(self, partition: Partition) -> None:
+        if not partition.role:
+            return
+        was_leader = partition.is_leader
+        partition.go_offline()
+        if was_leader:
+            self._tell_leadership(partition.topic_partition, None)
+
+    # periodic work and the end
+
+    def start(self) -> None:
+        """Begin the periodic work: retention, flushing, checkpoints."""
+        self._maintenance.start()
+
+    def _log_starts_moved(self) -> None:
+        """Retention ran: tell the partitions whose log begins later now."""
+        starts = self._log_starts
+        for partition in self.partitions():
+            start = partition.log.log_start_offset
+            if starts.get(partition.topic_partition) != start:
+                starts[partition.topic_partition] = start
+                partition.log_start_moved()
+
+    def delete_records_before(self, partition: Partition, offset: int) -> int:
+        """Move the start of a log led here (DeleteRecords). Returns its start. Raises KafkaError,
+        OSError.
+        """
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        if offset > partition.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if log.delete_records_before(offset):
+            self._log_starts_moved()
+        return log.log_start_offset
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write replication-offset-checkpoint. Blocks."""
+        watermarks: Mapping[TopicPartition, int] = self.high_watermarks()
+        if self._watermarks:
+            watermarks = {**self._watermarks, **watermarks}
+        self.logs.write_high_watermarks(watermarks)
+
+    def close(self) -> None:
+        """Stop the periodic work, answer who waits with what there is, write the high watermarks.
+        Blocks.
+        """
+        self._maintenance.stop()
+        self.sessions.close()
+        self.purgatory.run()
+        self.checkpoint_high_watermarks()
+
+
+class _PendingAppend(OffsetWaiter):
+    """An append with acks=-1 that followers have not got yet."""
+
+    __slots__ = ("_partition", "_result", "response")
+
+    def __init__(
+        self, purgatory: Purgatory, partition: Partition, result: PartitionAppendResult
+    ) -> None:
+        super().__init__(purgatory)
+        self._partition = partition
+        self._result = result
+        self.response: PendingResponse[PartitionAppendResult] = PendingResponse(self)
+
+    def start(self, timeout_ms: int) -> PendingResponse[PartitionAppendResult]:
+        self._partition.wait_for(self, self._result.last_offset + 1)
+        self.set_deadline(max(0, timeout_ms))
+        return self.response
+
+    def complete(self) -> None:
+        """Committed, or no longer ours to commit."""
+        partition = self._partition
+        if partition.high_watermark >= self.required_offset:
+            if partition.is_under_min_isr:
+                self._result.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            self.response.resolve(self._result)
+            return
+        error = partition.check_leader()
+        self.response.resolve(PartitionAppendResult(error or ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def expire(self) -> None:
+        self.response.resolve(PartitionAppendResult(ErrorCode.REQUEST_TIMED_OUT))

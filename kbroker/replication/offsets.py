@@ -1,0 +1,110 @@
+"""ListOffsets for one partition: by time, and the ends that have a name (KIP-79, KIP-734, KIP-405,
+KIP-1005, KIP-1023).
+
+`latest` is the high watermark or last stable offset: it never goes back for a consumer. After an
+election the new leader's high watermark may still be behind the old one's; until it has reached the
+start of its own epoch the answer is OFFSET_NOT_AVAILABLE, and the client asks again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.partition import Partition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+SINCE_VERSION: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The special timestamps, and the first version of ListOffsets that has them."""
+
+
+class ListedOffset:
+    """An answer; -1 for what is not known, as on the wire."""
+
+    __slots__ = ("error", "leader_epoch", "offset", "timestamp")
+
+    def __init__(
+        self,
+        error: ErrorCode = ErrorCode.NONE,
+        *,
+        timestamp: int = -1,
+        offset: int = -1,
+        leader_epoch: int = -1,
+    ) -> None:
+        self.error = error
+        self.timestamp = timestamp
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+
+    def __repr__(self) -> str:
+        return (
+            f"ListedOffset({self.error.name}, timestamp={self.timestamp}, offset={self.offset}, "
+            f"leader_epoch={self.leader_epoch})"
+        )
+
+
+def list_offset(
+    partition: Partition,
+    timestamp: int,
+    *,
+    read_committed: bool = False,
+    current_leader_epoch: int = -1,
+    replica_id: int = -1,
+) -> ListedOffset:
+    """Answer one partition of a request.
+
+    replica_id: -1 a consumer, otherwise a follower or a debugger, which see up to the log's end.
+    Raises OSError if the log cannot be read.
+    """
+    error = partition.check_leader(current_leader_epoch)
+    if error:
+        return ListedOffset(error)
+    try:
+        return _find(partition, timestamp, read_committed, replica_id)
+    except KafkaError as failure:
+        return ListedOffset(failure.code)
+
+
+def _find(
+    partition: Partition, timestamp: int, read_committed: bool, replica_id: int
+) -> ListedOffset:
+    log = partition.log
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.earliest()
+        return ListedOffset(offset=start.offset, leader_epoch=start.leader_epoch)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return ListedOffset()  # nothing is tiered
+    if replica_id != -1:
+        readable_end = log.log_end_offset
+    elif read_committed:
+        readable_end = partition.last_stable_offset
+    else:
+        readable_end = partition.high_watermark
+    behind = replica_id == -1 and partition.leader_epoch_start_offset > partition.high_watermark
+    if timestamp == LATEST:
+        if behind:
+            return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return ListedOffset(offset=readable_end, leader_epoch=partition.leader_epoch)
+    found = (
+        log.max_timestamp_offset()
+        if timestamp == MAX_TIMESTAMP
+        else log.offset_for_timestamp(timestamp)
+    )
+    if found is not None and found.offset < readable_end:
+        return ListedOffset(
+            timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
+        )
+    return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE)

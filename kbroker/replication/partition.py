@@ -1,0 +1,493 @@
+"""One replica's view of a partition: leadership, epochs, ISR, high watermark and last stable
+offset.
+
+KIP-101 and KIP-320 (leader epochs), KIP-497 (ISR changes go through the controller), KIP-966 (no
+progress below min.insync.replicas). The leader keeps two sets: the committed ISR, which the
+controller knows, and the maximal ISR, which also holds members whose admission is under way; the
+high watermark waits for the maximal one, so that a member already counted by the controller never
+lacks a committed record.
+
+    offline -> leader | follower      become_leader, become_follower (a newer leader epoch)
+    leader <-> follower               the same
+    any -> offline                    go_offline (log directory failed), remove
+
+Decisions only: records are in `log`, which this module knows by a port; waiting is in `purgatory`,
+reading in `fetch`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import RecordsPayload
+from kbroker.replication.purgatory import Waiter, Watcher
+
+NO_LEADER = -1
+
+
+class EpochHistory(Protocol):
+    """Which leader epoch began where, as a log remembers it."""
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]: ...
+
+
+class ReadResult(Protocol):
+    """Whole batches, none with an offset at or beyond end_offset."""
+
+    @property
+    def records(self) -> bytes | RecordsPayload: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+class AbortedRange(Protocol):
+    """An aborted transaction as a log knows it."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+
+class FoundOffset(Protocol):
+    """A record found by its time. leader_epoch: -1 unknown."""
+
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+class ReplicaLog(Protocol):
+    """What replication needs of a log; `log.partition_log.PartitionLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def first_unstable_offset(self) -> int | None: ...
+    @property
+    def leader_epochs(self) -> EpochHistory: ...
+
+    def on_high_watermark(self, high_watermark: int) -> None: ...
+    def read(
+        self, fetch_offset: int, *, max_bytes: int, upper_offset: int, min_one_batch: bool = True
+    ) -> ReadResult: ...
+    def aborted_transactions(
+        self, fetch_offset: int, upper_offset: int
+    ) -> Sequence[AbortedRange]: ...
+    def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None: ...
+    def max_timestamp_offset(self) -> FoundOffset | None: ...
+    def earliest(self) -> FoundOffset: ...
+
+
+class Role(IntEnum):
+    OFFLINE = 0
+    FOLLOWER = 1
+    LEADER = 2
+
+
+class RemoteReplica:
+    """What the leader knows of a follower. log_end_offset: -1 until its first fetch under this
+    leader.
+    """
+
+    __slots__ = (
+        "last_caught_up_ms",
+        "last_fetch_leader_end",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, now_ms: int, *, in_sync: bool) -> None:
+        self.log_end_offset = -1
+        self.log_start_offset = -1
+        self.last_fetch_ms = 0
+        self.last_fetch_leader_end = -1
+        self.last_caught_up_ms = now_ms if in_sync else 0
+
+    def fetched(
+        self, *, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int
+    ) -> None:
+        """It has everything below fetch_offset. It was caught up now, or when it last asked for
+        what it now has.
+        """
+        if fetch_offset >= leader_end:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_end >= 0:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end = leader_end
+        self.last_fetch_ms = now_ms
+
+    def is_caught_up(self, *, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
+        """Whether it holds the leader's end, or did so no longer than lag_max_ms ago."""
+        return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_max_ms
+
+
+class OffsetWaiter(Waiter):
+    """Waits until the high watermark of one partition reaches an offset (acks=all)."""
+
+    __slots__ = ("required_offset",)
+
+    required_offset: int
+
+
+class Partition:
+    """See the module's docstring. Fields are read freely, changed only by the methods."""
+
+    __slots__ = (
+        "_appended", "_end_watchers", "_last_end", "_offset_waiters", "_stable_bytes", "_watchers",
+        "high_watermark", "isr", "last_stable_offset", "leader", "leader_epoch", "leader_epoch_start_offset", "log",
+        "min_isr", "node_id", "partition_epoch", "pending_isr", "remotes", "removed", "replicas", "role",
+        "topic_id", "topic_partition",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: Uuid,
+        node_id: int,
+        log: ReplicaLog,
+        *,
+        high_watermark: int = 0,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.node_id = node_id
+        self.log = log
+        self.role = Role.OFFLINE
+        self.removed = False
+        self.leader = NO_LEADER
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.leader_epoch_start_offset = -1
+        self.replicas: tuple[int, ...] = ()
+        self.isr: frozenset[int] = frozenset()
+        self.pending_isr: frozenset[int] | None = None
+        self.min_isr = 1
+        self.remotes: dict[int, RemoteReplica] = {}
+        self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
+        log.on_high_watermark(self.high_watermark)
+        self.last_stable_offset = self._stable_end()
+        self._last_end = log.log_end_offset
+        self._appended: deque[tuple[int, int]] = (
+            deque()
+        )  # (end offset, bytes) above the high watermark
+        self._stable_bytes = 0  # bytes below the high watermark since the last stable offset moved
+        self._watchers: dict[Watcher, None] = {}
+        self._end_watchers: dict[Watcher, None] = {}
+        self._offset_waiters: deque[OffsetWaiter] = deque()
+
+    # leadership
+
+    def become_leader(
+        self,
+        *,
+        leader_epoch: int,
+        partition_epoch: int,
+        replicas: Sequence[int],
+        isr: Sequence[int],
+        min_isr: int,
+        now_ms: int,
+    ) -> bool:
+        """Lead from now on, or take over a newer state of the same leadership. Stale orders change
+        nothing.
+
+        Returns whether this is a new leadership: the caller then assigns leader_epoch to the log's
+        end.
+        """
+        if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
+            return False
+        is_new = self.role != Role.LEADER or leader_epoch > self.leader_epoch
+        self.replicas = tuple(replicas)
+        self.isr = frozenset(isr)
+        self.pending_isr = None
+        self.partition_epoch = partition_epoch
+        self.min_isr = min(min_isr, len(self.replicas)) if self.replicas else min_isr
+        self.leader = self.node_id
+        others = [replica for replica in self.replicas if replica != self.node_id]
+        if is_new:
+            self.role = Role.LEADER
+            self.leader_epoch = leader_epoch
+            self.leader_epoch_start_offset = self._last_end = self.log.log_end_offset
+            self._appended.clear()
+            self._abandon_waiters()
+            self.remotes = {r: RemoteReplica(now_ms, in_sync=r in self.isr) for r in others}
+            self._lose_watchers()
+        else:
+            for replica in others:
+                if replica not in self.remotes:
+                    self.remotes[replica] = RemoteReplica(now_ms, in_sync=replica in self.isr)
+            for replica in self.remotes.keys() - set(others):
+                del self.remotes[replica]
+        self.advance(now_ms=now_ms, lag_max_ms=0)
+        return is_new
+
+    def become_follower(
+        self,
+        *,
+        leader: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        replicas: Sequence[int],
+        isr: Sequence[int],
+    ) -> bool:
+        """Follow leader (NO_LEADER: nobody may lead). Returns whether anything changed; stale
+        orders change nothing.
+        """
+        if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
+            return False
+        changed = self.role != Role.FOLLOWER or leader_epoch > self.leader_epoch
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        self.replicas = tuple(replicas)
+        self.isr = frozenset(isr)
+        self.pending_isr = None
+        if changed:
+            self.remotes = {}
+            self._appended.clear()
+            self._abandon_waiters()
+            self._lose_watchers()
+        return changed
+
+    def go_offline(self) -> None:
+        """The log directory failed: KAFKA_STORAGE_ERROR from now on, for those who wait too."""
+        self.role = Role.OFFLINE
+        self._abandon_waiters()
+        self._lose_watchers()
+
+    def remove(self) -> None:
+        """This replica is no longer hosted here."""
+        self.removed = True
+        self.go_offline()
+
+    def set_min_isr(self, min_isr: int) -> None:
+        """A changed min.insync.replicas; more than there are replicas would never be met."""
+        self.min_isr = min(min_isr, len(self.replicas)) if self.replicas else min_isr
+
+    # checks
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role == Role.LEADER
+
+    def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
+        """Whether a request may be served here. current_leader_epoch: what the client knows, -1 if
+        it does not say.
+
+        An older epoch is fenced even where we do not lead; a newer one means that we are behind the
+        metadata.
+        """
+        if self.role == Role.OFFLINE:
+            return (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if self.removed else ErrorCode.KAFKA_STORAGE_ERROR
+            )
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if self.role == Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.isr) < self.min_isr
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The committed ISR and whoever is being admitted."""
+        return self.isr if self.pending_isr is None else self.isr | self.pending_isr
+
+    # what moves the ends
+
+    def after_append(self, size_bytes: int) -> bool:
+        """The leader appended size_bytes. Wakes who waits for that. Returns whether the high
+        watermark moved.
+        """
+        end = self.log.log_end_offset
+        if end < self._last_end:
+            raise InvariantError(
+                f"{self.topic_partition}: log end went back from {self._last_end} to {end}"
+            )
+        self._last_end = end
+        for watcher in tuple(self._end_watchers):
+            watcher.moved(size_bytes, size_bytes)
+        if not self.remotes and not self.is_under_min_isr:
+            self._move_high_watermark(end, size_bytes)
+            return True
+        self._appended.append((end, size_bytes))
+        return self._advance(0, 0)
+
+    def follower_fetched(
+        self,
+        replica_id: int,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        now_ms: int,
+        lag_max_ms: int,
+    ) -> bool:
+        """A follower asked for fetch_offset, so it has all before it. Returns whether the high
+        watermark moved.
+
+        replica_id: one of `remotes`. A member that caught up joins through `isr_to_propose`.
+        """
+        self.remotes[replica_id].fetched(
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            leader_end=self.log.log_end_offset,
+            now_ms=now_ms,
+        )
+        return self._advance(now_ms, lag_max_ms)
+
+    def advance(self, *, now_ms: int, lag_max_ms: int) -> bool:
+        """Move the high watermark as far as the replicas allow. Returns whether it moved."""
+        return self.role == Role.LEADER and self._advance(now_ms, lag_max_ms)
+
+    def _advance(self, now_ms: int, lag_max_ms: int) -> bool:
+        if self.is_under_min_isr:
+            return False
+        end = self.log.log_end_offset
+        candidate = end
+        maximal = self.maximal_isr
+        for replica_id, remote in self.remotes.items():
+            if remote.log_end_offset < candidate and (
+                replica_id in maximal
+                or (
+                    remote.log_end_offset >= 0
+                    and lag_max_ms > 0
+                    and remote.is_caught_up(leader_end=end, now_ms=now_ms, lag_max_ms=lag_max_ms)
+                )
+            ):
+                candidate = remote.log_end_offset
+        if candidate <= self.high_watermark:
+            return False
+        added = 0
+        while self._appended and self._appended[0][0] <= candidate:
+            added += self._appended.popleft()[1]
+        self._move_high_watermark(candidate, added)
+        return True
+
+    def _move_high_watermark(self, offset: int, added_bytes: int) -> None:
+        self.high_watermark = offset
+        self.log.on_high_watermark(offset)
+        stable = self._stable_end()
+        stable_bytes = 0
+        self._stable_bytes += added_bytes
+        if stable > self.last_stable_offset:
+            self.last_stable_offset = stable
+            stable_bytes, self._stable_bytes = self._stable_bytes, 0
+        waiters = self._offset_waiters
+        while waiters and (waiters[0].ended or waiters[0].required_offset <= offset):
+            waiters.popleft().ready()
+        if self._watchers:
+            for watcher in tuple(self._watchers):
+                watcher.moved(added_bytes, stable_bytes)
+
+    def _stable_end(self) -> int:
+        unstable = self.log.first_unstable_offset
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log.log_start_offset)
+
+    def follow_high_watermark(self, leader_high_watermark: int) -> None:
+        """A follower takes over what the leader said, as far as its own log goes."""
+        offset = max(self.log.log_start_offset, min(leader_high_watermark, self.log.log_end_offset))
+        self._move_high_watermark(offset, 0)
+        self.last_stable_offset = self._stable_end()
+
+    def log_start_moved(self) -> None:
+        """Retention or DeleteRecords moved the log's start; what lies below it is neither committed
+        nor unstable.
+        """
+        start = self.log.log_start_offset
+        if self.high_watermark < start:
+            self.high_watermark = start
+            self.log.on_high_watermark(start)
+        self.last_stable_offset = self._stable_end()
+        for watcher in tuple(self._watchers) + tuple(self._end_watchers):
+            watcher.moved(0, 0)
+
+    # the ISR
+
+    def isr_to_propose(self, *, now_ms: int, lag_max_ms: int) -> frozenset[int] | None:
+        """The ISR the leader wants, or None if it is as it should be or a change is under way.
+
+        Grows by followers that reached the high watermark and the start of this leadership; shrinks
+        by those that were not caught up for lag_max_ms. The caller sends it to the controller and
+        calls `isr_proposed`.
+        """
+        if self.role != Role.LEADER or self.pending_isr is not None:
+            return None
+        end = self.log.log_end_offset
+        wanted = {self.node_id}
+        for replica_id in sorted(self.remotes):
+            remote = self.remotes[replica_id]
+            if replica_id in self.isr:
+                if remote.is_caught_up(leader_end=end, now_ms=now_ms, lag_max_ms=lag_max_ms):
+                    wanted.add(replica_id)
+            elif remote.log_end_offset >= max(self.high_watermark, self.leader_epoch_start_offset):
+                wanted.add(replica_id)
+        return None if wanted == self.isr else frozenset(wanted)
+
+    def isr_proposed(self, isr: frozenset[int]) -> None:
+        """The proposal is on its way: the high watermark now waits for old and new members alike."""
+        self.pending_isr = isr
+
+    def isr_committed(self, isr: Sequence[int], *, partition_epoch: int, now_ms: int) -> bool:
+        """The controller answered. Returns whether the high watermark moved."""
+        if partition_epoch <= self.partition_epoch:
+            return False
+        self.isr = frozenset(isr)
+        self.partition_epoch = partition_epoch
+        self.pending_isr = None
+        return self.advance(now_ms=now_ms, lag_max_ms=0)
+
+    def isr_refused(self) -> None:
+        """The controller said no: the committed ISR stands."""
+        self.pending_isr = None
+
+    # who waits
+
+    def watch(self, watcher: Watcher, *, log_end: bool = False) -> None:
+        """Tell watcher when the high watermark or last stable offset moves; log_end: when the log
+        grows (a follower).
+        """
+        (self._end_watchers if log_end else self._watchers)[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.pop(watcher, None)
+        self._end_watchers.pop(watcher, None)
+
+    def wait_for(self, waiter: OffsetWaiter, required_offset: int) -> None:
+        """Make waiter ready when the high watermark reaches required_offset; called in order of
+        offsets.
+        """
+        waiter.required_offset = required_offset
+        self._offset_waiters.append(waiter)
+
+    @property
+    def watcher_count(self) -> int:
+        return len(self._watchers) + len(self._end_watchers)
+
+    def _abandon_waiters(self) -> None:
+        """Nobody can say any more that the records will be committed: let the waiters find out why."""
+        waiters, self._offset_waiters = self._offset_waiters, deque()
+        for waiter in waiters:
+            waiter.ready()
+
+    def _lose_watchers(self) -> None:
+        for watcher in tuple(self._watchers) + tuple(self._end_watchers):
+            watcher.lost()
