@@ -1,1 +1,3 @@
-"""Groups (later transactions too) as state replayed from internal topics; writes go through a port."""
+"""Groups (later transactions too) as state replayed from internal topics; writes go through a
+port.
+"""

@@ -147,7 +147,9 @@ class ClassicGroup:
         )
 
     def restore(self, value: GroupMetadataValue, now_ms: int) -> None:
-        """Become what the record says; sessions start anew. Only for a group that was just created."""
+        """Become what the record says; sessions start anew. Only for a group that was just
+        created.
+        """
         self.generation_id = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol
@@ -505,7 +507,7 @@ class ClassicGroup:
         if join.version >= SKIP_ASSIGNMENT_VERSION:
             response.skip_assignment = member.member_id == self.leader_id
         else:
-            # Told the former leader's id, the client takes itself for a follower: it assigns nothing.
+            # Told the former leader's id, the client takes itself for a follower.
             response.leader = former_leader or ""
             response.members = []
         return [Reply(join.waiter, response)]
@@ -563,7 +565,9 @@ class ClassicGroup:
         return self._awaiting_join_count == len(self.members) and not self.pending_joins
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """End the gathering: drop who did not rejoin, then start the next generation with the rest."""
+        """End the gathering: drop who did not rejoin, then start the next generation with the
+        rest.
+        """
         self._deadlines.cancel(self._join_deadline)
         effects: list[Effect] = []
         for member in list(self.members.values()):

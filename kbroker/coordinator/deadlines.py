@@ -57,7 +57,9 @@ class Deadlines:
         return None
 
     def fire(self, now_ms: int) -> list[Effect]:
-        """Run the action of all that is due, earliest first; an action may set further deadlines."""
+        """Run the action of all that is due, earliest first; an action may set further
+        deadlines.
+        """
         effects: list[Effect] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:

@@ -212,7 +212,9 @@ class GroupShard:
         generation_id: int,
         version: int,
     ) -> ErrorCode:
-        """Whether this commit is from a member of this generation, or of one that needs no group."""
+        """Whether this commit is from a member of this generation, or of one that needs no
+        group.
+        """
         group = self.groups.get(group_id)
         if group is not None:
             return group.check_commit(member_id, instance_id, generation_id)
@@ -233,7 +235,9 @@ class GroupShard:
     def list_groups(
         self, states: frozenset[str], types: frozenset[str]
     ) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states and of one of these types, both in lower case; empty: any."""
+        """Groups in one of these states and of one of these types, both in lower case; empty:
+        any.
+        """
         if types and CLASSIC_TYPE not in types:
             return
         for group in self.groups.values():

@@ -82,7 +82,9 @@ class Commit:
 
 
 def resolve_commit(request: OffsetCommitRequest, version: int, topics: Topics) -> Commit:
-    """The first step: which partitions exist. Unknown ones get their error in the response at once."""
+    """The first step: which partitions exist. Unknown ones get their error in the response at
+    once.
+    """
     commit = Commit()
     accepted = commit.accepted
     by_id = version >= TOPIC_ID_VERSION

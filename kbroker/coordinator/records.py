@@ -48,7 +48,9 @@ _VALUE_PREFIXES: Final = {version: _INT16.pack(version) for version in range(5)}
 
 
 class CoordinatorRecord:
-    """One record of an internal topic, decoded. value None is a tombstone; version is the value's."""
+    """One record of an internal topic, decoded. value None is a tombstone; version is the
+    value's.
+    """
 
     __slots__ = ("key", "value", "version")
 

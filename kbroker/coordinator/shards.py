@@ -216,7 +216,9 @@ class CoordinatorRuntime(Generic[S]):
         self._load_step(host)
 
     def _load_step(self, host: Host[S]) -> None:
-        """Read the next piece; an empty log is loaded at once, anything else in turns of its own."""
+        """Read the next piece; an empty log is loaded at once, anything else in turns of its
+        own.
+        """
         if host.status is not HostStatus.LOADING:
             return
         try:
@@ -281,7 +283,9 @@ class CoordinatorRuntime(Generic[S]):
         host.status = HostStatus.FAILED
 
     def _unload(self, host: Host[S]) -> None:
-        """Forget the shard; everybody who waits for it is told to look for the coordinator again."""
+        """Forget the shard; everybody who waits for it is told to look for the coordinator
+        again.
+        """
         if self._hosts.get(host.topic_partition.partition) is host:
             del self._hosts[host.topic_partition.partition]
         host.status = HostStatus.CLOSED
@@ -426,7 +430,9 @@ class CoordinatorRuntime(Generic[S]):
 
 
 def client_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told when the group's record could not be written for this reason. As Kafka."""
+    """What a client is told when the group's record could not be written for this reason. As
+    Kafka.
+    """
     return _CLIENT_ERRORS.get(error, error)
 
 

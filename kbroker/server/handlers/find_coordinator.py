@@ -1,0 +1,105 @@
+"""FindCoordinator v0-6: which broker coordinates a group.
+
+v1: key type and error message (KIP-98). v2: throttling as in KIP-219. v3: flexible. v4: several
+keys at once, an error per key (KIP-699). v5: for transactions (KIP-890). v6: share groups
+(KIP-932). The first request creates `__consumer_offsets` and is answered once it is there; Kafka
+answers COORDINATOR_NOT_AVAILABLE and lets the client ask again, as we do while a partition has no
+leader. The broker named is always one that Metadata lists on the same listener. Deviation:
+coordinators of transactions and share groups are not served yet, so their keys get INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.schema import Message
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+SHARE: Final = 2
+BATCHED_VERSION: Final = 4
+"""From this version on a request names several keys."""
+
+_UNSERVED: Final = {
+    TRANSACTION: "This broker has no transaction coordinator.",
+    SHARE: "This broker has no share coordinator.",
+}
+
+_Coordinator = FindCoordinatorResponse.Coordinator
+
+
+def handle_find_coordinator(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> Outcome:
+    """Answer at once, or when `__consumer_offsets` has been created."""
+    if request.key_type != GROUP:
+        message = _UNSERVED.get(request.key_type, f"Unknown key type {request.key_type}.")
+        return find_coordinator_error(request, ErrorCode.INVALID_REQUEST, message)
+    if GROUP_TOPIC in services.image.topics:
+        return _answer(services, context, request)
+    created = services.controller.ensure_internal_topic(GROUP_TOPIC)
+    if created.done:
+        return _answer(services, context, request)
+    outcome: Deferred[Message] = Deferred()
+    created.on_done(lambda _: outcome.resolve(_answer(services, context, request)))
+    return outcome
+
+
+def _answer(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    batched = context.api_version >= BATCHED_VERSION
+    keys = request.coordinator_keys if batched else [request.key]
+    return _response([_find(services, context, key) for key in keys], batched=batched)
+
+
+def _find(services: Services, context: RequestContext, key: str) -> _Coordinator:
+    """The leader of the key's partition, if a client of this listener can reach it."""
+    image = services.image
+    partition = image.partition(GROUP_TOPIC, services.groups.partition_for(key))
+    broker = image.brokers.get(partition.leader) if partition is not None else None
+    endpoint = broker.endpoints.get(context.listener_name) if broker is not None else None
+    if broker is None or endpoint is None or broker.fenced:
+        return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
+    return _Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
+
+
+def _failed(key: str, error: ErrorCode, message: str) -> _Coordinator:
+    return _Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
+    )
+
+
+def _response(coordinators: list[_Coordinator], *, batched: bool) -> FindCoordinatorResponse:
+    if batched:
+        return FindCoordinatorResponse(coordinators=coordinators)
+    only = coordinators[0]
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message or None,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def find_coordinator_error(
+    request: FindCoordinatorRequest, error: ErrorCode, message: str
+) -> FindCoordinatorResponse:
+    """The same error for every key; a batched request is known by its keys."""
+    if request.coordinator_keys:
+        keys = [_failed(key, error, message) for key in request.coordinator_keys]
+        return _response(keys, batched=True)
+    return _response([_failed(request.key, error, message)], batched=False)
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, handle_find_coordinator, find_coordinator_error),
+)

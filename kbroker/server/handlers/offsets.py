@@ -1,0 +1,177 @@
+"""OffsetCommit v2-10, OffsetFetch v1-10: what groups have read so far.
+
+The rules are in `coordinator/offsets`; here requests before OffsetFetch v8 become the later shape.
+OffsetCommit v5: no retention time any more (KIP-211). v6: leader epoch (KIP-320). v7: static
+members (KIP-345). v9: GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848). v10: topic ids
+(KIP-848). OffsetFetch v2: all topics of a group, an error of the whole answer. v5: leader epoch
+(KIP-320). v7: require stable (KIP-447). v8: several groups (KIP-709). v9: member id and epoch
+(KIP-848), for consumer groups, which are not known yet. v10: topic ids.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.coordinator.offsets import NO_OFFSET
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.schema import Message
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+GROUPS_VERSION: Final = 8
+"""From this OffsetFetch on a request names groups."""
+GROUP_ERROR_VERSION: Final = 2
+"""From this OffsetFetch on a group's error stands at the answer; before, at each partition."""
+
+_FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+_FetchTopics = OffsetFetchRequest.OffsetFetchRequestTopics
+_FoundTopic = OffsetFetchResponse.OffsetFetchResponseTopic
+_FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartition
+
+
+def handle_offset_commit(
+    services: Services, context: RequestContext, request: OffsetCommitRequest
+) -> Outcome:
+    """Answered once the offsets are committed in `__consumer_offsets`."""
+    return services.groups.offset_commit(context, request)
+
+
+def offset_commit_error(
+    request: OffsetCommitRequest, error: ErrorCode, message: str
+) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def handle_offset_fetch(
+    services: Services, context: RequestContext, request: OffsetFetchRequest
+) -> Outcome:
+    """Answered once everything written before is committed."""
+    if context.api_version >= GROUPS_VERSION:
+        found = services.groups.offset_fetch(context, request)
+        if not isinstance(found, Deferred):
+            return found
+        outcome: Deferred[Message] = Deferred()
+        found.on_done(outcome.resolve)
+        return outcome
+    topics = request.topics
+    if topics is None and context.api_version < GROUP_ERROR_VERSION:
+        topics = []
+    group = _FetchGroup(
+        group_id=request.group_id,
+        topics=topics
+        if topics is None
+        else [
+            _FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in topics
+        ],
+    )
+    asked = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
+    found = services.groups.offset_fetch(context, asked)
+    if not isinstance(found, Deferred):
+        return _single_group(context, group, found)
+    later: Deferred[Message] = Deferred()
+    found.on_done(lambda response: later.resolve(_single_group(context, group, response)))
+    return later
+
+
+def _single_group(
+    context: RequestContext, asked: _FetchGroup, response: OffsetFetchResponse
+) -> OffsetFetchResponse:
+    """The answer for one group in the shape of v1-7."""
+    group = response.groups[0]
+    if group.error_code != ErrorCode.NONE:
+        error = ErrorCode(group.error_code)
+        return _single_group_error(asked, error, per_partition=context.api_version < 2)
+    return OffsetFetchResponse(
+        topics=[
+            _FoundTopic(
+                name=topic.name,
+                partitions=[
+                    _FoundPartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ]
+    )
+
+
+def _single_group_error(
+    asked: _FetchGroup, error: ErrorCode, *, per_partition: bool
+) -> OffsetFetchResponse:
+    if not per_partition:
+        return OffsetFetchResponse(error_code=error)
+    return OffsetFetchResponse(
+        topics=[
+            _FoundTopic(
+                name=topic.name,
+                partitions=[
+                    _FoundPartition(
+                        partition_index=index,
+                        committed_offset=NO_OFFSET,
+                        metadata="",
+                        error_code=error,
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in asked.topics or ()
+        ]
+    )
+
+
+def offset_fetch_error(
+    request: OffsetFetchRequest, error: ErrorCode, message: str
+) -> OffsetFetchResponse:
+    """The error at every group (v8 on), or at the answer and every partition (before)."""
+    if request.groups:
+        return OffsetFetchResponse(
+            groups=[
+                OffsetFetchResponse.OffsetFetchResponseGroup(
+                    group_id=group.group_id, error_code=error
+                )
+                for group in request.groups
+            ]
+        )
+    topics = [
+        _FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+        for topic in request.topics or ()
+    ]
+    response = _single_group_error(_FetchGroup(topics=topics), error, per_partition=True)
+    response.error_code = error
+    return response
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, handle_offset_commit, offset_commit_error),
+    ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, handle_offset_fetch, offset_fetch_error),
+)
