@@ -64,6 +64,8 @@ class ConnectionShared:
     connections: set[Connection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0
+    on_empty: Callable[[], None] = lambda: None
+    """Called when the last connection is gone."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -173,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         self._account()
         self._shared.limits.release(self._host)
         self._shared.connections.discard(self)
+        if not self._shared.connections:
+            self._shared.on_empty()
 
     # the broker's side
 

@@ -1,4 +1,4 @@
-"""Connections on real sockets: order, pipelining, back-pressure, limits, and what ends a connection."""
+"""Connections on real sockets: order, pipelining, back-pressure, limits, and what ends one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def test_pipelining_is_bounded_over_all_connections(new_loop: NewLoop) -> None:
             await until(lambda: len(script.seen) == 4)
             other = await loopback.connect()
             await other.send(b"e hello")
-            assert await other.receive() == b"e hello", "the first request of a connection has a place"
+            assert await other.receive() == b"e hello", (
+                "the first request of a connection has a place"
+            )
             assert len(script.seen) == 5
             script.waiting[b"greedy"].resolve(b"greedy")
             assert await greedy.receive() == b"greedy"
@@ -134,7 +136,11 @@ def test_file_ranges_leave_in_order(new_loop: NewLoop, sendfile: bool, tmp_path:
             script = loopback.script
 
             def parts() -> list[Part]:
-                ranges = [FileRange(path, 5, 250_000), FileRange(path, 77, 0), FileRange(path, 1, 100_001)]
+                ranges = [
+                    FileRange(path, 5, 250_000),
+                    FileRange(path, 77, 0),
+                    FileRange(path, 1, 100_001),
+                ]
                 middle = b"<middle>" * 2_000
                 size = 4 + 250_000 + len(middle) + 100_001 + 3
                 return [struct.pack(">i", size), b"head", ranges[0], middle, *ranges[1:], b"end"]
@@ -222,9 +228,7 @@ def test_earlier_responses_leave_before_the_end(new_loop: NewLoop) -> None:
     run(new_loop, main)
 
 
-def test_limits_refuse_new_connections(
-    new_loop: NewLoop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_refuse_new_connections(new_loop: NewLoop, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with Loopback(per_host=1) as loopback:
             first = await loopback.connect()
@@ -289,6 +293,7 @@ def test_stop_answers_what_waits(new_loop: NewLoop) -> None:
 def test_a_broken_invariant_reaches_the_broker(new_loop: NewLoop) -> None:
     async def main() -> None:
         async with Loopback() as loopback:
+
             def fail(body: bytes) -> None:
                 raise InvariantError("impossible")
 

@@ -1,4 +1,4 @@
-"""Framing: the same frames fed whole, byte by byte and with a tail; hostile lengths; memory that follows need."""
+"""Framing: frames fed whole, byte by byte and with a tail; hostile lengths; memory that follows."""
 
 from __future__ import annotations
 

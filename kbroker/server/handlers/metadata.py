@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kbroker.metadata.image import BrokerRegistration, MetadataImage, PartitionImage, TopicImage
+from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics import name_error
 from kbroker.model import ZERO_UUID
 from kbroker.protocol.apis import ApiKey
@@ -37,10 +38,6 @@ from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 
 logger = logging.getLogger(__name__)
-
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-)
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """All that exist for a cluster: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS,

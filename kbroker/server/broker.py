@@ -1,0 +1,396 @@
+"""The composition root: builds the parts of a broker, connects them, starts and stops them in
+order.
+
+Start: bind the listeners (their real ports are registered), lock and perhaps format the log
+directories, load the logs, replay the metadata, host what it says, register and unfence, then
+listen. Stop: listen no more, read no more requests, hand over leadership (which answers everybody
+who waits), let responses leave, close the cores, flush, checkpoint and write the clean-shutdown
+marker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
+from kbroker.coordinator.shards import AppendOutcome
+from kbroker.log.manager import LogManager
+from kbroker.log.validator import AppendOrigin
+from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.publisher import Publisher
+from kbroker.model import Deferred, InvariantError, TopicPartition, Uuid
+from kbroker.protocol.errors import KafkaError
+from kbroker.quorum.format import ensure_formatted
+from kbroker.replication.manager import ReplicaManager
+from kbroker.server.connection import Connection, ConnectionShared
+from kbroker.server.controller_runtime import ControllerRuntime, as_future
+from kbroker.server.dispatch import ApiHandler, Dispatcher
+from kbroker.server.handlers import all_handlers
+from kbroker.server.limits import ConnectionLimits, PipelineBudget
+from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
+from kbroker.server.producer_ids import ProducerIdManager
+from kbroker.server.services import Services
+from kbroker.server.timers import LoopTimers
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.listeners import SECURITY_PROTOCOLS
+from kbroker.settings.log_config import LogConfig
+from kbroker.settings.network import NetworkConfig
+
+logger = logging.getLogger(__name__)
+
+WORKER_THREADS: Final = 4
+"""Threads for what may leave the loop (docs/adr/0007)."""
+
+SWEEP_SECONDS: Final = 5.0
+DRAIN_SECONDS: Final = 3.0
+"""How long a stop waits for responses to leave."""
+
+
+class Broker:
+    """One broker on the running loop, to whose thread all of it belongs."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        random: Random | None = None,
+        handlers: Sequence[ApiHandler] | None = None,
+    ) -> None:
+        self.config = config
+        self.failure: BaseException | None = None
+        self._random = random or Random()
+        self._handlers = handlers
+        self._listeners: list[ListenerServer] = []
+        self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="kbroker")
+        self._failed = asyncio.Event()
+        self._stopped = False
+        self._logs: LogManager | None = None
+        self._controller: ControllerRuntime | None = None
+        self._replicas: ReplicaManager | None = None
+        self._publisher: Publisher | None = None
+        self._groups: GroupCoordinator | None = None
+        self._services: Services | None = None
+        self._shared: ConnectionShared | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def services(self) -> Services:
+        """The parts, once the broker has started."""
+        if self._services is None:
+            raise InvariantError("the broker has not started")
+        return self._services
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The handler table, once the broker has started."""
+        if self._dispatcher is None:
+            raise InvariantError("the broker has not started")
+        return self._dispatcher
+
+    @property
+    def bound_listeners(self) -> list[BoundListener]:
+        """Where the broker listens, with real ports."""
+        return [listener.bound for listener in self._listeners]
+
+    async def wait_failed(self) -> BaseException:
+        """Wait until the broker cannot go on; what happened."""
+        await self._failed.wait()
+        return self.failure or InvariantError("failed without a reason")
+
+    def fail(self, error: BaseException) -> None:
+        """Something after which the broker must stop: a broken invariant, a metadata log that
+        cannot be written.
+        """
+        if self.failure is None:
+            self.failure = error
+            logger.critical("the broker cannot go on: %s", error, exc_info=error)
+            self._failed.set()
+
+    # start
+
+    async def start(self) -> None:
+        """Start in order. Raises StartupError for what the user can mend; nothing stays open or
+        locked then.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def _start(self) -> None:
+        started = time.monotonic()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._loop_exception)
+        config = self.config
+        network = NetworkConfig.from_broker(config)
+        timers = LoopTimers(loop)
+        self._bind(network)
+        self._logs = logs = LogManager(config, now_ms=timers.now_ms, random=self._random)
+        logs.lock()
+        properties = ensure_formatted(config)
+        self._controller = controller = ControllerRuntime(
+            config, properties=properties, timers=timers, random=self._random
+        )
+        controller.on_fatal(self.fail)
+        await controller.start()
+        await loop.run_in_executor(
+            self._executor, logs.load, self._topic_config, self._hosts_partition
+        )
+        self._replicas = replicas = ReplicaManager(
+            config.node_id, logs, timers, config, knows=self._knows, random=self._random
+        )
+        self._groups = groups = self._group_coordinator(controller, replicas, timers)
+        self._publisher = Publisher(
+            config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
+        )
+        controller.on_image(self._on_image)
+        await as_future(
+            controller.register_broker(
+                self._endpoints(),
+                previous_broker_epoch=logs.previous_broker_epoch,
+                rack=config.get_optional_string("broker.rack"),
+            )
+        )
+        await as_future(controller.unfence_broker())
+        replicas.start()
+        self._services = Services(
+            config=config,
+            node_id=config.node_id,
+            cluster_id=properties.cluster_id,
+            timers=timers,
+            controller=controller,
+            replicas=replicas,
+            groups=groups,
+            producer_ids=ProducerIdManager(controller.allocate_producer_ids),
+            random=self._random,
+        )
+        await self._listen(loop, network, timers)
+        logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
+
+    def _topic_config(self, topic: str) -> LogConfig:
+        image = self._controller.image if self._controller is not None else MetadataImage()
+        return LogConfig.from_configs(self.config, image.topic_configs(topic))
+
+    def _hosts_partition(self, topic_partition: TopicPartition, topic_id: Uuid | None) -> bool:
+        """Whether the metadata puts a replica of this very topic here."""
+        image = self._controller.image if self._controller is not None else MetadataImage()
+        topic = image.topics.get(topic_partition.topic)
+        if topic is None or (topic_id is not None and topic.topic_id != topic_id):
+            return False
+        partition = topic.partitions.get(topic_partition.partition)
+        return partition is not None and self.config.node_id in partition.replicas
+
+    def _knows(self, topic: str | Uuid, partition: int) -> bool:
+        """Whether the metadata has this partition, wherever it is."""
+        if self._controller is None:
+            return False
+        image = self._controller.image
+        found = image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
+        return found is not None and partition in found.partitions
+
+    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Host what is new, let go of what is gone, tell the coordinators."""
+        if self._replicas is None or self._publisher is None or self._groups is None:
+            return
+        self._replicas.apply(self._publisher.orders(old, new))
+        if new.topics is not old.topics and len(old.topics):
+            gone = [name for name in old.topics if name not in new.topics]
+            if gone:
+                self._groups.on_topics_deleted(gone)
+
+    def _bind(self, network: NetworkConfig) -> None:
+        for listener in self.config.listeners:
+            self._listeners.append(
+                ListenerServer(
+                    listener.name,
+                    listener.host,
+                    listener.port,
+                    listener.security_protocol,
+                    backlog=network.socket_listen_backlog_size,
+                    send_buffer_bytes=network.socket_send_buffer_bytes,
+                    receive_buffer_bytes=network.socket_receive_buffer_bytes,
+                )
+            )
+
+    def _endpoints(self) -> list[Endpoint]:
+        """The advertised listeners with real ports and a host that clients can be told."""
+        bound = {listener.bound.name: listener.bound for listener in self._listeners}
+        endpoints = []
+        for listener in self.config.advertised_listeners:
+            here = bound.get(listener.name)
+            if here is None:
+                continue
+            endpoints.append(
+                Endpoint(
+                    listener.name,
+                    advertised_host(listener.host),
+                    listener.port or here.port,
+                    SECURITY_PROTOCOLS.index(listener.security_protocol),
+                )
+            )
+        return endpoints
+
+    def _group_coordinator(
+        self, controller: ControllerRuntime, replicas: ReplicaManager, timers: LoopTimers
+    ) -> GroupCoordinator:
+        settings = GroupCoordinatorConfig.from_broker(self.config)
+        groups = GroupCoordinator(
+            settings,
+            log=_CoordinatorLog(replicas, settings.offsets_commit_timeout_ms),
+            timers=timers,
+            random=self._random,
+            topics=lambda: controller.image,
+        )
+
+        def on_leadership(topic_partition: TopicPartition, leader_epoch: int | None) -> None:
+            if topic_partition.topic == GROUP_TOPIC:
+                groups.on_leadership(topic_partition.partition, leader_epoch)
+
+        replicas.on_leadership(on_leadership)
+        return groups
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, network: NetworkConfig, timers: LoopTimers
+    ) -> None:
+        handlers = all_handlers() if self._handlers is None else self._handlers
+        self._dispatcher = dispatcher = Dispatcher(handlers, self.services)
+        self._shared = shared = ConnectionShared(
+            loop=loop,
+            dispatcher=dispatcher,
+            timers=timers,
+            limits=ConnectionLimits(
+                network.max_connections,
+                network.max_connections_per_ip,
+                network.max_connections_per_ip_overrides,
+            ),
+            budget=PipelineBudget(network.queued_max_requests),
+            max_frame_bytes=network.socket_request_max_bytes,
+            executor=self._executor,
+            on_fatal=self.fail,
+            node_id=self.config.node_id,
+        )
+        for listener in self._listeners:
+            await listener.start(shared)
+        idle_ms = network.connections_max_idle_ms
+        self._sweep(loop, idle_ms / 1000 if idle_ms >= 0 else float("inf"))
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop, max_idle_seconds: float) -> None:
+        """One timer for all connections: memory given back, idle ones ended."""
+        if self._shared is None:
+            return
+        now = loop.time()
+        for connection in list(self._shared.connections):
+            connection.sweep(now, max_idle_seconds)
+        delay = min(SWEEP_SECONDS, max(max_idle_seconds / 2, 0.05))
+        self._sweep_timer = loop.call_later(delay, self._sweep, loop, max_idle_seconds)
+
+    def _loop_exception(
+        self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+    ) -> None:  # Any: asyncio's
+        error = context.get("exception")
+        if isinstance(error, InvariantError):
+            self.fail(error)
+        else:
+            loop.default_exception_handler(context)
+
+    # stop
+
+    async def stop(self) -> None:
+        """Stop in order. Harmless the second time."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for listener in self._listeners:
+            listener.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        drained = asyncio.Event()
+        connections: set[Connection] = set()
+        if self._shared is not None:
+            connections = self._shared.connections
+            self._shared.on_empty = drained.set
+        for connection in list(connections):
+            connection.stop()
+        if self._services is not None and self.failure is None:
+            await self._hand_over()
+        if self._groups is not None:
+            self._groups.close()
+        if connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(drained.wait(), DRAIN_SECONDS)
+            for connection in list(connections):
+                connection.abort()
+            await asyncio.sleep(0)
+        await self._release()
+
+    async def _hand_over(self) -> None:
+        controller = self.services.controller
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await as_future(controller.controlled_shutdown())
+        except (KafkaError, TimeoutError) as error:
+            logger.warning("stopping without a controlled shutdown: %s", error)
+
+    def kill(self) -> None:
+        """Drop everything as a crash would: no flush, no checkpoints, no marker (for tests)."""
+        self._stopped = True
+        for listener in self._listeners:
+            listener.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in list(self._shared.connections) if self._shared is not None else ():
+            connection.abort()
+
+    async def _release(self) -> None:
+        """Close what is open, in the reverse order of the start; clean unless the broker failed."""
+        clean = self.failure is None
+        broker_epoch = -1
+        for listener in self._listeners:
+            listener.close()
+        if self._replicas is not None:
+            self._replicas.close()
+        if self._controller is not None:
+            broker_epoch = self._controller.broker_epoch
+            with suppress(KafkaError):
+                await self._controller.stop()
+        if self._logs is not None:
+            logs, self._logs = self._logs, None
+            logs.close(clean=clean and self._services is not None, broker_epoch=broker_epoch)
+        self._executor.shutdown(wait=False)
+
+
+class _CoordinatorLog:
+    """The coordinators' port to the replicas of their topic."""
+
+    __slots__ = ("_replicas", "_timeout_ms")
+
+    def __init__(self, replicas: ReplicaManager, timeout_ms: int) -> None:
+        self._replicas = replicas
+        self._timeout_ms = timeout_ms
+
+    def append(
+        self, topic_partition: TopicPartition, batch: bytearray
+    ) -> AppendOutcome | Deferred[AppendOutcome]:
+        """Append with acks=all."""
+        outcome: AppendOutcome | Deferred[Any] = self._replicas.append(
+            topic_partition,
+            batch,
+            acks=-1,
+            timeout_ms=self._timeout_ms,
+            origin=AppendOrigin.COORDINATOR,
+        )
+        return outcome
+
+    def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        """Whole committed batches from the one that holds offset on."""
+        return self._replicas.read_committed_log(topic_partition, offset, max_bytes)

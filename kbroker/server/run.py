@@ -1,0 +1,126 @@
+"""`kbroker serve`: a broker until SIGTERM or SIGINT. A second signal stops at once.
+
+uvloop where it is installed, asyncio's own loop elsewhere. A mistake of the user is one line and
+exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from kbroker import __version__
+from kbroker.model import StartupError
+from kbroker.server.broker import Broker
+from kbroker.settings.broker import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s [node {node_id}] %(name)s: %(message)s"
+STOP_AT_ONCE: Final = 130
+"""Exit code after a second signal: the stop was not clean."""
+
+
+def serve(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
+    """Run a broker until it is told to stop. Returns the exit code."""
+    configure_logging(config.node_id, log_level)
+    raise_file_limit()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(config))
+    except StartupError as error:
+        print(f"kbroker: {error}", file=sys.stderr)
+        return 1
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, or None for asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def configure_logging(node_id: int, level: int) -> None:
+    """Lines to standard error, the node in each. Leaves a root logger alone that has handlers
+    already.
+    """
+    logging.basicConfig(level=level, format=LOG_FORMAT.format(node_id=node_id))
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as the system allows: a partition needs up to four, a
+    connection up to two.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            logger.debug("the limit of open files stays at %d: %s", soft, error)
+
+
+async def _serve(config: BrokerConfig) -> int:
+    broker = Broker(config)
+    stopping = asyncio.Event()
+    at_once = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            logger.warning("stopping at once")
+            at_once.set()
+        stopping.set()
+
+    _handle_signals(on_signal)
+    starting = asyncio.ensure_future(broker.start())
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        starting.result()
+        for listener in broker.bound_listeners:
+            print(
+                f"kbroker {__version__} listening on {listener}"
+                f" (node {config.node_id}, cluster {broker.services.cluster_id})",
+                flush=True,
+            )
+        failed = asyncio.ensure_future(broker.wait_failed())
+        await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            logger.critical("stopping: %s", failed.result())
+        failed.cancel()
+    else:
+        starting.cancel()
+        await asyncio.wait({starting})
+    return await _stop(broker, at_once)
+
+
+async def _stop(broker: Broker, at_once: asyncio.Event) -> int:
+    stop = asyncio.ensure_future(broker.stop())
+    hurried = asyncio.ensure_future(at_once.wait())
+    await asyncio.wait({stop, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not stop.done():
+        stop.cancel()
+        await asyncio.wait({stop})
+        return STOP_AT_ONCE
+    stop.result()
+    return 1 if broker.failure is not None else 0
+
+
+def _handle_signals(on_signal: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, on_signal)
+        except NotImplementedError:  # asyncio on Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_signal))

@@ -1,0 +1,25 @@
+"""Brokers for tests, ours and yours: in this process (`EmbeddedBroker`) or in one of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker.testing.embedded import EmbeddedBroker
+    from kbroker.testing.process import BrokerProcess
+
+__all__ = ["BrokerProcess", "EmbeddedBroker"]
+
+_HOMES = {
+    "BrokerProcess": "kbroker.testing.process",
+    "EmbeddedBroker": "kbroker.testing.embedded",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kbroker.testing' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)

@@ -1,0 +1,270 @@
+"""A broker in the test's own process: its own thread and loop, a free port, a temporary folder.
+
+The neighbour is `process.py`, the broker in a process of its own, which a test can really kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from kbroker.model import Deferred, InvariantError
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.server.broker import Broker
+from kbroker.server.controller_runtime import as_future
+from kbroker.server.dispatch import Interceptor
+from kbroker.server.run import loop_factory
+from kbroker.settings.broker import BrokerConfig
+
+T = TypeVar("T")
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "5",
+}
+"""What differs from Kafka's defaults, for the sake of quick tests; overrides win."""
+
+TIMEOUT_SECONDS: Final = 30.0
+
+
+class EmbeddedBroker:
+    """One broker for tests. Use it as a context manager, or call `start` and `stop`.
+
+        with EmbeddedBroker() as broker:
+            broker.create_topic("events", partitions=3)
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+    overrides: Kafka's property names. data: a log directory to use and keep; without it a temporary
+    one goes with `stop`. A second start takes the port of the first, so that clients find it again.
+    Methods may be called from any thread but the broker's own.
+    """
+
+    def __init__(
+        self, overrides: Mapping[str, str] | None = None, *, data: str | Path | None = None
+    ) -> None:
+        self.host = "127.0.0.1"
+        self.port = 0
+        self._overrides = dict(overrides or {})
+        self._keep_data = data is not None
+        self._data = Path(data) if data is not None else None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._broker: Broker | None = None
+        self._ending: asyncio.Future[bool] | None = None
+        self._interceptors: dict[int, Interceptor] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port of the listener; port 0 before the first start."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        """The log directory; made at the first start."""
+        if self._data is None:
+            self._data = Path(tempfile.mkdtemp(prefix="kbroker-"))
+        return self._data
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    # life
+
+    def start(self) -> Self:
+        """Start and return once the broker listens. Raises StartupError."""
+        if self.running:
+            raise InvariantError("the embedded broker is already running")
+        config = BrokerConfig.from_properties(
+            {
+                "listeners": f"PLAINTEXT://{self.host}:{self.port}",
+                "log.dirs": str(self.data),
+                **DEFAULTS,
+                **self._overrides,
+            },
+            source="EmbeddedBroker",
+        )
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(config, started), name="kbroker-embedded", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result(TIMEOUT_SECONDS)
+        except BaseException:
+            self._thread.join(TIMEOUT_SECONDS)
+            self._thread = None
+            self._remove_data()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop in order, as SIGTERM does; the temporary folder goes. Harmless if not running."""
+        self._end(clean=True)
+        self._remove_data()
+
+    def kill(self) -> None:
+        """End as a crash of the process would: nothing flushed, no marker; the data stay for
+        `start`.
+        """
+        self._end(clean=False)
+
+    def restart(self) -> Self:
+        """Stop in order and start again on the same data and port."""
+        self._end(clean=True)
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # use
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = 1,
+    ) -> str:
+        """Create a topic and return its name. Raises KafkaError with what CreateTopics says."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreateTopicsRequest.CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=replication_factor,
+                    configs=[
+                        CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                        for key, value in (configs or {}).items()
+                    ],
+                )
+            ]
+        )
+
+        def create(broker: Broker) -> Deferred[CreateTopicsResponse]:
+            return broker.services.controller.create_topics(request)
+
+        (result,) = self.wait(create).topics
+        if result.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
+        return name
+
+    def intercept(self, api_key: int, function: Interceptor) -> Callable[[], None]:
+        """Let function see each request of that API first, on the broker's thread.
+
+        It returns a response (or a Deferred) to answer in the broker's place, None to pass the
+        request on, or raises KafkaError. Holds over restarts. Returns a function that ends it.
+        """
+        self._interceptors[api_key] = function
+        self._apply_interceptors()
+
+        def end() -> None:
+            if self._interceptors.get(api_key) is function:
+                del self._interceptors[api_key]
+                self._apply_interceptors()
+
+        return end
+
+    def call(self, function: Callable[[Broker], T]) -> T:
+        """Run function on the broker's thread, where its state may be looked at, and return its
+        result.
+        """
+
+        async def on_loop() -> T:
+            return function(self._running_broker())
+
+        return self._submit(on_loop())
+
+    def wait(self, function: Callable[[Broker], Deferred[T]]) -> T:
+        """Like `call`, and wait for the Deferred that function returns."""
+
+        async def on_loop() -> T:
+            return await as_future(function(self._running_broker()))
+
+        return self._submit(on_loop())
+
+    # the thread
+
+    def _run(self, config: BrokerConfig, started: Future[None]) -> None:
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._serve(config, started))
+        except BaseException as error:  # noqa: BLE001 - a thread's top frame: it goes to whoever waits
+            if not started.done():
+                started.set_exception(error)
+
+    async def _serve(self, config: BrokerConfig, started: Future[None]) -> None:
+        broker = Broker(config)
+        self._ending = asyncio.get_running_loop().create_future()
+        await broker.start()
+        self._broker = broker
+        broker.dispatcher.interceptors.update(self._interceptors)
+        self.port = broker.bound_listeners[0].port
+        started.set_result(None)
+        if await self._ending:
+            await broker.stop()
+        else:
+            broker.kill()
+            await asyncio.sleep(0)
+        self._broker = None
+
+    def _end(self, *, clean: bool) -> None:
+        thread, loop = self._thread, self._loop
+        if thread is None or loop is None:
+            return
+
+        def end() -> None:
+            if self._ending is not None and not self._ending.done():
+                self._ending.set_result(clean)
+
+        if thread.is_alive():
+            loop.call_soon_threadsafe(end)
+        thread.join(TIMEOUT_SECONDS)
+        if thread.is_alive():
+            raise InvariantError("the embedded broker does not stop")
+        self._thread = self._loop = None
+
+    def _running_broker(self) -> Broker:
+        if self._broker is None:
+            raise InvariantError("the embedded broker is not running")
+        return self._broker
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: as asyncio declares it
+        if self._loop is None:
+            coroutine.close()
+            raise InvariantError("the embedded broker is not running")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_SECONDS)
+
+    def _apply_interceptors(self) -> None:
+        if not self.running:
+            return
+
+        def apply(broker: Broker) -> None:
+            broker.dispatcher.interceptors.clear()
+            broker.dispatcher.interceptors.update(self._interceptors)
+
+        self.call(apply)
+
+    def _remove_data(self) -> None:
+        if not self._keep_data and self._data is not None:
+            shutil.rmtree(self._data, ignore_errors=True)
+            self._data = None

@@ -1,0 +1,35 @@
+"""The pytest plugin: fixtures of a broker in this process.
+
+`kafka_broker`: one `EmbeddedBroker` for the whole session. `kafka_topic`: the name of a fresh topic
+of one partition on it, for one test. Nothing of the broker is imported until a test asks for one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from kbroker.testing.embedded import EmbeddedBroker
+
+_numbers: Final = count(1)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[EmbeddedBroker]:
+    """A running broker; `kafka_broker.bootstrap_servers` is its address."""
+    from kbroker.testing.embedded import EmbeddedBroker
+
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka_topic(kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+    """A topic nobody else uses: one partition, default settings."""
+    test_name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:150].strip("-")
+    return kafka_broker.create_topic(f"{test_name}-{next(_numbers)}")

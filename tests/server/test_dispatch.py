@@ -1,0 +1,198 @@
+"""From frame to response without a socket: versions, errors, surprises, interceptors."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.model import Deferred, InvariantError
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.framing import encode_request_frame
+from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.schema import Message
+from kbroker.server.dispatch import (
+    ApiHandler,
+    CloseConnection,
+    ConnectionInfo,
+    Dispatcher,
+    Outcome,
+    RequestContext,
+    api_version_ranges,
+)
+from kbroker.server.handlers import api_versions
+from kbroker.server.services import Services
+
+
+def heartbeat_error(request: Any, error: ErrorCode, message: str) -> Message:
+    return HeartbeatResponse(error_code=error)
+
+
+class Harness:
+    """A dispatcher with ApiVersions and a Heartbeat whose behaviour a test sets."""
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | Exception = HeartbeatResponse()
+        self.contexts: list[RequestContext] = []
+        self.connection = ConnectionInfo("c-1", "PLAINTEXT", "127.0.0.1")
+        controller = SimpleNamespace(
+            image=SimpleNamespace(offset=7),
+            finalized_features=lambda: {"metadata.version": 30, "group.version": 1},
+        )
+        services = cast(
+            Services,
+            SimpleNamespace(node_id=1, controller=controller, image=controller.image),
+        )
+        handlers = (
+            *api_versions.HANDLERS,
+            ApiHandler(ApiKey.HEARTBEAT, 1, 4, self.handle, heartbeat_error),
+            ApiHandler(
+                ApiKey.PRODUCE, 3, 13, self.handle, heartbeat_error, announced_min_version=0
+            ),
+        )
+        self.dispatcher = Dispatcher(handlers, services)
+
+    def handle(
+        self, services: Services, context: RequestContext, request: HeartbeatRequest
+    ) -> Outcome:
+        self.contexts.append(context)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def send(self, message: Message, version: int, tail: bytes = b"") -> Message | None:
+        pending = self.dispatcher.dispatch(self.connection, body(message, version, tail), 123)
+        return None if pending is None else pending.message
+
+
+def body(message: Message, version: int, tail: bytes = b"") -> memoryview:
+    parts = encode_request_frame(message, version, 77, "tester")
+    return memoryview(bytearray(b"".join(cast(list[bytes], parts))[4:] + tail))
+
+
+def test_a_handler_gets_request_and_context() -> None:
+    harness = Harness()
+    assert harness.send(HeartbeatRequest(group_id="g"), 4) == HeartbeatResponse()
+    (context,) = harness.contexts
+    assert context.api_key is ApiKey.HEARTBEAT
+    assert (context.api_version, context.correlation_id, context.client_id) == (4, 77, "tester")
+    assert (context.arrived_ms, context.connection_id) == (123, "c-1")
+    assert harness.dispatcher.requests == {ApiKey.HEARTBEAT: 1}
+
+
+def test_outcomes() -> None:
+    harness = Harness()
+    harness.outcome = None
+    assert harness.dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0) is None
+    harness.outcome = Deferred.of(HeartbeatResponse(throttle_time_ms=5))
+    assert harness.send(HeartbeatRequest(), 4) == HeartbeatResponse(throttle_time_ms=5)
+    later: Deferred[Message] = Deferred()
+    harness.outcome = later
+    pending = harness.dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0)
+    assert pending is not None and pending.deferred is later and pending.message is None
+
+
+def test_a_kafka_error_becomes_the_apis_response() -> None:
+    harness = Harness()
+    harness.outcome = KafkaError(ErrorCode.NOT_COORDINATOR, "elsewhere")
+    assert harness.send(HeartbeatRequest(), 4) == HeartbeatResponse(
+        error_code=ErrorCode.NOT_COORDINATOR
+    )
+    assert harness.dispatcher.surprises == 0
+
+
+def test_a_surprise_is_logged_once_and_answered(caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness()
+    harness.outcome = ZeroDivisionError("oops")
+    assert harness.send(HeartbeatRequest(), 4) == HeartbeatResponse(
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+    )
+    assert harness.dispatcher.surprises == 1
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and record.exc_info is not None
+    for part in ("HEARTBEAT v4", "tester", "127.0.0.1"):
+        assert part in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "error", [InvariantError("x"), CloseConnection("x"), MalformedRequest("x")]
+)
+def test_what_is_not_the_requests_fault_goes_up(error: Exception) -> None:
+    harness = Harness()
+    harness.outcome = error
+    with pytest.raises(type(error)):
+        harness.send(HeartbeatRequest(), 4)
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        pytest.param(b"", "too short", id="empty"),
+        pytest.param(bytes(7), "too short", id="seven bytes"),
+        pytest.param(struct.pack(">hhih", 999, 0, 1, -1), "999", id="unknown API"),
+        pytest.param(struct.pack(">hhih", -1, 0, 1, -1), "-1", id="negative API"),
+        pytest.param(struct.pack(">hhih", 3, 0, 1, -1), "3 is not served", id="unserved API"),
+        pytest.param(struct.pack(">hhih", 12, 5, 1, -1), "HEARTBEAT v5", id="version above"),
+        pytest.param(struct.pack(">hhih", 12, 0, 1, -1), "HEARTBEAT v0", id="version below"),
+        pytest.param(struct.pack(">hhih", 12, -1, 1, -1), "HEARTBEAT v-1", id="negative version"),
+        pytest.param(struct.pack(">hhih", 0, 0, 1, -1), "PRODUCE v0", id="announced, not served"),
+        pytest.param(struct.pack(">hhih", 12, 1, 1, 500), "", id="client id beyond the frame"),
+        pytest.param(struct.pack(">hhih", 12, 1, 1, -7), "", id="client id of length -7"),
+        pytest.param(struct.pack(">hhih", 12, 1, 1, -1), "", id="no body"),
+    ],
+)
+def test_bytes_that_are_no_request(frame: bytes, why: str) -> None:
+    harness = Harness()
+    with pytest.raises(MalformedRequest, match=why or None):
+        harness.dispatcher.dispatch(harness.connection, memoryview(bytearray(frame)), 0)
+    assert not harness.contexts
+
+
+def test_trailing_bytes_are_no_request() -> None:
+    with pytest.raises(MalformedRequest, match="2 bytes behind a HEARTBEAT v4"):
+        Harness().send(HeartbeatRequest(), 4, tail=b"xx")
+
+
+def test_every_truncated_request_is_malformed() -> None:
+    frame = body(HeartbeatRequest(group_id="group", member_id="member"), 4)
+    for end in range(len(frame)):
+        with pytest.raises(MalformedRequest):
+            harness = Harness()
+            harness.dispatcher.dispatch(harness.connection, frame[:end], 0)
+
+
+def test_an_interceptor_comes_first() -> None:
+    harness = Harness()
+    answers: list[Message | None] = [HeartbeatResponse(throttle_time_ms=1), None]
+    harness.dispatcher.interceptors[ApiKey.HEARTBEAT] = lambda context, request: answers.pop(0)
+    assert harness.send(HeartbeatRequest(), 4) == HeartbeatResponse(throttle_time_ms=1)
+    assert not harness.contexts
+    assert harness.send(HeartbeatRequest(), 4) == HeartbeatResponse()
+    assert len(harness.contexts) == 1
+
+
+def test_a_response_that_cannot_be_encoded_ends_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = Harness()
+    harness.outcome = HeartbeatResponse(error_code=1 << 20)
+    pending = harness.dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0)
+    assert pending is not None
+    with pytest.raises(CloseConnection):
+        harness.dispatcher.render(pending)
+    assert harness.dispatcher.surprises == 1
+    assert "HEARTBEAT v4" in caplog.text
+
+
+def test_announced_ranges() -> None:
+    handlers = (
+        ApiHandler(ApiKey.HEARTBEAT, 0, 4, lambda s, c, r: None, heartbeat_error),
+        ApiHandler(
+            ApiKey.PRODUCE, 3, 13, lambda s, c, r: None, heartbeat_error, announced_min_version=0
+        ),
+    )
+    assert api_version_ranges(handlers) == [(0, 0, 13), (12, 0, 4)]
