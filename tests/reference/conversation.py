@@ -1,0 +1,775 @@
+"""A conversation with a fresh broker, step by step: what is asked, and how an answer is compared.
+
+`record.py` holds it with Apache Kafka and keeps the answers; the test holds it with kbroker.
+Values that differ from run to run (ids, ports, times) are replaced by names before comparing.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+)
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
+from kbroker.protocol.records import build_batch
+from kbroker.protocol.schema import Message, Struct
+from tests.e2e.wire import call
+
+TIME_MS = 1_790_000_000_000
+UNKNOWN_ID: Uuid = bytes(range(16))
+
+
+@dataclass
+class State:
+    """What later steps need of earlier answers."""
+
+    topic_ids: dict[str, Uuid] = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict)
+    session_id: int = 0
+    producer_id: int = -1
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request in one version. keep: takes what later steps need from the answer."""
+
+    name: str
+    version: int
+    request: Callable[[State], Message]
+    keep: Callable[[State, Any], None] | None = None
+
+
+def batch(
+    *values: bytes | None, key: bytes | None = b"k", at_ms: int = TIME_MS, **extra: Any
+) -> bytearray:
+    return build_batch([(at_ms + n, key, value, []) for n, value in enumerate(values)], **extra)
+
+
+def produce(
+    topic: str,
+    data: bytes | bytearray | None,
+    *,
+    acks: int = -1,
+    partition: int = 0,
+    topic_id: Uuid = ZERO_UUID,
+) -> ProduceRequest:
+    part = ProduceRequest.PartitionProduceData(index=partition, records=data)
+    entry = ProduceRequest.TopicProduceData(name=topic, topic_id=topic_id, partition_data=[part])
+    return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[entry])
+
+
+def broken_crc() -> bytearray:
+    data = batch(b"x")
+    data[-1] ^= 1
+    return data
+
+
+def fetch(
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    topic_id: Uuid = ZERO_UUID,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    leader_epoch: int = -1,
+    isolation: int = 0,
+    max_bytes: int = 1 << 20,
+) -> FetchRequest:
+    part = FetchRequest.FetchPartition(
+        partition=partition,
+        fetch_offset=offset,
+        current_leader_epoch=leader_epoch,
+        partition_max_bytes=max_bytes,
+    )
+    topics = [FetchRequest.FetchTopic(topic=topic, topic_id=topic_id, partitions=[part])]
+    return FetchRequest(
+        max_wait_ms=50,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=isolation,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+    )
+
+
+def list_offsets(
+    topic: str, timestamp: int, *, partition: int = 0, leader_epoch: int = -1
+) -> ListOffsetsRequest:
+    part = ListOffsetsRequest.ListOffsetsPartition(
+        partition_index=partition, timestamp=timestamp, current_leader_epoch=leader_epoch
+    )
+    return ListOffsetsRequest(
+        topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])]
+    )
+
+
+def create(
+    name: str, partitions: int = 1, factor: int = 1, **extra: Any
+) -> CreateTopicsRequest.CreatableTopic:
+    configs = [
+        CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+        for key, value in extra.pop("configs", {}).items()
+    ]
+    assignments = [
+        CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+        for index, brokers in extra.pop("assignments", {}).items()
+    ]
+    return CreateTopicsRequest.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        configs=configs,
+        assignments=assignments,
+    )
+
+
+def create_topics(
+    *topics: CreateTopicsRequest.CreatableTopic, validate_only: bool = False
+) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=list(topics), timeout_ms=10_000, validate_only=validate_only)
+
+
+def metadata(*names: str, auto: bool = False) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=auto,
+    )
+
+
+def keep_topic_ids(state: State, answer: Any) -> None:
+    for topic in answer.topics:
+        state.topic_ids[topic.name] = topic.topic_id
+
+
+def keep_session(state: State, answer: Any) -> None:
+    state.session_id = answer.session_id
+
+
+def keep_producer(state: State, answer: Any) -> None:
+    state.producer_id = answer.producer_id
+
+
+def topic_steps() -> Iterator[Step]:
+    good = [
+        create("t1", 2, configs={"retention.ms": "-1"}),
+        create("t2", 1, configs={"cleanup.policy": "compact"}),
+    ]
+    yield Step("create two", 7, lambda _: create_topics(*good), keep_topic_ids)
+    wrong = create_topics(
+        create("t1"),
+        create("bad name"),
+        create(".."),
+        create("x" * 250),
+        create("", 1),
+        create("zero", 0),
+        create("minus", -2),
+        create("factor", 1, 3),
+        create("nofactor", 1, 0),
+        create("assigned", -1, -1, assignments={0: [1], 2: [1]}),
+        create("noassigned", -1, -1, assignments={0: [7]}),
+        create("doubly", -1, -1, assignments={0: [1, 1]}),
+        create("both", 3, 1, assignments={0: [1]}),
+        create("badconfig", 1, 1, configs={"retention.ms": "soon"}),
+        create("noconfig", 1, 1, configs={"no.such.config": "1"}),
+        create("nullconfig", 1, 1, configs={"retention.ms": None}),
+        create("lowseg", 1, 1, configs={"segment.bytes": "14"}),
+        create("twice"),
+        create("twice"),
+    )
+    for version in (7, 5, 2):
+        yield Step(f"create wrong v{version}", version, lambda _: wrong)
+    yield Step("collision", 7, lambda _: create_topics(create("a.b"), create("a_b")))
+    yield Step("collision later", 7, lambda _: create_topics(create("a.b_c")))
+    yield Step("collision again", 7, lambda _: create_topics(create("a_b.c")))
+    yield Step("validate only", 7, lambda _: create_topics(create("vo", 3), validate_only=True))
+    yield Step("validate only made nothing", 12, lambda _: metadata("vo"))
+    yield Step("defaults", 7, lambda _: create_topics(create("defaults", -1, -1)))
+    yield Step("too many", 7, lambda _: create_topics(create("many", 100_000)))
+    yield Step("nothing to create", 7, lambda _: create_topics())
+
+
+def metadata_steps() -> Iterator[Step]:
+    for version in (0, 1):
+        yield Step(f"metadata v{version}", version, lambda _: metadata("t1", auto=True))
+    for version in (4, 9, 12, 13):
+        yield Step(f"metadata v{version}", version, lambda _: metadata("t1", "nosuch"))
+    yield Step("metadata bad name", 12, lambda _: metadata("bad name", auto=True))
+    yield Step("metadata of nothing", 12, lambda _: metadata())
+    by_id = MetadataRequest.MetadataRequestTopic
+    yield Step(
+        "metadata by id",
+        12,
+        lambda s: MetadataRequest(topics=[by_id(name=None, topic_id=s.topic_ids["t1"])]),
+    )
+    yield Step(
+        "metadata by unknown id",
+        12,
+        lambda _: MetadataRequest(topics=[by_id(name=None, topic_id=UNKNOWN_ID)]),
+    )
+    yield Step(
+        "metadata operations",
+        9,
+        lambda _: MetadataRequest(
+            topics=[by_id(name="t1")],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=True,
+            include_topic_authorized_operations=True,
+        ),
+    )
+    yield Step("cluster v0", 0, lambda _: DescribeClusterRequest())
+    yield Step(
+        "cluster v2",
+        2,
+        lambda _: DescribeClusterRequest(include_cluster_authorized_operations=True),
+    )
+    yield Step("cluster controllers", 1, lambda _: DescribeClusterRequest(endpoint_type=2))
+    yield Step("cluster wrong endpoint", 1, lambda _: DescribeClusterRequest(endpoint_type=9))
+    entry = DescribeTopicPartitionsRequest.TopicRequest
+    cursor = DescribeTopicPartitionsRequest.Cursor
+    yield Step(
+        "topic partitions",
+        0,
+        lambda _: DescribeTopicPartitionsRequest(topics=[entry(name="t1"), entry(name="nosuch")]),
+    )
+    yield Step(
+        "topic partitions limited",
+        0,
+        lambda _: DescribeTopicPartitionsRequest(
+            topics=[entry(name="t1"), entry(name="t2")], response_partition_limit=1
+        ),
+    )
+    yield Step(
+        "topic partitions cursor",
+        0,
+        lambda _: DescribeTopicPartitionsRequest(
+            topics=[entry(name="t1"), entry(name="t2")],
+            cursor=cursor(topic_name="t1", partition_index=1),
+        ),
+    )
+
+
+def produce_steps() -> Iterator[Step]:
+    yield Step("produce three", 9, lambda _: produce("t1", batch(b"a", b"b", b"c")))
+    yield Step("produce v3", 3, lambda _: produce("t1", batch(b"d")))
+    yield Step("produce acks 1", 11, lambda _: produce("t1", batch(b"e"), acks=1))
+    yield Step(
+        "produce by id",
+        13,
+        lambda s: produce("", batch(b"f"), topic_id=s.topic_ids["t1"]),
+    )
+    yield Step("produce unknown id", 13, lambda _: produce("", batch(b"f"), topic_id=UNKNOWN_ID))
+    yield Step("produce unknown topic", 9, lambda _: produce("nosuch", batch(b"x")))
+    yield Step("produce unknown partition", 9, lambda _: produce("t1", batch(b"x"), partition=9))
+    yield Step("produce wrong acks", 9, lambda _: produce("t1", batch(b"x"), acks=2))
+    yield Step("produce wrong crc", 9, lambda _: produce("t1", broken_crc()))
+    yield Step("produce no key compacted", 9, lambda _: produce("t2", batch(b"x", key=None)))
+    yield Step("produce compacted", 9, lambda _: produce("t2", batch(b"x", None)))
+    yield Step("produce too large", 9, lambda _: produce("t1", batch(b"x" * 1_100_000)))
+    yield Step("produce two batches", 9, lambda _: produce("t1", batch(b"x") + batch(b"y")))
+    yield Step("produce cut", 9, lambda _: produce("t1", batch(b"xyz")[:-2]))
+    yield Step("produce nothing", 9, lambda _: produce("t1", bytearray()))
+    yield Step(
+        "produce old timestamp",
+        9,
+        lambda _: produce("t1", batch(b"x", at_ms=TIME_MS + 10**12)),
+    )
+    yield Step("produce control", 9, lambda _: produce("t1", batch(b"x", is_control=True)))
+    yield Step("produce internal topic", 9, lambda _: produce("__consumer_offsets", batch(b"x")))
+    yield Step(
+        "init producer v0",
+        0,
+        lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+    )
+    yield Step("init producer no id", 4, lambda _: InitProducerIdRequest(transactional_id=""))
+    yield Step(
+        "init producer v4",
+        4,
+        lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+        keep_producer,
+    )
+    for name, epoch, sequence in (
+        ("first", 0, 0),
+        ("again", 0, 0),
+        ("gap", 0, 5),
+        ("next", 0, 2),
+        ("old", 0, 1),
+        ("new epoch", 1, 0),
+        ("old epoch", 0, 4),
+        ("new epoch not from 0", 2, 7),
+    ):
+        yield Step(
+            f"idempotent {name}",
+            9,
+            lambda s, epoch=epoch, sequence=sequence: produce(
+                "t1",
+                batch(
+                    b"i",
+                    b"j",
+                    producer_id=s.producer_id,
+                    producer_epoch=epoch,
+                    base_sequence=sequence,
+                ),
+                partition=1,
+            ),
+        )
+
+
+def fetch_steps() -> Iterator[Step]:
+    for version in (4, 7, 11, 12):
+        yield Step(f"fetch v{version}", version, lambda _: fetch("t1", 0))
+    yield Step("fetch inside a batch", 12, lambda _: fetch("t1", 1))
+    yield Step("fetch the end", 12, lambda _: fetch("t1", 6))
+    yield Step("fetch beyond", 12, lambda _: fetch("t1", 7))
+    yield Step("fetch below", 12, lambda _: fetch("t1", -5))
+    yield Step("fetch little", 12, lambda _: fetch("t1", 0, max_bytes=1))
+    yield Step("fetch committed", 12, lambda _: fetch("t1", 0, isolation=1))
+    yield Step("fetch unknown topic", 12, lambda _: fetch("nosuch", 0))
+    yield Step("fetch unknown partition", 12, lambda _: fetch("t1", 0, partition=9))
+    yield Step("fetch newer epoch", 12, lambda _: fetch("t1", 0, leader_epoch=7))
+    yield Step("fetch this epoch", 12, lambda _: fetch("t1", 0, leader_epoch=0))
+    yield Step("fetch by id", 13, lambda s: fetch("", 0, topic_id=s.topic_ids["t1"]))
+    yield Step("fetch unknown id", 17, lambda _: fetch("", 0, topic_id=UNKNOWN_ID))
+    yield Step("session opens", 12, lambda _: fetch("t1", 5, session_epoch=0), keep_session)
+    idle = FetchRequest(max_wait_ms=10, min_bytes=1, max_bytes=1 << 20)
+
+    def in_session(state: State, epoch: int) -> FetchRequest:
+        return FetchRequest(
+            max_wait_ms=10,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            session_id=state.session_id,
+            session_epoch=epoch,
+        )
+
+    yield Step("session goes on", 12, lambda s: in_session(s, 1))
+    yield Step("session wrong epoch", 12, lambda s: in_session(s, 9))
+    yield Step("session closes", 12, lambda s: in_session(s, -1))
+    yield Step("session is gone", 12, lambda s: in_session(s, 2))
+    yield Step("session never was", 12, lambda _: in_session(State(session_id=77), 1))
+    yield Step("fetch nothing", 12, lambda _: idle)
+
+
+def list_offset_steps() -> Iterator[Step]:
+    for version in (1, 4, 7, 9, 11):
+        yield Step(f"latest v{version}", version, lambda _: list_offsets("t1", -1))
+    yield Step("earliest", 7, lambda _: list_offsets("t1", -2))
+    yield Step("max timestamp", 7, lambda _: list_offsets("t1", -3))
+    yield Step("earliest local", 8, lambda _: list_offsets("t1", -4))
+    yield Step("latest tiered", 9, lambda _: list_offsets("t1", -5))
+    yield Step("pending upload", 11, lambda _: list_offsets("t1", -6))
+    yield Step("unknown special", 11, lambda _: list_offsets("t1", -9))
+    for at_ms in (0, TIME_MS, TIME_MS + 1, TIME_MS + 2, TIME_MS + 3):
+        yield Step(
+            f"at {at_ms - TIME_MS if at_ms else 'zero'}",
+            7,
+            lambda _, at=at_ms: list_offsets("t1", at),
+        )
+    yield Step("max timestamp too old", 6, lambda _: list_offsets("t1", -3))
+    yield Step("offsets unknown topic", 7, lambda _: list_offsets("nosuch", -1))
+    yield Step("offsets newer epoch", 7, lambda _: list_offsets("t1", -1, leader_epoch=9))
+    yield Step("offsets of empty", 7, lambda _: list_offsets("defaults", -3))
+
+
+def group_steps() -> Iterator[Step]:
+    yield Step("find v0", 0, lambda _: FindCoordinatorRequest(key="g1"))
+    yield Step("find v3", 3, lambda _: FindCoordinatorRequest(key="g1", key_type=0))
+    yield Step("find v4", 4, lambda _: FindCoordinatorRequest(coordinator_keys=["g1", "g2"]))
+    yield Step(
+        "find wrong type", 4, lambda _: FindCoordinatorRequest(key_type=9, coordinator_keys=["g"])
+    )
+
+    def join(member: str, version_note: str = "", **extra: Any) -> Callable[[State], Message]:
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"meta")
+        values = {
+            "group_id": "g1",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+            "protocol_type": "consumer",
+            "protocols": [protocol],
+            **extra,
+        }
+        return lambda s: JoinGroupRequest(member_id=s.members.get(member, member), **values)
+
+    def keep(name: str) -> Callable[[State, Any], None]:
+        def note(state: State, answer: Any) -> None:
+            state.members[name] = answer.member_id
+
+        return note
+
+    yield Step("join without id", 5, join(""), keep("m"))
+    yield Step("join with id", 5, join("m"))
+    yield Step("join unknown", 5, join("stranger"))
+    yield Step("join no group", 5, join("", group_id=""))
+    yield Step("join short session", 5, join("", group_id="g2", session_timeout_ms=1))
+    yield Step("join no protocols", 5, join("", group_id="g3", protocols=[]))
+    yield Step("join other type", 5, join("", protocol_type="connect"))
+
+    def sync(member: str, generation: int, **extra: Any) -> Callable[[State], Message]:
+        def build(state: State) -> Message:
+            member_id = state.members.get(member, member)
+            assignment = SyncGroupRequest.SyncGroupRequestAssignment(
+                member_id=member_id, assignment=b"mine"
+            )
+            return SyncGroupRequest(
+                **{"group_id": "g1", **extra},
+                generation_id=generation,
+                member_id=member_id,
+                assignments=[assignment],
+            )
+
+        return build
+
+    def heartbeat(member: str, generation: int, group: str = "g1") -> Callable[[State], Message]:
+        return lambda s: HeartbeatRequest(
+            group_id=group, generation_id=generation, member_id=s.members.get(member, member)
+        )
+
+    yield Step("sync wrong generation", 4, sync("m", 9))
+    yield Step("sync unknown member", 4, sync("stranger", 1))
+    yield Step("sync other protocol", 5, sync("m", 1, protocol_type="connect", protocol_name="x"))
+    yield Step("sync", 5, sync("m", 1, protocol_type="consumer", protocol_name="range"))
+    yield Step("sync again", 3, sync("m", 1))
+    yield Step("heartbeat", 4, heartbeat("m", 1))
+    yield Step("heartbeat wrong generation", 4, heartbeat("m", 2))
+    yield Step("heartbeat unknown member", 4, heartbeat("stranger", 1))
+    yield Step("heartbeat unknown group", 4, heartbeat("m", 1, "nogroup"))
+    yield Step("heartbeat empty group", 4, heartbeat("m", 1, ""))
+    for version in (0, 5, 6):
+        yield Step(
+            f"describe v{version}",
+            version,
+            lambda _: DescribeGroupsRequest(groups=["g1", "nogroup"]),
+        )
+    yield from offset_steps()
+    yield Step("list v0", 0, lambda _: ListGroupsRequest())
+    yield Step("list v5", 5, lambda _: ListGroupsRequest())
+    yield Step("list stable", 5, lambda _: ListGroupsRequest(states_filter=["Stable"]))
+    yield Step("list empty", 5, lambda _: ListGroupsRequest(states_filter=["Empty"]))
+    yield Step("list classic", 5, lambda _: ListGroupsRequest(types_filter=["classic"]))
+    identity = LeaveGroupRequest.MemberIdentity
+    yield Step(
+        "leave unknown",
+        4,
+        lambda _: LeaveGroupRequest(group_id="g1", members=[identity(member_id="stranger")]),
+    )
+    yield Step(
+        "leave",
+        5,
+        lambda s: LeaveGroupRequest(
+            group_id="g1", members=[identity(member_id=s.members["m"], reason="done")]
+        ),
+    )
+    yield Step("describe empty", 6, lambda _: DescribeGroupsRequest(groups=["g1"]))
+
+
+def offset_steps() -> Iterator[Step]:
+    def commit(
+        group: str = "g1",
+        member: str = "m",
+        generation: int = 1,
+        topic: str = "t1",
+        note: str = "note",
+        partition: int = 0,
+    ) -> Callable[[State], Message]:
+        part = OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=partition,
+            committed_offset=3,
+            committed_leader_epoch=0,
+            committed_metadata=note,
+        )
+        entry = OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[part])
+        return lambda s: OffsetCommitRequest(
+            group_id=group,
+            member_id=s.members.get(member, member),
+            generation_id_or_member_epoch=generation,
+            topics=[entry],
+        )
+
+    yield Step("commit", 8, commit())
+    yield Step("commit wrong generation", 8, commit(generation=9))
+    yield Step("commit unknown member", 8, commit(member="stranger"))
+    yield Step("commit simple to full group", 8, commit(member="", generation=-1))
+    yield Step("commit simple", 8, commit("simple", "", -1))
+    yield Step("commit unknown group", 8, commit("nogroup2", "m", 1))
+    yield Step("commit unknown topic", 8, commit(topic="nosuch"))
+    yield Step("commit unknown partition", 8, commit(partition=99))
+    yield Step("commit large note", 8, commit(note="x" * 5000))
+    yield Step("commit no group", 8, commit(""))
+
+    def by_id(topic_id: Uuid | None) -> Callable[[State], Message]:
+        part = OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=1, committed_offset=4
+        )
+
+        def build(state: State) -> Message:
+            return OffsetCommitRequest(
+                group_id="g1",
+                member_id=state.members["m"],
+                generation_id_or_member_epoch=1,
+                topics=[
+                    OffsetCommitRequest.OffsetCommitRequestTopic(
+                        topic_id=topic_id or state.topic_ids["t1"], partitions=[part]
+                    )
+                ],
+            )
+
+        return build
+
+    yield Step("commit by id", 10, by_id(None))
+    yield Step("commit by unknown id", 10, by_id(UNKNOWN_ID))
+    old_topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    for version in (1, 5, 7):
+        yield Step(
+            f"offsets v{version}",
+            version,
+            lambda _: OffsetFetchRequest(
+                group_id="g1",
+                topics=[
+                    old_topic(name="t1", partition_indexes=[0, 1]),
+                    old_topic(name="nosuch", partition_indexes=[0]),
+                ],
+            ),
+        )
+    yield Step("all offsets", 7, lambda _: OffsetFetchRequest(group_id="g1", topics=None))
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = OffsetFetchRequest.OffsetFetchRequestTopics
+    yield Step(
+        "offsets of groups",
+        9,
+        lambda _: OffsetFetchRequest(
+            groups=[
+                group(group_id="g1", topics=[topics(name="t1", partition_indexes=[0, 1, 7])]),
+                group(group_id="simple", topics=None),
+                group(group_id="nogroup", topics=[topics(name="t1", partition_indexes=[0])]),
+            ]
+        ),
+    )
+    yield Step(
+        "offsets by id",
+        10,
+        lambda s: OffsetFetchRequest(
+            groups=[
+                group(
+                    group_id="g1",
+                    topics=[
+                        topics(topic_id=s.topic_ids["t1"], partition_indexes=[0, 1]),
+                        topics(topic_id=UNKNOWN_ID, partition_indexes=[0]),
+                    ],
+                )
+            ]
+        ),
+    )
+
+
+def config_steps() -> Iterator[Step]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    names = ["retention.ms", "cleanup.policy", "segment.bytes", "min.insync.replicas", "no.such"]
+    for version in (1, 2, 4):
+        yield Step(
+            f"topic configs v{version}",
+            version,
+            lambda _: DescribeConfigsRequest(
+                resources=[resource(resource_type=2, resource_name="t1", configuration_keys=names)],
+                include_synonyms=True,
+            ),
+        )
+    wrong = [
+        resource(resource_type=2, resource_name="nosuch"),
+        resource(resource_type=2, resource_name="bad name"),
+        resource(resource_type=4, resource_name="99"),
+        resource(resource_type=4, resource_name="x"),
+        resource(resource_type=77, resource_name="x"),
+    ]
+    for one in wrong:
+        yield Step(
+            f"configs of {one.resource_type} {one.resource_name}",
+            4,
+            lambda _, one=one: DescribeConfigsRequest(resources=[one]),
+        )
+    yield Step(
+        "all topic configs",
+        4,
+        lambda _: DescribeConfigsRequest(resources=[resource(resource_type=2, resource_name="t2")]),
+    )
+    yield Step(
+        "broker configs",
+        4,
+        lambda _: DescribeConfigsRequest(
+            resources=[
+                resource(
+                    resource_type=4,
+                    resource_name="1",
+                    configuration_keys=[
+                        "log.retention.ms",
+                        "log.retention.hours",
+                        "num.partitions",
+                    ],
+                )
+            ],
+            include_synonyms=True,
+        ),
+    )
+
+
+def delete_steps() -> Iterator[Step]:
+    state = DeleteTopicsRequest.DeleteTopicState
+    yield Step(
+        "delete v1",
+        1,
+        lambda _: DeleteTopicsRequest(topic_names=["defaults", "nosuch"], timeout_ms=9000),
+    )
+    yield Step(
+        "delete v6",
+        6,
+        lambda s: DeleteTopicsRequest(
+            timeout_ms=9000,
+            topics=[
+                state(name="a.b"),
+                state(name="nosuch"),
+                state(name=None, topic_id=s.topic_ids["t2"]),
+                state(name=None, topic_id=UNKNOWN_ID),
+            ],
+        ),
+    )
+    yield Step(
+        "delete doubly",
+        6,
+        lambda _: DeleteTopicsRequest(topics=[state(name="t1"), state(name="t1")], timeout_ms=9000),
+    )
+    yield Step("deleted is gone", 12, lambda _: metadata("defaults", "t2", "t1"))
+
+
+def steps() -> Iterator[Step]:
+    """The whole conversation."""
+    for part in (
+        topic_steps,
+        metadata_steps,
+        produce_steps,
+        fetch_steps,
+        list_offset_steps,
+        group_steps,
+        config_steps,
+        delete_steps,
+    ):
+        yield from part()
+
+
+class Names:
+    """Gives each value that differs from run to run a name: the first topic id is `uuid 1`."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, object], str] = {}
+
+    def of(self, kind: str, value: object) -> str:
+        number = len([key for key in self._names if key[0] == kind]) + 1
+        return self._names.setdefault((kind, value), f"{kind} {number}")
+
+
+_RUN_SPECIFIC = {
+    "port": "port",
+    "cluster_id": "cluster",
+    "member_id": "member",
+    "leader": "member",
+    "session_id": "session",
+    "producer_id": "producer",
+    "log_append_time_ms": "time",
+}
+
+
+def plain(value: object, names: Names, field_name: str = "") -> object:
+    """A message as JSON values, what differs from run to run replaced."""
+    if isinstance(value, Struct):
+        return {
+            name: plain(getattr(value, name), names, name)
+            for name in (item.name for item in type(value).FIELDS)
+        }
+    if isinstance(value, list):
+        return [plain(item, names, field_name) for item in value]
+    if field_name == "topic_id" and isinstance(value, bytes):
+        return "zero" if value == ZERO_UUID else names.of("uuid", value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    kind = _RUN_SPECIFIC.get(field_name)
+    if (
+        kind
+        and value not in (-1, 0, "", None)
+        and not (kind == "member" and isinstance(value, int))
+    ):
+        return names.of(kind, value)
+    return value
+
+
+def settle(host: str, port: int) -> None:
+    """Wait until the group coordinator answers: both brokers make its topic at the first request."""
+    for _ in range(200):
+        with socket.create_connection((host, port), timeout=10) as connection:
+            found: Any = call(connection, FindCoordinatorRequest(key="settle"), 0)
+            if found.error_code == 0:
+                listed: Any = call(connection, ListGroupsRequest(), 0)
+                if listed.error_code == 0:
+                    return
+        time.sleep(0.05)
+    raise TimeoutError("no group coordinator within 10 s")
+
+
+def hold(host: str, port: int, pause_s: float = 0.0) -> dict[str, object]:
+    """Ask everything of a fresh broker; gives the comparable answer of each step.
+
+    A broker that ends the connection instead of answering has the answer "connection closed".
+    pause_s: waited after each request that changes topics, for a broker that tells them later.
+    """
+    settle(host, port)
+    state, names = State(), Names()
+    answers: dict[str, object] = {}
+    connection = socket.create_connection((host, port), timeout=20)
+    try:
+        for step in steps():
+            try:
+                answer: Any = call(connection, step.request(state), step.version)
+                while getattr(answer, "error_code", 0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    time.sleep(0.05)
+                    answer = call(connection, step.request(state), step.version)
+            except ConnectionError:
+                connection.close()
+                connection = socket.create_connection((host, port), timeout=20)
+                answers[step.name] = "connection closed"
+                continue
+            if step.keep is not None:
+                step.keep(state, answer)
+            answers[step.name] = plain(answer, names)
+            if isinstance(answer, CreateTopicsResponse | DeleteTopicsResponse):
+                time.sleep(pause_s)
+    finally:
+        connection.close()
+    return answers
