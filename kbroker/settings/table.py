@@ -594,3 +594,34 @@ _BROKER_ROWS: Final = (
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = {row.name: row for row in _BROKER_ROWS}
 """By name, in alphabetical order."""
+
+DYNAMIC_ONLY_KEYS: Final[Mapping[str, ConfigKey]] = {
+    row.name: row
+    for row in (
+        K(
+            "follower.replication.throttled.rate",
+            LONG,
+            "9223372036854775807",
+            "[0,...]",
+            MEDIUM,
+            CLUSTER,
+        ),
+        K(
+            "leader.replication.throttled.rate",
+            LONG,
+            "9223372036854775807",
+            "[0,...]",
+            MEDIUM,
+            CLUSTER,
+        ),
+        K(
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            LONG,
+            "9223372036854775807",
+            "[0,...]",
+            MEDIUM,
+            CLUSTER,
+        ),
+    )
+}
+"""Broker settings that can only be made while running."""

@@ -1,0 +1,174 @@
+"""DescribeConfigs v1-4: the settings of topics, brokers, groups and client-metrics subscriptions.
+
+v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible. Resources:
+topic, broker (its own id, or "" for what holds for every broker), broker logger, client metrics
+(KIP-714), group (KIP-848). Each resource has its own error; the others are answered. Passwords and
+keys that nobody knows have no value in the answer. Deviations: documentation is always null;
+broker loggers are Python's, under their own names; kbroker's own keys are listed with Kafka's.
+Where a value comes from is found in `kbroker.settings.describe`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kbroker.metadata.topics import name_error
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.services import Services
+from kbroker.settings.describe import (
+    ConfigEntry,
+    DynamicConfigs,
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster_default,
+    describe_group,
+    describe_topic,
+    select,
+)
+from kbroker.settings.keys import ConfigSource, ConfigType, ResourceType
+
+Result = DescribeConfigsResponse.DescribeConfigsResult
+Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
+Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
+
+_LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
+"""Python's level names as Kafka's tools know them, where they differ."""
+
+
+def handle_describe_configs(
+    services: Services, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """Every resource in the order asked."""
+    return DescribeConfigsResponse(
+        results=[
+            _describe(services, resource, request.include_synonyms)
+            for resource in request.resources
+        ]
+    )
+
+
+def describe_configs_error(
+    request: DescribeConfigsRequest, error: ErrorCode, message: str
+) -> DescribeConfigsResponse:
+    """The same error for every resource."""
+    return DescribeConfigsResponse(
+        results=[_error(resource, error, message) for resource in request.resources]
+    )
+
+
+def _describe(
+    services: Services,
+    resource: DescribeConfigsRequest.DescribeConfigsResource,
+    include_synonyms: bool,
+) -> Result:
+    try:
+        entries = _entries(services, resource.resource_type, resource.resource_name)
+    except KafkaError as error:
+        return _error(resource, error.code, error.message)
+    return Result(
+        error_code=ErrorCode.NONE,
+        error_message="",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[
+            _wire_entry(entry, include_synonyms)
+            for entry in select(entries, resource.configuration_keys)
+        ],
+    )
+
+
+def _entries(services: Services, resource_type: int, name: str) -> list[ConfigEntry]:
+    image, config = services.image, services.config
+    dynamic = DynamicConfigs(image.broker_configs(services.node_id), image.broker_configs(None))
+    match resource_type:
+        case ResourceType.TOPIC:
+            if (reason := name_error(name)) is not None:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+            if name not in image.topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return describe_topic(config, dynamic, image.topic_configs(name))
+        case ResourceType.BROKER:
+            if not name:
+                return describe_cluster_default(config, dynamic)
+            _check_broker_id(services.node_id, name, f"{services.node_id} or empty string")
+            return describe_broker(config, dynamic)
+        case ResourceType.BROKER_LOGGER:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+            _check_broker_id(services.node_id, name, str(services.node_id))
+            return _loggers()
+        case ResourceType.CLIENT_METRICS:
+            if not name:
+                message = "Client metrics subscription name must not be empty"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+            return describe_client_metrics(image.configs.get((resource_type, name), {}))
+        case ResourceType.GROUP:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            return describe_group(config, dynamic, image.configs.get((resource_type, name), {}))
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
+
+
+def _check_broker_id(node_id: int, name: str, expected: str) -> None:
+    digits = name.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        message = f"Broker id must be an integer, but it is: {name}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if int(name) != node_id:
+        message = f"Unexpected broker id, expected {expected}, but received {name}"
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            message if "or" in expected else message.replace(", but", " but"),
+        )
+
+
+def _loggers() -> list[ConfigEntry]:
+    """The root logger and kbroker's, with the levels that hold for them."""
+    loggers = logging.root.manager.loggerDict
+    names = [name for name in loggers if name == "kbroker" or name.startswith("kbroker.")]
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    entries = []
+    for name in ("root", *sorted(names)):
+        logger = logging.root if name == "root" else logging.getLogger(name)
+        level = logging.getLevelName(logger.getEffectiveLevel())
+        level = _LEVEL_NAMES.get(level, level)
+        entries.append(ConfigEntry(name, level, source, ConfigType.UNKNOWN, False, False, ()))
+    return entries
+
+
+def _wire_entry(entry: ConfigEntry, include_synonyms: bool) -> Entry:
+    return Entry(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        config_type=entry.type,
+        documentation=None,
+        synonyms=[
+            Synonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
+        ]
+        if include_synonyms
+        else [],
+    )
+
+
+def _error(
+    resource: DescribeConfigsRequest.DescribeConfigsResource, error: ErrorCode, message: str
+) -> Result:
+    return Result(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle_describe_configs, describe_configs_error),
+)

@@ -1,0 +1,183 @@
+"""DescribeConfigs against what a running Kafka 4.3.1 answered to the same questions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.metadata.layered_map import LayeredMap
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers import configs
+from kbroker.server.services import Services
+from kbroker.settings.broker import BrokerConfig
+
+Resource = DescribeConfigsRequest.DescribeConfigsResource
+DATA = Path(__file__).parents[1] / "data" / "kafka"
+
+CASES: list[dict[str, Any]] = json.loads((DATA / "described-configs.json").read_text())
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.voters": "1@localhost:9093",
+    "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "/var/lib/kafka",
+    "offsets.topic.replication.factor": "1",
+    "log.retention.hours": "24",
+    "log.segment.bytes": "2097152",
+    "my.own.key": "5",
+}
+
+IMAGE_CONFIGS = {
+    (4, "1"): {"log.cleaner.threads": "2"},
+    (4, ""): {
+        "log.cleaner.threads": "1",
+        "log.retention.ms": "123456",
+        "message.max.bytes": "2000000",
+        "min.insync.replicas": "1",
+    },
+    (2, "t1"): {
+        "retention.ms": "1000",
+        "cleanup.policy": "compact,delete",
+        "segment.bytes": "3000000",
+    },
+    (16, "m"): {"interval.ms": "1000"},
+    (32, "g"): {"consumer.session.timeout.ms": "50000"},
+}
+
+
+@pytest.fixture(scope="module")
+def services() -> Services:
+    image = MetadataImage(
+        configs=LayeredMap(IMAGE_CONFIGS),
+        topics=LayeredMap({"t1": TopicImage("t1", bytes(15) + b"\x07", {})}),
+    )
+    config = BrokerConfig.from_properties(PROPERTIES)
+    controller = SimpleNamespace(image=image)
+    parts: Any = SimpleNamespace()
+    return Services(config, 1, "", parts, cast(Any, controller), parts, parts, parts, (), Random(0))
+
+
+def ask(services: Services, *resources: Resource, version: int = 4, synonyms: bool = True) -> Any:
+    request = DescribeConfigsRequest(resources=list(resources), include_synonyms=synonyms)
+    context = RequestContext(ApiKey.DESCRIBE_CONFIGS, version)
+    response = configs.handle_describe_configs(services, context, request)
+    decoded, _ = decode(DescribeConfigsResponse, encode(response, version), version)
+    return decoded
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['type']}-{case['name']}")
+def test_as_kafka_answers(services: Services, case: dict[str, Any]) -> None:
+    resource = Resource(
+        resource_type=case["type"],
+        resource_name=case["name"],
+        configuration_keys=case["keys"],
+    )
+    (result,) = ask(services, resource).results
+    assert (result.resource_type, result.resource_name) == (case["type"], case["name"])
+    assert result.error_code == case["error"]
+    if case["type"] not in (0, 99):
+        assert result.error_message == case["message"]
+    answered = {
+        entry.name: [
+            entry.name,
+            entry.value,
+            entry.config_source,
+            entry.config_type,
+            entry.read_only,
+            entry.is_sensitive,
+            [[synonym.name, synonym.value, synonym.source] for synonym in entry.synonyms],
+        ]
+        for entry in result.configs
+    }
+    expected = {entry[0]: entry for entry in case["configs"]}
+    whole = case["name"] != "1"
+    for name, entry in expected.items():
+        if name == "listener.security.protocol.map":
+            continue
+        assert answered[name] == entry or name in SINGLE_NODE, name
+    if whole:
+        assert answered.keys() == expected.keys()
+
+
+SINGLE_NODE = ("offsets.topic.replication.factor",)
+"""Where a default differs because one broker is the whole cluster."""
+
+
+def test_every_key_of_the_broker_is_there(services: Services) -> None:
+    (result,) = ask(services, Resource(resource_type=4, resource_name="1")).results
+    facts = json.loads((DATA / "broker-configs.json").read_text())["configs"]
+    expected = {fact["name"] for fact in facts if not fact.get("internal")}
+    assert {entry.name for entry in result.configs} == expected | {
+        "my.own.key",
+        "kbroker.validate.records",
+    }
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_versions(services: Services, version: int) -> None:
+    response = ask(services, Resource(resource_type=2, resource_name="t1"), version=version)
+    entries = {entry.name: entry for entry in response.results[0].configs}
+    assert entries["retention.ms"].value == "1000"
+    assert entries["retention.ms"].config_type == (5 if version >= 3 else 0)
+    assert entries["retention.ms"].documentation == (None if version >= 3 else "")
+
+
+def test_without_synonyms(services: Services) -> None:
+    resource = Resource(resource_type=2, resource_name="t1")
+    response = ask(services, resource, synonyms=False)
+    assert all(not entry.synonyms for entry in response.results[0].configs)
+    assert {entry.config_source for entry in response.results[0].configs} == {1, 3, 5}
+
+
+def test_one_bad_resource_harms_no_other(services: Services) -> None:
+    response = ask(
+        services,
+        Resource(resource_type=2, resource_name="gone"),
+        Resource(resource_type=2, resource_name="t1", configuration_keys=["segment.bytes"]),
+    )
+    gone, there = response.results
+    assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [entry.value for entry in there.configs] == ["3000000"]
+
+
+def test_passwords_are_never_shown() -> None:
+    config = BrokerConfig.from_properties({"ssl.key.password": "hunter2"})
+    image = MetadataImage(configs=LayeredMap({(4, ""): {"ssl.keystore.password": "hunter2"}}))
+    parts: Any = SimpleNamespace(image=image)
+    services = Services(config, 1, "", parts, parts, parts, parts, parts, (), Random(0))
+    for name in ("1", ""):
+        response = ask(services, Resource(resource_type=4, resource_name=name))
+        assert "hunter2" not in repr(response)
+
+
+def test_broker_loggers(services: Services) -> None:
+    (result,) = ask(services, Resource(resource_type=8, resource_name="1")).results
+    entries = {entry.name: entry for entry in result.configs}
+    assert "root" in entries
+    assert entries["kbroker.server.dispatch"].config_source == 6
+    assert {entry.value for entry in result.configs} <= {
+        "TRACE",
+        "DEBUG",
+        "INFO",
+        "WARN",
+        "ERROR",
+        "FATAL",
+    }
+
+
+def test_error_for_the_whole_request() -> None:
+    request = DescribeConfigsRequest(resources=[Resource(resource_type=2, resource_name="t")])
+    response = configs.describe_configs_error(request, ErrorCode.UNKNOWN_SERVER_ERROR, "oh")
+    assert [(item.error_code, item.error_message) for item in response.results] == [(-1, "oh")]
