@@ -403,7 +403,7 @@ class TransactionIndex:
         self._entries: list[AbortedTransaction] | None = None if exists else []
 
     def entries(self) -> list[AbortedTransaction]:
-        """All of them, in order of their markers. Raises CorruptIndexError for an unknown version."""
+        """All, in order of their markers. Raises CorruptIndexError for an unknown version."""
         if self._entries is None:
             data = read_file(self.path) or b""
             self._entries = []

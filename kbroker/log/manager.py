@@ -54,7 +54,7 @@ IsKnown = Callable[[TopicPartition, Uuid | None], bool]
 
 
 class LogDirectory:
-    """One of log.dirs. was_clean: its last broker closed it properly; broker_epoch: of that broker."""
+    """One of log.dirs. was_clean: its last broker closed it properly; broker_epoch: its."""
 
     __slots__ = ("broker_epoch", "doomed", "failure", "lock", "logs", "path", "was_clean")
 

@@ -1,4 +1,4 @@
-"""Names of files and folders in a log directory, exactly Kafka's (facts: kafka/README "Layouts")."""
+"""Names of files and folders in a log directory, exactly Kafka's."""
 
 from __future__ import annotations
 

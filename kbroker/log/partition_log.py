@@ -477,11 +477,11 @@ class PartitionLog:
     def aborted_transactions(
         self, fetch_offset: int, upper_offset: int
     ) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of [fetch_offset, upper_offset) has to leave out."""
+        """What a reader of [fetch_offset, upper_offset) has to leave out."""
         return self.segments.aborted_transactions(fetch_offset, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record whose timestamp is timestamp_ms or later; reads and unpacks its batch."""
+        """The first record of timestamp_ms or later; reads and unpacks its batch."""
         return self.segments.first_at_or_after(timestamp_ms, self.log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:

@@ -185,7 +185,7 @@ def _finish_swaps(
 def _find_segments(
     state: LogState, directory: str, found: dict[tuple[int, str], int], now_ms: int
 ) -> list[Segment]:
-    """List the segments; delete indexes without a log. Returns those whose indexes must be rebuilt."""
+    """List the segments; delete indexes without a log. Returns those that need new indexes."""
     unsound: list[Segment] = []
     bases = sorted(offset for offset, kind in found if kind == names.LOG)
     for offset, kind in found:
@@ -277,7 +277,7 @@ def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHead
 def marker_of(
     header: BatchHeader, batch: bytes | bytearray | memoryview
 ) -> tuple[ControlType, int] | None:
-    """(abort or commit, coordinator epoch) if the batch is an end-of-transaction marker, else None."""
+    """(abort or commit, coordinator epoch) of an end-of-transaction marker, else None."""
     if not header.is_control or header.producer_id < 0 or header.record_count <= 0:
         return None
     for record in iter_records(batch, header):
@@ -349,7 +349,12 @@ def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
     segment.begin_recovery()
     position = 0
     for header, batch in read_batches(segment.path, 0, segment.size):
-        if not check_crc(batch, 0, header) or not segment.can_hold(header.last_offset):
+        # the base offset lies outside the CRC: one that goes back is as much damage as a wrong CRC
+        if (
+            header.base_offset < producers.map_end_offset
+            or not segment.can_hold(header.last_offset)
+            or not check_crc(batch, 0, header)
+        ):
             break
         segment.recovered_batch(header, position)
         position += len(batch)

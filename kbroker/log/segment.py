@@ -297,7 +297,7 @@ class Segment:
         return self.size
 
     def remember(self, offset: int, position: int) -> None:
-        """Keep where offset is (position: where its batch begins) for the reader that comes next."""
+        """Keep where the batch of offset begins, for the reader that comes next."""
         positions = self._positions
         if positions is None:
             positions = self._positions = {}

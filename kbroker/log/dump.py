@@ -1,0 +1,287 @@
+"""What the files of a log directory hold, as lines of text: those of kafka-dump-log.
+
+Reads files only, so it works beside a running broker. `cli/dump_log.py` is the command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from kbroker.log import names
+from kbroker.log.files import LogFile, read_file
+from kbroker.log.index import (
+    CorruptIndexError,
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+)
+from kbroker.log.producer_state import ProducerState, read_snapshot
+from kbroker.model import uuid_to_string
+from kbroker.protocol.codec import decode
+from kbroker.protocol.errors import KafkaError, MalformedRequest
+from kbroker.protocol.messages.control_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    LENGTH_OVERHEAD,
+    BatchHeader,
+    ControlType,
+    Record,
+    check_crc,
+    control_type,
+    iter_records,
+    marker_coordinator_epoch,
+    read_batch_header,
+)
+from kbroker.protocol.schema import Data, Struct
+
+RecordText = Callable[[Record], str]
+"""How key and value of a data record are shown, beginning with a blank if not empty."""
+
+CHECKPOINT: Final = ".checkpoint"
+MAX_BATCH_BYTES: Final = 1 << 30
+_TEXT_FILES: Final = (
+    names.LEADER_EPOCHS,
+    names.PARTITION_METADATA,
+    names.RECOVERY_POINTS,
+    names.LOG_START_OFFSETS,
+    names.HIGH_WATERMARKS,
+    names.CLEANER_OFFSETS,
+    names.CLEAN_SHUTDOWN,
+    "quorum-state",
+    "meta.properties",
+)
+_CONTROL: Final[dict[ControlType, tuple[str, type[Data]]]] = {
+    ControlType.LEADER_CHANGE: ("LeaderChange:", LeaderChangeMessage),
+    ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", SnapshotHeaderRecord),
+    ControlType.SNAPSHOT_FOOTER: ("SnapshotFooter", SnapshotFooterRecord),
+    ControlType.KRAFT_VERSION: ("KRaftVersion", KRaftVersionRecord),
+    ControlType.KRAFT_VOTERS: ("KRaftVoters", VotersRecord),
+}
+
+
+class DumpError(Exception):
+    """A file that cannot be shown: one line, which and why."""
+
+
+def dump_file(
+    path: Path, *, records: bool = True, record_text: RecordText | None = None
+) -> Iterator[str]:
+    """The lines of one file, chosen by its name.
+
+    records: also what is in the batches. record_text: how keys and values are shown.
+    Raises DumpError for files of no known kind, LogDirectoryError.
+    """
+    if not path.is_file():
+        raise DumpError(f"{path}: no such file")
+    name = path.name
+    if name in _TEXT_FILES:
+        yield from (read_file(path) or b"").decode("utf-8", "replace").splitlines()
+        return
+    if name.endswith(CHECKPOINT):
+        yield from _dump_snapshot_header(name)
+        yield from dump_batches(path, records=records, record_text=record_text)
+        return
+    parsed = names.parse_offset_name(name)
+    if parsed is None:
+        raise DumpError(f"{path}: not a file of a log directory")
+    offset, kind, _ = parsed
+    if kind == names.LOG:
+        yield f"Log starting offset: {offset}"
+        yield from dump_batches(path, records=records, record_text=record_text)
+    elif kind == names.SNAPSHOT:
+        yield from dump_producers(path)
+    elif kind in (names.INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX):
+        yield from _dump_index(path, offset, kind)
+    else:
+        raise DumpError(f"{path}: not a file of a log directory")
+
+
+def _dump_snapshot_header(name: str) -> Iterator[str]:
+    offset, _, epoch = name.removesuffix(CHECKPOINT).partition("-")
+    if offset.isdigit() and epoch.isdigit():
+        yield f"Snapshot end offset: {int(offset)}, epoch: {int(epoch)}"
+    else:
+        yield "KRaft bootstrap snapshot"
+
+
+def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
+    name, size = str(path), path.stat().st_size
+    try:
+        if kind == names.INDEX:
+            for offset, position in OffsetIndex(name, base_offset, size).entries():
+                yield f"offset: {offset} position: {position}"
+        elif kind == names.TIME_INDEX:
+            for timestamp, offset in TimeIndex(name, base_offset, size).entries():
+                yield f"timestamp: {timestamp} offset: {offset}"
+        else:
+            for entry in TransactionIndex(name, exists=True).entries():
+                yield (
+                    f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "
+                    f"lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
+                )
+    except CorruptIndexError as error:
+        raise DumpError(str(error)) from error
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+def batches_of(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """(position, header, bytes) of the batches of a file, whether sound or not.
+
+    Raises DumpError, after the batches before it, for bytes that are no whole batch.
+    """
+    file = LogFile(str(path))
+    end = file.size()
+    position = 0
+    while position < end:
+        try:
+            header = read_batch_header(file.read_at(position, BATCH_OVERHEAD))
+        except KafkaError as error:
+            raise DumpError(f"{path}: position {position}: {error.message}") from error
+        size = header.batch_length + LENGTH_OVERHEAD
+        if size > min(end - position, MAX_BATCH_BYTES):
+            raise DumpError(
+                f"{path}: position {position}: a batch of {size} bytes, {end - position} are left"
+            )
+        yield position, header, file.read_at(position, size)
+        position += size
+
+
+def dump_batches(
+    path: Path, *, records: bool = True, record_text: RecordText | None = None
+) -> Iterator[str]:
+    """A line for each batch, and with `records` one for each record."""
+    for position, header, batch in batches_of(path):
+        yield _batch_line(position, header, check_crc(batch, 0, header))
+        if not records:
+            continue
+        try:
+            for record in iter_records(batch, header):
+                yield "| " + _record_line(header, record, record_text or plain_text)
+        except KafkaError as error:
+            raise DumpError(f"{path}: position {position}: {error.message}") from error
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _optional(value: int | None) -> str:
+    return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+
+
+def _time_type(header: BatchHeader) -> str:
+    return "LogAppendTime" if header.is_log_append_time else "CreateTime"
+
+
+def _batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
+    horizon = header.base_timestamp if header.has_delete_horizon else None
+    return (
+        f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} "
+        f"count: {header.record_count} baseSequence: {header.base_sequence} "
+        f"lastSequence: {header.last_sequence} producerId: {header.producer_id} "
+        f"producerEpoch: {header.producer_epoch} "
+        f"partitionLeaderEpoch: {header.partition_leader_epoch} "
+        f"isTransactional: {_bool(header.is_transactional)} isControl: {_bool(header.is_control)} "
+        f"deleteHorizonMs: {_optional(horizon)} position: {position} "
+        f"{_time_type(header)}: {header.max_timestamp} size: {header.size_bytes} "
+        f"magic: {header.magic} compresscodec: {header.codec.name.lower()} crc: {header.crc} "
+        f"isvalid: {_bool(is_valid)}"
+    )
+
+
+def _record_line(header: BatchHeader, record: Record, record_text: RecordText) -> str:
+    sequence = header.base_sequence
+    if sequence >= 0:
+        sequence = (sequence + record.offset - header.base_offset) & 0x7FFFFFFF
+    key_size = -1 if record.key is None else len(record.key)
+    value_size = -1 if record.value is None else len(record.value)
+    header_keys = ",".join(key.decode("utf-8", "replace") for key, _ in record.headers)
+    line = (
+        f"offset: {record.offset} {_time_type(header)}: {record.timestamp} keySize: {key_size} "
+        f"valueSize: {value_size} sequence: {sequence} headerKeys: [{header_keys}]"
+    )
+    return line + (_control_text(record) if header.is_control else record_text(record))
+
+
+def plain_text(record: Record) -> str:
+    """Key and value as UTF-8."""
+    line = ""
+    if record.key is not None:
+        line += " key: " + record.key.decode("utf-8", "replace")
+    if record.value is not None:
+        line += " payload: " + record.value.decode("utf-8", "replace")
+    return line
+
+
+def _control_text(record: Record) -> str:
+    kind = control_type(record)
+    if kind in (ControlType.ABORT, ControlType.COMMIT):
+        return f" endTxnMarker: {kind.name} coordinatorEpoch: {marker_coordinator_epoch(record)}"
+    if kind not in _CONTROL or record.value is None:
+        return f" controlType: {kind.name}"
+    label, schema = _CONTROL[kind]
+    version = int.from_bytes(record.value[:2], "big")
+    try:
+        message, _ = decode(schema, record.value, version)
+    except (KafkaError, MalformedRequest) as error:
+        return f" {label} <{error}>"
+    return f" {label} " + json.dumps(_to_json(message, version), separators=(",", ":"))
+
+
+def _to_json(value: Any, version: int) -> Any:
+    """A message as Kafka's JSON: camelCase names, uuids as text, fields of that version."""
+    if isinstance(value, Struct):
+        return {
+            _camel_case(field.name): _to_json(getattr(value, field.name), version)
+            for field in type(value).FIELDS
+            if version in field.versions
+        }
+    if isinstance(value, list):
+        return [_to_json(item, version) for item in value]
+    return uuid_to_string(value) if isinstance(value, bytes) and len(value) == 16 else value
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+# -- producers ------------------------------------------------------------------------------------
+
+
+def dump_producers(path: Path) -> Iterator[str]:
+    """A line for each producer of a snapshot. Raises DumpError."""
+    try:
+        states = read_snapshot(read_file(path) or b"")
+    except KafkaError as error:
+        raise DumpError(f"{path}: {error.message}") from error
+    for state in states:
+        yield _producer_line(state)
+
+
+def _producer_line(state: ProducerState) -> str:
+    line = (
+        f"producerId: {state.producer_id} producerEpoch: {state.producer_epoch} "
+        f"coordinatorEpoch: {state.coordinator_epoch} "
+        f"currentTxnFirstOffset: {_optional(state.transaction_first_offset)} "
+        f"lastTimestamp: {state.last_timestamp} "
+    )
+    if state.batches:
+        last = state.batches[-1]
+        line += (
+            f"firstSequence: {state.first_sequence} lastSequence: {last.last_sequence} "
+            f"lastOffset: {last.last_offset} offsetDelta: {last.offset_delta} "
+            f"timestamp: {last.timestamp}"
+        )
+    return line.rstrip()

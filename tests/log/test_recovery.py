@@ -1,0 +1,444 @@
+"""Folders that Kafka left behind, and folders a crash left behind, become the log that Kafka makes of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.log import names
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producer_state import read_snapshot
+from kbroker.log.recovery import read_batches
+from kbroker.model import StartupError, TopicPartition, uuid_to_string
+from kbroker.protocol.records import (
+    ControlType,
+    build_batch,
+    control_type,
+    iter_batches,
+    iter_records,
+)
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+from tests.log.conftest import KAFKA_DATA
+
+Unpack = Callable[[str], Path]
+
+NOW_MS = 1_795_246_900_000
+"""A minute after the fixtures were made."""
+TOPIC_PARTITION = TopicPartition("topic", 0)
+INDEX_INTERVALS = {"compact": 512, "compact-gzip": 512, "compact-txn": 512, "segments": 256}
+
+
+def kafka_config(topic: str) -> LogConfig:
+    """What the fixtures' broker was configured with, as far as it matters here."""
+    return LogConfig(
+        segment_index_bytes=4096,
+        index_interval_bytes=INDEX_INTERVALS.get(topic, 1024),
+        retention_ms=-1,
+    )
+
+
+def manager_of(directory: Path) -> LogManager:
+    config = BrokerConfig.from_properties({"log.dirs": str(directory), "node.id": "1"})
+    return LogManager(config, now_ms=lambda: NOW_MS)
+
+
+def loaded_lines(name: str) -> dict[str, dict[str, str]]:
+    """`loaded-*.txt`: what Kafka said of each folder."""
+    found = {}
+    for line in (KAFKA_DATA / name).read_text().splitlines():
+        folder, *fields = line.split(" ")
+        if not folder.endswith(":"):
+            found[folder] = dict(field.split("=") for field in fields)
+    return found
+
+
+def describe(log: PartitionLog) -> dict[str, str]:
+    assert log.topic_id is not None
+    return {
+        "topicId": uuid_to_string(log.topic_id),
+        "logStartOffset": str(log.log_start_offset),
+        "logEndOffset": str(log.log_end_offset),
+        "segments": str(len(log.segments)),
+    }
+
+
+def offsets_for_consumer(log: PartitionLog, *, read_committed: bool) -> Iterator[int]:
+    """The offsets of the records a consumer is given, the way a consumer finds them."""
+    offset = log.log_start_offset
+    unstable = log.first_unstable_offset
+    end = unstable if read_committed and unstable is not None else log.log_end_offset
+    while offset < end:
+        info = log.read(offset, max_bytes=300, upper_offset=end)
+        aborted = log.aborted_transactions(offset, info.end_offset) if read_committed else []
+        data = b"" if isinstance(info.records, bytes) else info.records.read()
+        ended: set[int] = set()
+        for position, header in iter_batches(data):
+            if header.is_control:
+                continue
+            if any(
+                item.producer_id == header.producer_id
+                and item.first_offset <= header.base_offset < item.last_offset
+                for item in aborted
+            ):
+                continue
+            batch = data[position : position + header.size_bytes]
+            yield from (
+                record.offset for record in iter_records(batch, header) if record.offset >= offset
+            )
+        assert info.end_offset > offset, ended
+        offset = info.end_offset
+
+
+def ranges(offsets: list[int]) -> str:
+    parts: list[list[int]] = []
+    for offset in offsets:
+        if parts and parts[-1][1] == offset - 1:
+            parts[-1][1] = offset
+        else:
+            parts.append([offset, offset])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in parts)
+
+
+def test_a_clean_kafka_directory_opens_with_kafkas_offsets(unpack: Unpack) -> None:
+    manager = manager_of(unpack("data-clean"))
+    manager.lock()
+    manager.load(kafka_config)
+    assert {str(key): describe(log) for key, log in manager.logs.items()} == loaded_lines(
+        "loaded-clean.txt"
+    )
+    assert manager.was_clean
+    assert manager.previous_broker_epoch == 180
+
+
+def test_consumers_are_given_what_kafka_gave_them(unpack: Unpack) -> None:
+    manager = manager_of(unpack("data-clean"))
+    manager.load(kafka_config)
+    for log in manager.logs.values():
+        log.on_high_watermark(log.log_end_offset)
+    for line in (KAFKA_DATA / "consumed.txt").read_text().splitlines()[1:]:
+        said, _, consumed = line.partition(" :")
+        topic, partition, isolation, earliest, end, latest_by_time = said.split(" ")
+        log = manager.logs[TopicPartition(topic, int(partition))]
+        read_committed = isolation == "read_committed"
+        unstable = log.first_unstable_offset
+        stable_end = log.log_end_offset if unstable is None or not read_committed else unstable
+        assert (str(log.log_start_offset), str(stable_end)) == (earliest, end), line
+        offsets = list(offsets_for_consumer(log, read_committed=read_committed))
+        assert ranges(offsets) == consumed.strip(), line
+        by_time = log.max_timestamp_offset()
+        if stable_end == log.log_end_offset:
+            said_by_time = "-1@-1" if by_time is None else f"{by_time.timestamp}@{by_time.offset}"
+            assert said_by_time == latest_by_time, line
+
+
+def test_a_clean_directory_that_is_opened_and_closed_again_stays_as_it_was(unpack: Unpack) -> None:
+    data = unpack("data-clean")
+    before = files_of(data)
+    manager = manager_of(data)
+    manager.lock()
+    manager.load(kafka_config)
+    manager.close(broker_epoch=180)
+    after = files_of(data)
+    for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS):
+        assert sorted(after.pop(name).splitlines()) == sorted(before.pop(name).splitlines())
+    strays = set(before) - set(after)
+    assert all(name.endswith(names.SNAPSHOT) for name in strays)  # older than the last, as in Kafka
+    # an epoch that begins at the end of its log goes at a load; the next leader writes its own
+    changed = {name for name in after if after[name] != before[name]}
+    assert all(name.endswith(names.LEADER_EPOCHS) for name in changed)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and names.CLUSTER_METADATA not in str(path)
+    }
+
+
+def producers_of(snapshot: bytes) -> list[tuple[object, ...]]:
+    """The entries in an order of their own: Kafka's is that of a hash map."""
+    return sorted(
+        (
+            state.producer_id,
+            state.producer_epoch,
+            state.coordinator_epoch,
+            state.last_timestamp,
+            state.transaction_first_offset or -1,
+            *state.batches,
+        )
+        for state in read_snapshot(snapshot)
+    )
+
+
+def test_a_killed_and_damaged_kafka_directory_becomes_what_kafka_makes_of_it(
+    unpack: Unpack, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, expected = unpack("data-unclean"), files_of(unpack("data-recovered"))
+    manager = manager_of(data)
+    manager.lock()
+    with caplog.at_level(logging.WARNING):
+        manager.load(kafka_config)
+    loaded = loaded_lines("loaded-unclean.txt")
+    assert {str(key): describe(log) for key, log in manager.logs.items()} == {
+        folder: said
+        for folder, said in loaded.items()
+        if folder.count(".") != 1 or "odd" in folder
+        if not folder.endswith(("-stray", "-delete"))
+    }
+    for cut in ("codec-gzip-0", "codec-none-0", "parts-0"):
+        assert any(cut in message and "cut at offset" in message for message in caplog.messages)
+    for log in manager.logs.values():
+        log.leader_epochs.assign(6, log.log_end_offset)  # the broker that wrote `expected` led in 6
+    manager.write_high_watermarks({key: log.log_end_offset for key, log in manager.logs.items()})
+    manager.close(broker_epoch=272)
+    actual = files_of(data)
+    for name, content in expected.items():
+        if name.split("/")[0].endswith(("-stray", "-delete")):
+            continue
+        if name.endswith(names.SNAPSHOT):
+            assert producers_of(actual[name]) == producers_of(content), name
+        elif name.endswith("-checkpoint"):
+            assert sorted(actual[name].splitlines()) == sorted(content.splitlines()), name
+        else:
+            assert actual[name] == content, name
+    mine = {name for name in actual if "-delete/" not in name}
+    assert mine == {name for name in expected if "-stray/" not in name and "-delete/" not in name}
+
+
+# -- crashes of our own ---------------------------------------------------------------------------
+
+
+def open_log(directory: Path, config: LogConfig | None = None, **options: object) -> PartitionLog:
+    return PartitionLog.open(
+        directory / "topic-0",
+        TOPIC_PARTITION,
+        config or LogConfig(segment_bytes=2000, segment_index_bytes=4096, index_interval_bytes=100),
+        now_ms=NOW_MS,
+        **options,  # type: ignore[arg-type]  # the keywords of open
+    )
+
+
+def fill(log: PartitionLog, count: int) -> None:
+    for number in range(count):
+        batch = build_batch([(NOW_MS + number, b"key", b"value %d" % number, [])] * 2)
+        log.append_as_leader(batch, leader_epoch=number // 10, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 11, 12, 60, 61, 90])
+def test_a_torn_tail_is_cut_back_to_the_last_whole_batch(tmp_path: Path, cut_bytes: int) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.release()
+    path = tmp_path / "topic-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[:-cut_bytes])
+    log = open_log(tmp_path)
+    assert log.log_end_offset == 8
+    fill(log, 1)
+    assert log.log_end_offset == 10
+
+
+def test_offsets_that_go_back_end_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.release()
+    path = tmp_path / "topic-0" / "00000000000000000000.log"
+    *_, (position, last) = iter_batches(path.read_bytes())
+    damaged = bytearray(path.read_bytes())
+    damaged[position : position + 8] = bytes(8)  # the base offset is not under the CRC
+    path.write_bytes(damaged)
+    assert open_log(tmp_path).log_end_offset == last.base_offset
+
+
+def test_zeros_behind_the_log_are_cut(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.release()
+    with open(tmp_path / "topic-0" / "00000000000000000000.log", "ab") as file:
+        file.write(bytes(5000))
+    log = open_log(tmp_path)
+    assert log.log_end_offset == 10
+    assert log.segments.active.log_file().size() == log.size_bytes
+
+
+def test_after_a_cut_later_segments_go(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 60)
+    bases = list(log.segments.base_offsets)
+    assert len(bases) > 2
+    log.release()
+    path = tmp_path / "topic-0" / names.offset_name(bases[1], names.LOG)
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    log = open_log(tmp_path)
+    assert log.segments.base_offsets == bases[:2]
+    assert log.log_end_offset == bases[2] - 2
+    fill(log, 10)
+    assert log.log_end_offset == bases[2] - 2 + 20
+
+
+def test_what_lies_before_the_recovery_point_is_not_read(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 60)
+    bases = list(log.segments.base_offsets)
+    log.flush()
+    log.release()
+    path = tmp_path / "topic-0" / names.offset_name(bases[0], names.LOG)
+    damaged = bytearray(path.read_bytes())
+    damaged[150] ^= 1
+    path.write_bytes(damaged)
+    assert open_log(tmp_path, recovery_point=bases[2]).log_end_offset == 120
+    assert open_log(tmp_path, recovery_point=0).log_end_offset == 2
+
+
+def test_recovered_indexes_equal_those_written_while_appending(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 40)
+    log.close()
+    folder = tmp_path / "topic-0"
+    written = {path.name: path.read_bytes() for path in folder.glob("*index")}
+    assert any(written.values())
+    for path in folder.glob("*index"):
+        path.unlink()
+    open_log(tmp_path).close()
+    assert {path.name: path.read_bytes() for path in folder.glob("*index")} == written
+
+
+@pytest.mark.parametrize("kind", [names.INDEX, names.TIME_INDEX])
+def test_a_missing_index_is_rebuilt_even_after_a_clean_stop(tmp_path: Path, kind: str) -> None:
+    log = open_log(tmp_path)
+    fill(log, 40)
+    log.close()
+    path = tmp_path / "topic-0" / names.offset_name(0, kind)
+    content = path.read_bytes()
+    path.unlink()
+    log = open_log(tmp_path, clean_shutdown=True, recovery_point=80)
+    assert log.log_end_offset == 80
+    assert path.read_bytes() == content
+
+
+def test_an_index_without_a_log_is_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "topic-0"
+    folder.mkdir()
+    (folder / "00000000000000000007.index").write_bytes(bytes(8))
+    open_log(tmp_path)
+    assert not (folder / "00000000000000000007.index").exists()
+
+
+def test_deleted_and_cleaned_files_go(tmp_path: Path) -> None:
+    folder = tmp_path / "topic-0"
+    folder.mkdir()
+    for name in ("00000000000000000007.log.deleted", "00000000000000000009.index.cleaned"):
+        (folder / name).write_bytes(b"x")
+    open_log(tmp_path)
+    assert not list(folder.glob("*.deleted")) + list(folder.glob("*.cleaned"))
+
+
+def test_a_finished_swap_takes_the_place_of_the_segments_it_covers(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 60)
+    bases = list(log.segments.base_offsets)
+    log.close()
+    folder = tmp_path / "topic-0"
+    merged = b"".join(
+        (folder / names.offset_name(base, names.LOG)).read_bytes() for base in bases[:2]
+    )
+    for kind in (names.INDEX, names.TIME_INDEX):
+        (folder / (names.offset_name(0, kind) + names.SWAP)).write_bytes(b"")
+    (folder / (names.offset_name(0, names.LOG) + names.SWAP)).write_bytes(merged)
+    log = open_log(tmp_path, clean_shutdown=True, recovery_point=120)
+    assert log.segments.base_offsets == [0, *bases[2:]]
+    assert log.segments.first.size == len(merged)
+    assert log.log_end_offset == 120
+
+
+def test_an_unfinished_swap_group_is_thrown_away(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 10)
+    log.close()
+    folder = tmp_path / "topic-0"
+    (folder / "00000000000000000000.log.swap").write_bytes(b"half")
+    (folder / "00000000000000000000.log.cleaned").write_bytes(b"")
+    log = open_log(tmp_path, clean_shutdown=True)
+    assert log.log_end_offset == 20
+    assert not list(folder.glob("*.swap"))
+
+
+def test_epochs_are_read_from_the_batches_if_their_checkpoint_is_empty(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 60)
+    log.flush()
+    entries = log.leader_epochs.entries
+    log.release()
+    (tmp_path / "topic-0" / names.LEADER_EPOCHS).write_bytes(b"")
+    assert open_log(tmp_path, recovery_point=120).leader_epochs.entries == entries
+
+
+def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.close()
+    log = open_log(tmp_path, clean_shutdown=True, log_start_offset=50)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
+
+
+def test_a_torn_snapshot_is_left_out(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for sequence in range(30):
+        log.append_as_leader(
+            build_batch(
+                [(NOW_MS, b"k", b"v" * 50, [])],
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=sequence,
+            ),
+            leader_epoch=0,
+            now_ms=NOW_MS,
+        )
+    log.close()
+    (tmp_path / "topic-0" / names.offset_name(30, names.SNAPSHOT)).write_bytes(b"\0\1torn")
+    log = open_log(tmp_path, clean_shutdown=True)
+    assert log.producers.active_producers[7].last_sequence == 29
+
+
+def test_old_message_formats_are_refused_instead_of_cut(unpack: Unpack, tmp_path: Path) -> None:
+    folder = tmp_path / "topic-0"
+    folder.mkdir()
+    message = bytes(8) + (34).to_bytes(4, "big") + bytes(4) + b"\1" + bytes(64)
+    (folder / "00000000000000000000.log").write_bytes(message)
+    with pytest.raises(StartupError, match="message format 1"):
+        open_log(tmp_path)
+    assert (folder / "00000000000000000000.log").stat().st_size == len(message)
+
+
+def test_batches_larger_than_a_read_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    large = build_batch([(NOW_MS, None, bytes(3 << 20), [])])
+    small = build_batch([(NOW_MS, None, b"x", [])], base_offset=1)
+    path.write_bytes(small + large + small)
+    sizes = [len(batch) for _, batch in read_batches(str(path), 0, path.stat().st_size)]
+    assert sizes == [len(small), len(large), len(small)]
+
+
+def test_an_aborted_transaction_is_in_the_index_again_after_recovery(unpack: Unpack) -> None:
+    data = unpack("data-clean")
+    log = PartitionLog.open(
+        data / "txn-0", TopicPartition("txn", 0), kafka_config("txn"), now_ms=NOW_MS
+    )
+    expected = {path.name: path.read_bytes() for path in (data / "txn-0").glob("*.txnindex")}
+    assert len(log.aborted_transactions(0, log.log_end_offset)) == 7
+    log.close()
+    assert {p.name: p.read_bytes() for p in (data / "txn-0").glob("*.txnindex")} == expected
+    assert control_type(next(iter_records(last_batch(log)))) is ControlType.COMMIT
+
+
+def last_batch(log: PartitionLog) -> bytes:
+    path = log.segments.active.path
+    *_, (_, batch) = read_batches(path, 0, log.segments.active.size)
+    return bytes(batch)
