@@ -38,6 +38,10 @@ def too_long(name: str, size: int) -> ValueError:
     return ValueError(f"{name}: a string of {size} bytes, {MAX_STRING_BYTES} is the limit")
 
 
+def bad_uuid(name: str, value: bytes) -> ValueError:
+    return ValueError(f"{name}: {value!r} is not a uuid of 16 bytes")
+
+
 def payload_size(name: str, value: RecordsPayload, parts: list[Any] | None) -> int:
     """Size of records that are not bytes-like."""
     if parts is None:
@@ -77,6 +81,7 @@ class _EncoderWriter:
             "unsupported": unsupported,
             "null": null,
             "too_long": too_long,
+            "bad_uuid": bad_uuid,
             "payload_size": payload_size,
             "refuse": refuse,
             "BYTES_LIKE": BYTES_LIKE,
@@ -177,6 +182,9 @@ class _EncoderWriter:
 
     def field(self, cls: type[Struct], field: Field, source: str) -> None:
         if field.type_name in FIXED:
+            if field.type_name == "uuid":  # struct would cut or fill other lengths in silence
+                label = self.label(cls, field)
+                self.line(f"if len({source}) != 16: raise bad_uuid({label}, {source})")
             self.pending.append((source, FIXED[field.type_name][0]))
             return
         if field.type_name == "struct":
@@ -257,6 +265,9 @@ class _EncoderWriter:
             count = f"{n} - 1" if compact else n
             code = fixed[0]
             repeated = f"{code!r} * ({count})" if len(code) > 1 else f"'%d{code}' % ({count})"
+            if field.element == "uuid":
+                self.line(f"for u in {value}:")
+                self.line(f" if len(u) != 16: raise bad_uuid({label}, u)")
             self.line(f"{self.out} += pack('>' + {repeated}, *{value})")
         else:
             item = self.local("v")

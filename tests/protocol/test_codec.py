@@ -409,6 +409,9 @@ def test_encode_refuses_records_by_reference() -> None:
         pytest.param(Fixed(tiny=128), 0, id="int8 too large"),
         pytest.param(Fixed(port=-1), 0, id="negative uint16"),
         pytest.param(Fixed(medium="1"), 0, id="not an int"),  # type: ignore[arg-type]
+        pytest.param(Fixed(topic_id=bytes(15)), 0, id="short uuid"),
+        pytest.param(Lists(ids=[bytes(16), bytes(17)]), 0, id="long uuid in an array"),
+        pytest.param(Text(name="\ud800"), 2, id="half a surrogate pair"),
         pytest.param(Fixed(topic_id="x"), 0, id="not bytes"),  # type: ignore[arg-type]
         pytest.param(Text(name=None), 0, id="null"),  # type: ignore[arg-type]
         pytest.param(Text(name="x" * 32768), 0, id="long classic string"),
