@@ -1,0 +1,78 @@
+# Everything here sets itself up in .venv from pinned versions; all it takes is Python 3.11, make and
+# (for Spark) Java 17 or 21. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+PYTEST := $(BIN)/python -m pytest
+CONFIG ?= config/server.properties
+
+.PHONY: help
+help:  ## this list
+	@echo "kbroker, a Kafka-compatible broker. Targets:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+$(STAMP): requirements/broker.txt requirements/dev.txt pyproject.toml
+	@python=; \
+	for candidate in python3.11 python3.12 python3.13 python3.14 python3; do \
+	    if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	            > /dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "make: kbroker needs Python 3.11 or newer (with venv), and none is on the PATH" >&2; \
+	    exit 1; \
+	fi; \
+	echo "setting up .venv with $$("$$python" --version), a few minutes the first time"; \
+	"$$python" -m venv --clear .venv; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: venv
+venv: $(STAMP)  ## set up .venv only
+
+.PHONY: serve
+serve: $(STAMP)  ## start a broker on localhost:9092, data in ./data (CONFIG=path for another file)
+	@exec $(BIN)/kbroker serve $(CONFIG)
+
+.PHONY: demo
+demo: $(STAMP)  ## broker, 10,000 events, a consumer group, Spark to Parquet, and a check of every row
+	@$(BIN)/python scripts/demo.py
+
+.PHONY: test
+test: lint  ## lint, types, import rules and all tests but the slow ones (under 10 minutes)
+	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
+	    print("spark tests are left out: " + p()) if p() else None'
+	@$(PYTEST) -q -m "not slow and not reference"
+
+.PHONY: test-slow
+test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparison with Apache Kafka
+	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q -m "slow or reference"
+
+.PHONY: lint
+lint: $(STAMP)  ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	@$(BIN)/mypy --strict kbroker
+	@$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(STAMP)  ## let ruff put the code in order
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(STAMP)  ## the benchmarks: start-up time, memory, codecs
+	@$(BIN)/python benchmarks/start.py
+	@$(BIN)/python benchmarks/codec.py
+
+.PHONY: clean
+clean:  ## remove .venv, caches and what demo and serve wrote
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	    build dist data demo-output *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
