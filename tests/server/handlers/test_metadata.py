@@ -1,0 +1,321 @@
+"""Metadata, DescribeTopicPartitions, DescribeCluster over a hand-made image."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from kbroker.metadata.image import (
+    BrokerRegistration,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from kbroker.metadata.layered_map import LayeredMap
+from kbroker.model import ZERO_UUID, Deferred, Uuid
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers import metadata
+from kbroker.server.services import Services
+
+DIRECTORY = bytes([9] * 16)
+EVENTS_ID = bytes([1] * 16)
+MetadataRequestTopic = MetadataRequest.MetadataRequestTopic
+
+
+def broker(number: int, *, fenced: bool = False, listeners: str = "PLAINTEXT") -> BrokerRegistration:
+    endpoints = {name: Endpoint(name, f"host-{number}", 9092) for name in listeners.split()}
+    return BrokerRegistration(
+        number, 100 + number, bytes(16), endpoints, f"rack-{number}", fenced, log_dirs=(DIRECTORY,)
+    )
+
+
+def topic(name: str, topic_id: Uuid, partitions: int, leader: int = 1) -> TopicImage:
+    return TopicImage(
+        name,
+        topic_id,
+        {
+            index: PartitionImage((1, 2), (DIRECTORY, DIRECTORY), (1, 2), leader=leader, leader_epoch=3)
+            for index in range(partitions)
+        },
+    )
+
+
+class Controller:
+    """Remembers which topics were to be created."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answer: Deferred[ErrorCode] = Deferred()
+
+    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+        self.asked.append(name)
+        return self.answer
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        self.asked.append(f"internal {name}")
+        return self.answer
+
+
+def services(
+    *, brokers: list[BrokerRegistration] | None = None, leader: int = 1, auto_create: bool = True
+) -> Services:
+    topics = [
+        topic("events", EVENTS_ID, 3, leader),
+        topic("__consumer_offsets", bytes([2] * 16), 1, leader),
+    ]
+    image = MetadataImage(
+        cluster_id="cluster",
+        brokers={b.id: b for b in brokers or [broker(1), broker(2)]},
+        topics=LayeredMap({t.name: t for t in topics}),
+        topics_by_id=LayeredMap({t.topic_id: t for t in topics}),
+    )
+    config = SimpleNamespace(get_bool=lambda name: auto_create, get_int=lambda name: 2000)
+    return cast(
+        Services,
+        SimpleNamespace(
+            node_id=1, cluster_id="cluster", image=image, config=config, controller=Controller()
+        ),
+    )
+
+
+def ask(
+    of: Services,
+    names: list[str | None] | None = None,
+    version: int = 13,
+    ids: list[Uuid] | None = None,
+    **fields: bool,
+) -> MetadataResponse:
+    entries = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+    if ids is not None:
+        entries = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids]
+    context = RequestContext(ApiKey.METADATA, version)
+    request = MetadataRequest(topics=entries, **fields)  # type: ignore[arg-type]
+    return metadata.handle_metadata(of, context, request)
+
+
+def test_brokers_and_all_topics() -> None:
+    response = ask(services())
+    assert response.cluster_id == "cluster"
+    assert [(b.node_id, b.host, b.port, b.rack) for b in response.brokers] == [
+        (1, "host-1", 9092, "rack-1"),
+        (2, "host-2", 9092, "rack-2"),
+    ]
+    assert response.controller_id in {b.node_id for b in response.brokers}
+    events, offsets = response.topics
+    assert (events.name, events.topic_id, events.is_internal) == ("events", EVENTS_ID, False)
+    assert (offsets.name, offsets.is_internal) == ("__consumer_offsets", True)
+    partition = events.partitions[2]
+    assert (partition.partition_index, partition.leader_id, partition.leader_epoch) == (2, 1, 3)
+    assert (partition.replica_nodes, partition.isr_nodes) == ([1, 2], [1, 2])
+    assert partition.offline_replicas == [] and partition.error_code == ErrorCode.NONE
+
+
+def test_no_topics_means_all_in_v0_and_none_later() -> None:
+    assert len(ask(services(), [], version=0).topics) == 2
+    assert ask(services(), [], version=1).topics == []
+
+
+def test_unknown_topics_without_creation() -> None:
+    response = ask(services(), ["nope", "bad name", "events", "nope"], allow_auto_topic_creation=False)
+    assert [(t.name, t.error_code) for t in response.topics] == [
+        ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("events", ErrorCode.NONE),
+    ]
+
+
+def test_auto_creation_asks_the_controller_and_says_unknown_for_now() -> None:
+    of = services()
+    controller = cast(Controller, of.controller)
+    response = ask(of, ["new", "__transaction_state", "bad name", "events"])
+    assert controller.asked == ["new", "internal __transaction_state"]
+    assert [t.error_code for t in response.topics] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.NONE,
+    ]
+
+
+def test_auto_creation_that_is_refused() -> None:
+    of = services()
+    cast(Controller, of.controller).answer = Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    assert ask(of, ["a.b"]).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    cast(Controller, of.controller).answer = Deferred.of(ErrorCode.INVALID_REPLICATION_FACTOR)
+    assert ask(of, ["new"]).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(("by_broker", "by_client"), [(False, True), (True, False)])
+def test_no_auto_creation_unless_both_want_it(by_broker: bool, by_client: bool) -> None:
+    of = services(auto_create=by_broker)
+    ask(of, ["new"], allow_auto_topic_creation=by_client)
+    assert cast(Controller, of.controller).asked == []
+
+
+def test_topics_by_id() -> None:
+    missing = bytes([7] * 16)
+    known, unknown = ask(services(), ids=[EVENTS_ID, missing]).topics
+    assert (known.name, known.error_code) == ("events", ErrorCode.NONE)
+    assert (unknown.name, unknown.topic_id, unknown.error_code) == (
+        None, missing, ErrorCode.UNKNOWN_TOPIC_ID,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_only_from_v12(version: int) -> None:
+    with pytest.raises(KafkaError) as error:
+        ask(services(), ids=[EVENTS_ID], version=version)
+    assert error.value.code == ErrorCode.INVALID_REQUEST
+
+
+def test_neither_name_nor_id() -> None:
+    with pytest.raises(KafkaError):
+        ask(services(), ids=[ZERO_UUID])
+
+
+@pytest.mark.parametrize(
+    ("brokers", "leader", "version", "error", "leader_id"),
+    [
+        pytest.param([broker(1)], -1, 13, ErrorCode.LEADER_NOT_AVAILABLE, -1, id="nobody leads"),
+        pytest.param([broker(2)], 1, 13, ErrorCode.LEADER_NOT_AVAILABLE, -1, id="leader is gone"),
+        pytest.param(
+            [broker(1, listeners="OTHER"), broker(2)],
+            1, 13, ErrorCode.LISTENER_NOT_FOUND, -1, id="leader is not on this listener",
+        ),
+        pytest.param(
+            [broker(1, listeners="OTHER"), broker(2)],
+            1, 5, ErrorCode.LEADER_NOT_AVAILABLE, -1, id="the same before v6",
+        ),
+        pytest.param([broker(1)], 1, 13, ErrorCode.NONE, 1, id="a follower is gone"),
+        pytest.param([broker(1)], 1, 0, ErrorCode.REPLICA_NOT_AVAILABLE, 1, id="the same in v0"),
+    ],
+)  # fmt: skip
+def test_leader_errors(
+    brokers: list[BrokerRegistration], leader: int, version: int, error: ErrorCode, leader_id: int
+) -> None:
+    response = ask(services(brokers=brokers, leader=leader), ["events"], version=version)
+    partition = response.topics[0].partitions[0]
+    assert (partition.error_code, partition.leader_id) == (error, leader_id)
+
+
+def test_offline_replicas_and_fenced_brokers() -> None:
+    response = ask(services(brokers=[broker(1), broker(2, fenced=True)]))
+    assert [b.node_id for b in response.brokers] == [1]
+    assert response.topics[0].partitions[0].offline_replicas == [2]
+
+
+def test_authorized_operations() -> None:
+    response = ask(
+        services(),
+        ["events"],
+        version=8,
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    assert response.cluster_authorized_operations == 8096
+    assert response.topics[0].topic_authorized_operations == 3576
+    plain = ask(services(), ["events"], version=8)
+    assert plain.cluster_authorized_operations == plain.topics[0].topic_authorized_operations
+    assert plain.cluster_authorized_operations == -(2**31)
+
+
+# DescribeTopicPartitions
+
+Cursor = DescribeTopicPartitionsRequest.Cursor
+
+
+def describe(
+    names: list[str], limit: int, cursor: tuple[str, int] | None = None
+) -> tuple[list[tuple[str | None, int, list[int]]], tuple[str, int] | None]:
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=Cursor(topic_name=cursor[0], partition_index=cursor[1]) if cursor else None,
+    )
+    context = RequestContext(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
+    response = metadata.handle_describe_topic_partitions(services(), context, request)
+    after = response.next_cursor
+    return (
+        [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in response.topics],
+        (after.topic_name, after.partition_index) if after else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "limit", "cursor", "topics", "after"),
+    [
+        pytest.param(
+            [], 100, None,
+            [("__consumer_offsets", 0, [0]), ("events", 0, [0, 1, 2])], None, id="all topics",
+        ),
+        pytest.param([], 1, None, [("__consumer_offsets", 0, [0])], ("events", 0), id="limit"),
+        pytest.param([], 2, None,
+            [("__consumer_offsets", 0, [0]), ("events", 0, [0])], ("events", 1), id="inside"),
+        pytest.param([], 0, ("events", 1), [("events", 0, [1])], ("events", 2), id="at least one"),
+        pytest.param([], 9, ("events", 2), [("events", 0, [2])], None, id="the rest"),
+        pytest.param(["events"], 3, None, [("events", 0, [0, 1, 2])], None, id="by name, exactly"),
+        pytest.param(["nope"], 9, None, [("nope", 3, [])], None, id="unknown"),
+        pytest.param(["b d"], 9, None, [("b d", 17, [])], None, id="bad name"),
+        pytest.param([], 9, ("nope", 0), [], None, id="cursor behind all"),
+    ],
+)  # fmt: skip
+def test_describe_topic_partitions(
+    names: list[str],
+    limit: int,
+    cursor: tuple[str, int] | None,
+    topics: list[tuple[str, int, list[int]]],
+    after: tuple[str, int] | None,
+) -> None:
+    assert describe(names, limit, cursor) == (topics, after)
+
+
+@pytest.mark.parametrize(("names", "cursor"), [([], ("events", -1)), (["events"], ("other", 0))])
+def test_bad_cursors(names: list[str], cursor: tuple[str, int]) -> None:
+    with pytest.raises(KafkaError) as error:
+        describe(names, 10, cursor)
+    assert error.value.code == ErrorCode.INVALID_REQUEST
+
+
+# DescribeCluster
+
+
+def test_describe_cluster() -> None:
+    of = services(brokers=[broker(1), broker(2, fenced=True), broker(3, listeners="OTHER")])
+    context = RequestContext(ApiKey.DESCRIBE_CLUSTER, 2)
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = metadata.handle_describe_cluster(of, context, request)
+    assert (response.cluster_id, response.controller_id) == ("cluster", 1)
+    assert [b.broker_id for b in response.brokers] == [1]
+    assert response.cluster_authorized_operations == 8096
+    request.include_fenced_brokers = True
+    response = metadata.handle_describe_cluster(of, context, request)
+    assert [(b.broker_id, b.is_fenced) for b in response.brokers] == [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "version", "code"),
+    [
+        (2, 1, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+        (2, 0, ErrorCode.INVALID_REQUEST),
+        (9, 1, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+    ],
+)
+def test_wrong_endpoint_type(endpoint_type: int, version: int, code: ErrorCode) -> None:
+    context = RequestContext(ApiKey.DESCRIBE_CLUSTER, version)
+    with pytest.raises(KafkaError) as error:
+        metadata.handle_describe_cluster(
+            services(), context, DescribeClusterRequest(endpoint_type=endpoint_type)
+        )
+    assert error.value.code == code
+    assert metadata.describe_cluster_error(DescribeClusterRequest(), code, "why").error_code == code
