@@ -37,6 +37,8 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 MAX_NAME_LENGTH: Final = 249
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 
+_MAPS_TO_ID: Final = "The provided topic name maps to an ID that was already supplied."
+
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 CreatableTopic = CreateTopicsRequest.CreatableTopic
@@ -100,6 +102,10 @@ class TopicCreation:
         describable: topics whose configs may be told; None for all.
         """
         counts = Counter(topic.name for topic in request.topics)
+        if sum(map(self._wanted_partitions, request.topics)) > MAX_PARTITIONS_PER_REQUEST:
+            message = "Excessively large number of partitions per request."
+            refused = [_create_error(name, ErrorCode.POLICY_VIOLATION, message) for name in counts]
+            return ControllerResult([], CreateTopicsResponse(topics=refused))
         results = [
             self._decide_one(topic, describable)
             for topic in request.topics
@@ -110,15 +116,15 @@ class TopicCreation:
             for name, count in counts.items()
             if count > 1
         ]
-        partition_count = sum(isinstance(record, PartitionRecord) for record in self.records)
-        if partition_count > MAX_PARTITIONS_PER_REQUEST:
-            self.records = []
-            problem = _too_many_partitions(partition_count)
-            results = [
-                _create_error(result.name, problem.code, problem.message) for result in results
-            ]
         records = [] if request.validate_only else self.records
         return ControllerResult(records, CreateTopicsResponse(topics=results))
+
+    def _wanted_partitions(self, topic: CreatableTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        if topic.num_partitions == -1:
+            return self._defaults.partition_count
+        return max(topic.num_partitions, 0)
 
     def _decide_one(
         self, topic: CreatableTopic, describable: frozenset[str] | None
@@ -154,7 +160,10 @@ class TopicCreation:
         if problem is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name == CLUSTER_METADATA_TOPIC:
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Creation of internal topic __cluster_metadata is prohibited.",
+            )
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
@@ -211,7 +220,8 @@ class TopicCreation:
         if factor > len(brokers):
             problem = (
                 f"The target replication factor of {factor} cannot be reached because only "
-                f"{len(brokers)} broker(s) are registered."
+                f"{len(brokers)} broker(s) are registered or some brokers have all their log "
+                "directories cordoned."
             )
         elif all(broker.fenced for broker in brokers):
             problem = "All brokers are currently fenced."
@@ -220,8 +230,6 @@ class TopicCreation:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {factor} time(s): {problem}",
             )
-        if partition_count > MAX_PARTITIONS_PER_REQUEST:
-            raise _too_many_partitions(partition_count)
         return place(
             brokers, partition_count=partition_count, replication_factor=factor, random=self._random
         )
@@ -325,26 +333,27 @@ def delete_topics(
         raise KafkaError(code, "Topic deletion is disabled.")
     asked: list[tuple[str | None, Uuid]] = [(name, ZERO_UUID) for name in request.topic_names]
     asked += [(state.name, state.topic_id) for state in request.topics]
-    names = Counter(name for name, topic_id in asked if name is not None)
-    ids = Counter(topic_id for _, topic_id in asked if topic_id != ZERO_UUID)
-    gone: set[Uuid] = set()
+    names = Counter(name for name, topic_id in asked if name is not None and topic_id == ZERO_UUID)
+    ids = Counter(topic_id for name, topic_id in asked if name is None and topic_id != ZERO_UUID)
+    named = {image.topics[name].topic_id for name in names if name in image.topics}
     records: list[Message] = []
     results = []
-    doubled: set[str | Uuid] = set()
+    answered: set[tuple[str | None, Uuid]] = set()
     for name, topic_id in asked:
-        code, message = _deletion_problem(image, name, topic_id, names, ids, gone)
-        key: str | Uuid = topic_id if name is None else name
+        if name is None and topic_id in named:
+            continue  # the answer to its name is one for both
+        code, message = _deletion_problem(image, name, topic_id, names, ids)
         if message.startswith("Duplicate"):
-            if key in doubled:
+            if (name, topic_id) in answered:
                 continue
-            doubled.add(key)
+            answered.add((name, topic_id))
         result = DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=code, error_message=message or None
         )
-        if code is ErrorCode.NONE:
-            topic = image.topics_by_id[topic_id] if name is None else image.topics[name]
+        topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
+        if topic is not None and (code is ErrorCode.NONE or message == _MAPS_TO_ID):
             result.name, result.topic_id = topic.name, topic.topic_id
-            gone.add(topic.topic_id)
+        if topic is not None and code is ErrorCode.NONE:
             records.append(RemoveTopicRecord(topic_id=topic.topic_id))
         results.append(result)
     return ControllerResult(records, DeleteTopicsResponse(responses=results))
@@ -356,7 +365,6 @@ def _deletion_problem(
     topic_id: Uuid,
     names: Mapping[str, int],
     ids: Mapping[Uuid, int],
-    gone: set[Uuid],
 ) -> tuple[ErrorCode, str]:
     """What stands against deleting it; (NONE, "") if nothing does."""
     if name is None and topic_id == ZERO_UUID:
@@ -372,11 +380,8 @@ def _deletion_problem(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 "This server does not host this topic-partition.",
             )
-        if topic.topic_id in ids or topic.topic_id in gone:
-            return (
-                ErrorCode.INVALID_REQUEST,
-                "The provided topic name maps to an ID that was already supplied.",
-            )
+        if topic.topic_id in ids:
+            return ErrorCode.INVALID_REQUEST, _MAPS_TO_ID
         return ErrorCode.NONE, ""
     if ids[topic_id] > 1:
         return ErrorCode.INVALID_REQUEST, "Duplicate topic id."
@@ -387,14 +392,6 @@ def _deletion_problem(
 
 def _unify(name: str) -> str:
     return name.replace(".", "_")
-
-
-def _too_many_partitions(count: int) -> KafkaError:
-    return KafkaError(
-        ErrorCode.POLICY_VIOLATION,
-        f"Excessively large number of partitions per request. {count} were asked for, "
-        f"at most {MAX_PARTITIONS_PER_REQUEST} are allowed.",
-    )
 
 
 def _bad_assignment(message: str) -> KafkaError:
