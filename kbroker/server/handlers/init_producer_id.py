@@ -1,0 +1,64 @@
+"""InitProducerId v0-5: a producer id for an idempotent producer.
+
+v2: flexible. v3: the producer's present id and epoch, to raise the epoch instead of taking a new id
+(KIP-360). v4: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. v5: transactions v2 (KIP-890). v6
+(KIP-939) is unstable in Kafka 4.3 and refused there as here.
+
+Without a transactional id every request gets a fresh id with epoch 0, also one that names its
+present id: as in Kafka, only the transaction coordinator raises epochs. Deviation: transactions are
+not served yet. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one answer that
+every client takes as final; others are retried for ever by some.
+"""
+
+from __future__ import annotations
+
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+
+
+def handle_init_producer_id(
+    services: Services, context: RequestContext, request: InitProducerIdRequest
+) -> Outcome:
+    """Answer at once while the broker has ids left, else when its next block comes."""
+    del context
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return init_producer_id_error(request, ErrorCode.INVALID_REQUEST, "")
+    if request.transactional_id is not None:
+        code = (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            if request.transactional_id
+            else ErrorCode.INVALID_REQUEST
+        )
+        return init_producer_id_error(request, code, "")
+    producer_id = services.producer_ids.next_id()
+    if isinstance(producer_id, int):
+        return _granted(producer_id)
+    response: Deferred[InitProducerIdResponse] = Deferred()
+    producer_id.on_done(lambda granted: response.resolve(_granted(granted)))
+    return response
+
+
+def _granted(producer_id: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def init_producer_id_error(
+    request: InitProducerIdRequest, code: ErrorCode, message: str
+) -> InitProducerIdResponse:
+    """No id."""
+    del request, message
+    return InitProducerIdResponse(
+        error_code=int(code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, handle_init_producer_id, init_producer_id_error),
+)

@@ -1,0 +1,98 @@
+"""ListOffsets v1-11: offsets by time, and the ends of a partition.
+
+v1: one offset per partition, -1 latest, -2 earliest (KIP-79). v2: isolation level (KIP-98). v4:
+leader epochs (KIP-320). v5: OFFSET_NOT_AVAILABLE, which v1-4 get as LEADER_NOT_AVAILABLE (KIP-207).
+v6: flexible. v7: -3, the record with the largest timestamp (KIP-734). v8: -4, earliest local
+(KIP-405). v9: -5, latest tiered (KIP-1005). v10: timeout for remote look-ups (KIP-1075), unused
+here: nothing is remote. v11: -6, earliest not yet uploaded (KIP-1023).
+
+The answer to a time is the first record at or after it, not its batch; -1 if there is none. A
+partition named twice gets INVALID_REQUEST, a special timestamp before its version
+UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from kbroker.model import TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.replication.offsets import SINCE_VERSION, ListedOffset
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+READ_COMMITTED: Final = 1
+
+_Partition = ListOffsetsResponse.ListOffsetsPartitionResponse
+_Topic = ListOffsetsResponse.ListOffsetsTopicResponse
+
+
+def handle_list_offsets(
+    services: Services, context: RequestContext, request: ListOffsetsRequest
+) -> Outcome:
+    """Look up each partition, in the order of the request."""
+    version = context.api_version
+    named = Counter(
+        (topic.name, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
+    topics: list[_Topic] = []
+    for topic in request.topics:
+        answers: list[_Partition] = []
+        topics.append(_Topic(name=topic.name, partitions=answers))
+        for asked in topic.partitions:
+            index = asked.partition_index
+            if named[topic.name, index] > 1:
+                found = ListedOffset(ErrorCode.INVALID_REQUEST)
+            elif asked.timestamp < 0 and version < SINCE_VERSION.get(asked.timestamp, version + 1):
+                found = ListedOffset(ErrorCode.UNSUPPORTED_VERSION)
+            else:
+                found = services.replicas.list_offset(
+                    TopicPartition(topic.name, index),
+                    asked.timestamp,
+                    read_committed=request.isolation_level == READ_COMMITTED,
+                    current_leader_epoch=asked.current_leader_epoch,
+                    replica_id=request.replica_id,
+                )
+            error = found.error
+            if error == ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
+                error = ErrorCode.LEADER_NOT_AVAILABLE
+            answers.append(
+                _Partition(
+                    partition_index=index,
+                    error_code=int(error),
+                    timestamp=found.timestamp,
+                    offset=found.offset,
+                    leader_epoch=found.leader_epoch,
+                )
+            )
+    return ListOffsetsResponse(topics=topics)
+
+
+def list_offsets_error(
+    request: ListOffsetsRequest, code: ErrorCode, message: str
+) -> ListOffsetsResponse:
+    """Every partition fails in the same way."""
+    del message
+    return ListOffsetsResponse(
+        topics=[
+            _Topic(
+                name=topic.name,
+                partitions=[
+                    _Partition(partition_index=asked.partition_index, error_code=int(code))
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, handle_list_offsets, list_offsets_error),
+)

@@ -1,0 +1,257 @@
+"""Produce v3-13: batches into the partitions led here.
+
+v3: transactional id, magic 2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come. v5: log start offset
+in the answer. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE for. v8:
+the refused records and a message (KIP-467). v9: flexible. v10: the current leader with
+NOT_LEADER_OR_FOLLOWER (KIP-951). v12: transactions v2 (KIP-890). v13: topic ids (KIP-516).
+
+Announced from v0 on, as Kafka does for old librdkafka, though v0-2 are not served. acks=0 gets no
+answer; if anything failed the connection ends, which is how such a producer learns of it. acks=1,
+and acks=-1 with a single replica, are answered at once; otherwise the answer waits for the last
+partition. A client may not write to internal topics unless it calls itself `__admin_client`.
+
+Deviation: transactions are not served yet. A transactional request gets
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final; a transactional batch
+without the id gets INVALID_TXN_STATE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from kbroker.metadata.internal_topics import INTERNAL_TOPICS
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.replication.manager import HostedTopic, PartitionAppendResult, ReplicaManager
+from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
+from kbroker.server.services import Services
+
+TOPIC_IDS_SINCE: Final = 13
+LEADER_HINT_SINCE: Final = 10
+ADMIN_CLIENT_ID: Final = "__admin_client"
+
+_ATTRIBUTES_POSITION: Final = 22  # the low byte of a batch's attributes
+_TRANSACTIONAL_BIT: Final = 0x10
+
+_Partition = ProduceResponse.PartitionProduceResponse
+_Topic = ProduceResponse.TopicProduceResponse
+
+_NO_RECORD_ERRORS: Final[list[ProduceResponse.BatchIndexAndErrorMessage]] = []
+_NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
+"""Shared by all answers; never changed in place."""
+
+
+def handle_produce(services: Services, context: RequestContext, request: ProduceRequest) -> Outcome:
+    """Append every partition in the order of the request, then answer or wait for replicas."""
+    acks = request.acks
+    if request.transactional_id is not None:
+        if acks == 0:
+            raise CloseConnection("a transactional Produce request with acks=0")
+        return produce_error(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
+    replicas = services.replicas
+    version = context.api_version
+    by_id = version >= TOPIC_IDS_SINCE
+    may_write_internal = context.client_id == ADMIN_CLIENT_ID
+    timeout_ms = request.timeout_ms
+    append_to = replicas.append_to
+    failures: list[tuple[str, _Partition]] | None = None
+    waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]] | None = None
+    topics: list[_Topic] = []
+    for asked in request.topic_data:
+        topic = replicas.topic_by_id(asked.topic_id) if by_id else replicas.topic(asked.name)
+        answers: list[_Partition] = []
+        topics.append(
+            _Topic(topic_id=asked.topic_id, partition_responses=answers)
+            if by_id
+            else _Topic(name=asked.name, partition_responses=answers)
+        )
+        name = asked.name if topic is None else topic.name
+        refused = name in INTERNAL_TOPICS and not may_write_internal
+        for data in asked.partition_data:
+            partition = None if topic is None else topic.partitions.get(data.index)
+            records = data.records
+            if refused:
+                result = _internal_topic(name)
+            elif partition is None:
+                result = _not_here(replicas, topic, asked, data.index, by_id)
+            elif not records:
+                result = _no_records()
+            elif (
+                len(records) > _ATTRIBUTES_POSITION  # type: ignore[arg-type]  # decoded: a memoryview
+                and records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT  # type: ignore[index]  # same
+            ):
+                result = PartitionAppendResult(ErrorCode.INVALID_TXN_STATE)
+            else:
+                outcome = append_to(
+                    partition,
+                    cast(memoryview, records),
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    produce_version=version,
+                )
+                if isinstance(outcome, Deferred):
+                    answer = _Partition(index=data.index)
+                    answers.append(answer)
+                    waiting = [] if waiting is None else waiting
+                    waiting.append((answer, outcome))
+                    continue
+                result = outcome
+            answer = _Partition(
+                index=data.index,
+                error_code=int(result.error),
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time_ms,
+                log_start_offset=result.log_start_offset,
+                record_errors=_NO_RECORD_ERRORS,
+                error_message=result.error_message,
+                current_leader=_NO_LEADER,
+            )
+            answers.append(answer)
+            if result.error:
+                if result.record_errors:
+                    _add_record_errors(answer, result)
+                failures = [] if failures is None else failures
+                failures.append((name, answer))
+    if acks == 0:
+        if failures is not None:
+            raise CloseConnection(_describe(failures))
+        return None
+    response = ProduceResponse(responses=topics)
+    if waiting is not None:
+        return _when_all(waiting, lambda: _finish(services, context, response))
+    return response if failures is None else _finish(services, context, response)
+
+
+def _not_here(
+    replicas: ReplicaManager,
+    topic: HostedTopic | None,
+    asked: ProduceRequest.TopicProduceData,
+    index: int,
+    by_id: bool,
+) -> PartitionAppendResult:
+    key = asked.topic_id if by_id else asked.name
+    found = replicas.find(key, index)
+    error = found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return PartitionAppendResult(error)
+
+
+def _internal_topic(name: str) -> PartitionAppendResult:
+    return PartitionAppendResult(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        error_message=f"Cannot append to internal topic {name}",
+    )
+
+
+def _no_records() -> PartitionAppendResult:
+    return PartitionAppendResult(
+        ErrorCode.INVALID_RECORD,
+        error_message="Produce requests need one record batch per partition",
+    )
+
+
+def _add_record_errors(answer: _Partition, result: PartitionAppendResult) -> None:
+    answer.record_errors = [
+        ProduceResponse.BatchIndexAndErrorMessage(
+            batch_index=error.batch_index, batch_index_error_message=error.message
+        )
+        for error in result.record_errors
+    ]
+
+
+def _describe(failures: list[tuple[str, _Partition]]) -> str:
+    """One line for the log."""
+    name, first = failures[0]
+    more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+    error = ErrorCode(first.error_code).name
+    return f"Produce with acks=0 failed: {name}-{first.index} {error}{more}"
+
+
+def _when_all(
+    waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]],
+    finish: Callable[[], ProduceResponse],
+) -> Outcome:
+    """Resolve once every partition is answered."""
+    response: Deferred[ProduceResponse] = Deferred()
+    left = len(waiting)
+
+    def filled(answer: _Partition, result: PartitionAppendResult) -> None:
+        nonlocal left
+        answer.error_code = int(result.error)
+        answer.base_offset = result.base_offset
+        answer.log_append_time_ms = result.log_append_time_ms
+        answer.log_start_offset = result.log_start_offset
+        answer.error_message = result.error_message
+        left -= 1
+        if not left:
+            response.resolve(finish())
+
+    for answer, deferred in waiting:
+        deferred.on_done(lambda result, answer=answer: filled(answer, result))  # type: ignore[misc]  # bound now
+    return response
+
+
+def _finish(
+    services: Services, context: RequestContext, response: ProduceResponse
+) -> ProduceResponse:
+    """Say who leads what is not led here (KIP-951)."""
+    if context.api_version < LEADER_HINT_SINCE:
+        return response
+    image = services.image
+    named: set[int] = set()
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            found = (
+                image.topics_by_id.get(topic.topic_id)
+                if context.api_version >= TOPIC_IDS_SINCE
+                else image.topics.get(topic.name)
+            )
+            partition = None if found is None else found.partitions.get(answer.index)
+            if partition is None:
+                continue
+            answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                leader_id=partition.leader, leader_epoch=partition.leader_epoch
+            )
+            broker = image.brokers.get(partition.leader)
+            endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
+            if broker is not None and endpoint is not None and broker.id not in named:
+                named.add(broker.id)
+                response.node_endpoints.append(
+                    ProduceResponse.NodeEndpoint(
+                        node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                    )
+                )
+    return response
+
+
+def produce_error(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse:
+    """Every partition fails in the same way. With acks=0 the connection ends instead."""
+    if request.acks == 0:
+        raise CloseConnection(f"Produce with acks=0 failed: {code.name}")
+    return ProduceResponse(
+        responses=[
+            _Topic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _Partition(
+                        index=data.index,
+                        error_code=int(code),
+                        base_offset=-1,
+                        error_message=message or None,
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.PRODUCE, 3, 13, handle_produce, produce_error, announced_min_version=0),
+)
