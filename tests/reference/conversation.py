@@ -731,7 +731,7 @@ def plain(value: object, names: Names, field_name: str = "") -> object:
 
 
 def settle(host: str, port: int) -> None:
-    """Wait until the group coordinator answers: both brokers make its topic at the first request."""
+    """Wait for the group coordinator: its topic is made at the first request for it."""
     for _ in range(200):
         with socket.create_connection((host, port), timeout=10) as connection:
             found: Any = call(connection, FindCoordinatorRequest(key="settle"), 0)

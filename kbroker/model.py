@@ -1,0 +1,136 @@
+"""Plain values shared by every room, and the two ports that let cores wait without asyncio.
+
+Nothing here does I/O or knows a protocol. `Deferred` is the single-threaded promise that carries an answer from stage
+two of a request back to its connection; `Timers` is the port through which shells get their deadlines.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from random import Random
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+Uuid = bytes
+"""A Kafka uuid: 16 bytes, big endian. Hashable and free to copy; printed by `uuid_to_string`."""
+
+ZERO_UUID: Final[Uuid] = bytes(16)
+"""Kafka's Uuid.ZERO_UUID: "no id"."""
+
+RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset({ZERO_UUID, bytes(15) + b"\x01", bytes(15) + b"\x02"})
+"""ZERO, METADATA_TOPIC_ID/LOST_DIR and MIGRATING_DIR: never given to a topic or a directory."""
+
+
+class TopicPartition(NamedTuple):
+    """A topic name and a partition index; prints as the directory name, `topic-0`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class StartupError(Exception):
+    """A problem the user can mend: one line that says what, where and what to do. Exit code 1, no traceback."""
+
+
+class InvariantError(Exception):
+    """A state that must not exist. Stops the broker; raised instead of `assert`, which `-O` removes."""
+
+
+def uuid_to_string(uuid: Uuid) -> str:
+    """Kafka's text form: 22 characters of URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_string(text: str) -> Uuid:
+    """Parse Kafka's text form. Raises ValueError unless it stands for exactly 16 bytes."""
+    try:
+        uuid = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{text!r} is not a Kafka uuid (22 characters of URL-safe base64)") from error
+    if len(uuid) != 16 or len(text) > 24:
+        raise ValueError(f"{text!r} is not a Kafka uuid (22 characters of URL-safe base64)")
+    return uuid
+
+
+def random_uuid(random: Random) -> Uuid:
+    """A version 4 uuid, none of the reserved ones, whose text does not begin with '-' (it would read as an option)."""
+    while True:
+        raw = bytearray(random.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        uuid = bytes(raw)
+        if uuid not in RESERVED_UUIDS and not uuid_to_string(uuid).startswith("-"):
+            return uuid
+
+
+class Deferred(Generic[T]):
+    """A value that comes later, on the loop thread. Resolved once; callbacks run at once, in order of registration.
+
+    Unlike asyncio.Future it needs no loop, so cores may hand it out, and a callback costs no extra turn of the loop.
+    """
+
+    __slots__ = ("_callbacks", "_value", "done")
+
+    _value: T
+
+    def __init__(self) -> None:
+        self.done = False
+        self._callbacks: list[Callable[[T], None]] | None = None
+
+    @classmethod
+    def of(cls, value: T) -> Deferred[T]:
+        """An already resolved Deferred."""
+        deferred: Deferred[T] = cls()
+        deferred.done = True
+        deferred._value = value
+        return deferred
+
+    @property
+    def value(self) -> T:
+        """The value. Raises InvariantError before it is there."""
+        if not self.done:
+            raise InvariantError("Deferred read before it was resolved")
+        return self._value
+
+    def resolve(self, value: T) -> None:
+        """Give the value and run the callbacks. Raises InvariantError the second time."""
+        if self.done:
+            raise InvariantError("Deferred resolved twice")
+        self.done = True
+        self._value = value
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(value)
+
+    def on_done(self, callback: Callable[[T], None]) -> None:
+        """Call back with the value: now if it is there, else when it comes."""
+        if self.done:
+            callback(self._value)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+
+class TimerHandle(Protocol):
+    """What `Timers.call_later` gives; cancelling twice or after it fired is harmless."""
+
+    def cancel(self) -> None: ...
+
+
+class Timers(Protocol):
+    """Time as a port: the loop in a broker, virtual time in a test."""
+
+    def now_ms(self) -> int:
+        """Wall clock, ms since the epoch: for record timestamps and expiry of what is on disk."""
+        ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> TimerHandle:
+        """Run callback on the loop thread after delay_ms of monotonic time."""
+        ...
