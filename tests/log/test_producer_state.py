@@ -171,9 +171,7 @@ def test_replaying_the_log_gives_kafkas_snapshot(path: Path) -> None:
         pytest.param(lambda data: data + b"\0", id="a byte too many"),
         pytest.param(lambda data: b"\0\2" + data[2:], id="version 2"),
         pytest.param(lambda data: data[:20] + b"\xff" + data[21:], id="a wrong byte"),
-        pytest.param(
-            lambda data: data[:6] + struct.pack(">i", -1) + data[10:], id="negative count"
-        ),
+        pytest.param(lambda data: data[:6] + b"\xff" * 4 + data[10:], id="negative count"),
     ],
 )
 def test_snapshots_that_are_none(damage: object) -> None:
