@@ -86,9 +86,11 @@ class CoordinatorLog(Protocol):
         ...
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
-        """Whole committed batches from the one that holds offset on, at least one; b"" at the end.
+        """Whole batches from the one that holds offset on, at least one; b"" at the log's end.
 
-        An offset before the log's start reads from its start. Raises KafkaError.
+        Up to the log's end, not the high watermark: a leader never takes back what its log holds,
+        and a tail that was left out would be missing when it is committed. An offset before the
+        log's start reads from its start. Raises KafkaError.
         """
         ...
 

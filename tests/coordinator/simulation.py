@@ -1,0 +1,197 @@
+"""A virtual clock and an in-memory log of real batches, for coordinators that run in one thread."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
+from kbroker.coordinator.shards import AppendOutcome
+from kbroker.model import Deferred, TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import (
+    assign_offsets,
+    check_crc,
+    iter_batches,
+    iter_records,
+    read_batch_header,
+)
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+
+START_MS = 1_700_000_000_000
+
+
+class SimTimer:
+    """A handle; cancelled timers stay in the heap and do nothing."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class SimTimers:
+    """Timers that fire when `advance` passes them."""
+
+    def __init__(self) -> None:
+        self.time_ms = START_MS
+        self._heap: list[tuple[float, int, SimTimer, Callable[[], None]]] = []
+        self._count = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> SimTimer:
+        timer = SimTimer()
+        self._count += 1
+        heapq.heappush(self._heap, (self.time_ms + delay_ms, self._count, timer, callback))
+        return timer
+
+    def advance(self, ms: int) -> None:
+        """Let ms pass; a timer sees the time it was set for."""
+        end_ms = self.time_ms + ms
+        while self._heap and self._heap[0][0] <= end_ms:
+            due_ms, _, timer, callback = heapq.heappop(self._heap)
+            self.time_ms = max(self.time_ms, int(due_ms))
+            if not timer.cancelled:
+                callback()
+        self.time_ms = end_ms
+
+
+@dataclass(slots=True)
+class Outcome:
+    error: ErrorCode
+
+
+class MemoryLog:
+    """Batches per partition, as bytes. delayed: appends wait for `commit`; errors: said to the
+    next appends.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[TopicPartition, list[bytes]] = {}
+        self.delayed = False
+        self.errors: list[ErrorCode] = []
+        self.waiting: list[tuple[TopicPartition, Deferred[AppendOutcome]]] = []
+
+    def append(
+        self, topic_partition: TopicPartition, batch: bytearray
+    ) -> AppendOutcome | Deferred[AppendOutcome]:
+        if self.errors:
+            return Outcome(self.errors.pop(0))
+        stored = self.batches.setdefault(topic_partition, [])
+        end = read_batch_header(stored[-1]).next_offset if stored else 0
+        assign_offsets(batch, end, 0)
+        assert check_crc(batch, 0, read_batch_header(batch))
+        stored.append(bytes(batch))
+        if not self.delayed:
+            return Outcome(ErrorCode.NONE)
+        deferred: Deferred[AppendOutcome] = Deferred()
+        self.waiting.append((topic_partition, deferred))
+        return deferred
+
+    def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Everything written is committed now, and is said to be (or to have failed with error)."""
+        waiting, self.waiting = self.waiting, []
+        for _, deferred in waiting:
+            deferred.resolve(Outcome(error))
+
+    def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        data = bytearray()
+        for batch in self.batches.get(topic_partition, []):
+            if read_batch_header(batch).last_offset < offset:
+                continue
+            if data and len(data) + len(batch) > max_bytes:
+                break
+            data += batch
+        return bytes(data)
+
+
+@dataclass(slots=True)
+class FakeTopic:
+    name: str
+    topic_id: Uuid
+    partitions: dict[int, object]
+
+
+@dataclass(slots=True)
+class FakeTopics:
+    topics: dict[str, FakeTopic] = field(default_factory=dict)
+    topics_by_id: dict[Uuid, FakeTopic] = field(default_factory=dict)
+
+    def add(self, name: str, partition_count: int) -> FakeTopic:
+        topic_id = bytes(8) + (len(self.topics) + 100).to_bytes(8, "big")
+        topic = FakeTopic(name, topic_id, dict.fromkeys(range(partition_count)))
+        self.topics[name] = self.topics_by_id[topic_id] = topic
+        return topic
+
+    def remove(self, name: str) -> None:
+        del self.topics_by_id[self.topics.pop(name).topic_id]
+
+
+@dataclass(slots=True)
+class Context:
+    api_version: int
+    client_id: str | None = "client"
+    client_host: str = "10.0.0.1"
+
+
+class World:
+    """A group coordinator that leads every partition of `__consumer_offsets`, on a virtual
+    clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition_count: int = 1,
+        seed: int = 1,
+        config: GroupCoordinatorConfig | None = None,
+    ) -> None:
+        self.config = config or GroupCoordinatorConfig()
+        self.timers = SimTimers()
+        self.log = MemoryLog()
+        self.topics = FakeTopics()
+        self.topics.add(GROUP_TOPIC, partition_count)
+        self.topics.add("events", 12)
+        self.topics.add("other", 3)
+        self.epoch = 0
+        self.coordinator = GroupCoordinator(
+            self.config,
+            log=self.log,
+            timers=self.timers,
+            random=Random(seed),
+            topics=lambda: self.topics,
+        )
+        self.lead()
+
+    def lead(self) -> None:
+        """Become leader of every partition, in a new epoch."""
+        self.epoch += 1
+        for partition in self.topics.topics[GROUP_TOPIC].partitions:
+            self.coordinator.on_leadership(partition, self.epoch)
+        self.timers.advance(0)
+
+    def resign(self) -> None:
+        """Lead nothing."""
+        for partition in self.topics.topics[GROUP_TOPIC].partitions:
+            self.coordinator.on_leadership(partition, None)
+
+    def shard(self, partition: int = 0) -> GroupShard:
+        return self.coordinator.runtime.host(partition).shard
+
+    def replayed(self, partition: int = 0) -> GroupShard:
+        """A fresh shard, made from the log alone."""
+        shard = GroupShard(self.config, Random(0))
+        for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
+            for position, header in iter_batches(batch):
+                for record in iter_records(batch[position:], header):
+                    decoded = shard.decode(record.key, record.value)
+                    if decoded is not None:
+                        shard.replay(decoded, self.timers.now_ms())
+        shard.on_loaded(self.timers.now_ms())
+        return shard

@@ -1,0 +1,340 @@
+"""Loading, unloading, failing writes: what clients see when a coordinator comes and goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.group_state import GroupState
+from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.shards import CoordinatorRuntime, HostStatus
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.records import iter_batches
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.members import ClientMember, settle
+from tests.coordinator.simulation import Context, MemoryLog, SimTimers, World
+from tests.coordinator.test_offsets import commit, fetch, fetch_all
+
+PARTITION = TopicPartition(GROUP_TOPIC, 0)
+LOG = Path(__file__).parents[1] / "data" / "coordinator" / "consumer_offsets.log"
+
+
+def kafka_log() -> MemoryLog:
+    log = MemoryLog()
+    data = LOG.read_bytes()
+    log.batches[PARTITION] = [
+        data[position : position + header.size_bytes] for position, header in iter_batches(data)
+    ]
+    return log
+
+
+def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
+    timers = SimTimers()
+    runtime = CoordinatorRuntime(
+        GROUP_TOPIC,
+        log=kafka_log(),
+        timers=timers,
+        make_shard=lambda: GroupShard(GroupCoordinatorConfig(), Random(1)),
+        load_step_bytes=200,
+    )
+    runtime.on_leadership(0, 4)
+    with pytest.raises(KafkaError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        runtime.host(0)
+    timers.advance(0)
+    shard = runtime.host(0).shard
+    offsets = {
+        (group, topic, partition): (value.offset, value.metadata)
+        for group in shard.offsets.groups()
+        for topic, partitions in shard.offsets.of_group(group).items()
+        for partition, value in partitions.items()
+    }
+    assert offsets == {
+        ("group-txn", "codec-none", 0): (7, "in txn"),  # 9 was aborted
+        ("group-classic", "codec-none", 0): (62, ""),
+        ("group-classic", "parts", 0): (2, "some metadata"),
+        ("group-classic", "parts", 1): (0, ""),
+        ("group-classic", "parts", 2): (5, ""),
+        ("group-classic-dynamic", "codec-gzip", 0): (31, ""),
+        ("group-consumer", "codec-lz4", 0): (31, ""),
+        ("group-consumer", "codec-zstd", 0): (31, ""),
+        ("group-simple", "segments", 0): (150, ""),
+        ("group-rdk", "codec-snappy", 0): (17, ""),
+    }
+    states = {group.group_id: (group.state, group.generation_id) for group in shard.groups.values()}
+    assert states["group-classic"] == (GroupState.STABLE, 1)
+    assert states["group-classic-dynamic"] == (GroupState.EMPTY, 2)
+    assert states["group-rdk"] == (GroupState.EMPTY, 2)
+    assert "group-deleted" not in states
+    (member,) = shard.groups["group-classic"].members.values()
+    assert (member.instance_id, member.client_host) == ("static-1", "/127.0.0.1")
+
+
+def answers_without_a_shard(world: World) -> set[ErrorCode]:
+    coordinator = world.coordinator
+    member = ClientMember(world, "a")
+    member.join()
+    sync = coordinator.sync_group(Context(5), SyncGroupRequest(group_id="g"))
+    assert isinstance(sync, SyncGroupResponse)
+    leave = coordinator.leave_group(Context(5), LeaveGroupRequest(group_id="g"))
+    describe = coordinator.describe_groups(Context(6), DescribeGroupsRequest(groups=["g"]))
+    assert sync.error_code != ErrorCode.NONE
+    return {
+        member.errors[0],
+        ErrorCode(leave.error_code),
+        ErrorCode(describe.groups[0].error_code),
+        *commit(world, {0: 1}).values(),
+    }
+
+
+def test_not_coordinator_without_leadership() -> None:
+    world = World()
+    world.resign()
+    assert answers_without_a_shard(world) == {ErrorCode.NOT_COORDINATOR}
+    heartbeat = world.coordinator.heartbeat(Context(4), HeartbeatRequest(group_id="g"))
+    assert heartbeat.error_code == ErrorCode.NOT_COORDINATOR
+    assert world.coordinator.list_groups(Context(5), ListGroupsRequest()).error_code == 0
+
+
+def test_load_in_progress() -> None:
+    world = World()
+    commit(world, {0: 1})
+    world.resign()
+    world.coordinator.on_leadership(0, 9)
+    assert answers_without_a_shard(world) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    heartbeat = world.coordinator.heartbeat(Context(4), HeartbeatRequest(group_id="g"))
+    assert heartbeat.error_code == ErrorCode.NONE
+    listed = world.coordinator.list_groups(Context(5), ListGroupsRequest())
+    assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.timers.advance(0)
+    assert fetch(world, 0) == {0: (1, "")}
+
+
+def test_unload_answers_everybody_who_waits() -> None:
+    world = World()
+    waiting = ClientMember(world, "a")
+    waiting.join()
+    world.log.delayed = True
+    request = OffsetCommitRequest(
+        group_id="simple",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="events",
+                partitions=[OffsetCommitRequest.OffsetCommitRequestPartition()],
+            )
+        ],
+    )
+    pending = world.coordinator.offset_commit(Context(9), request)
+    assert isinstance(pending, Deferred)
+    world.resign()
+    assert waiting.errors[-1] is ErrorCode.NOT_COORDINATOR
+    assert isinstance(pending.value, OffsetCommitResponse)
+    partition = pending.value.topics[0].partitions[0]
+    assert partition.error_code == ErrorCode.NOT_COORDINATOR
+    world.log.commit()  # too late: nobody is answered twice
+    world.timers.advance(60_000)
+
+
+def test_close_answers_and_stops_timers() -> None:
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    world.coordinator.close()
+    assert member.errors[-1] is ErrorCode.NOT_COORDINATOR
+    world.timers.advance(600_000)
+
+
+def test_reload_keeps_members_and_generation() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    for member in members:
+        member.join()
+    settle(world, members)
+    commit(world, {0: 4}, generation=members[0].generation, member_id=members[0].member_id)
+    world.resign()
+    world.timers.advance(5_000)
+    world.lead()
+    assert [member.heartbeat() for member in members] == [ErrorCode.NONE] * 2
+    assert fetch_all(world) == {("events", 0): 4}
+    world.timers.advance(11_000)
+    assert members[0].heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID  # silent for a session
+
+
+def test_newer_epoch_of_the_same_leader_changes_nothing() -> None:
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    world.lead()
+    world.coordinator.on_leadership(0, 1)
+    assert member.joining
+    settle(world, [member])
+
+
+@pytest.mark.parametrize(
+    ("log_error", "commit_says", "sync_says"),
+    [
+        ("NOT_ENOUGH_REPLICAS", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
+        ("REQUEST_TIMED_OUT", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
+        ("NOT_LEADER_OR_FOLLOWER", "NOT_COORDINATOR", "NOT_COORDINATOR"),
+        ("KAFKA_STORAGE_ERROR", "NOT_COORDINATOR", "NOT_COORDINATOR"),
+        ("MESSAGE_TOO_LARGE", "INVALID_COMMIT_OFFSET_SIZE", "UNKNOWN_SERVER_ERROR"),
+    ],
+)
+def test_refused_writes(log_error: str, commit_says: str, sync_says: str) -> None:
+    world = World()
+    world.log.errors = [ErrorCode[log_error]]
+    assert commit(world, {0: 1}) == {0: ErrorCode[commit_says]}
+    world.timers.advance(0)
+    member = ClientMember(world, "a")
+    member.join()
+    world.log.errors = [ErrorCode[log_error]]
+    world.timers.advance(3_000)
+    assert member.errors[-1] in (ErrorCode[sync_says], ErrorCode.NONE)
+    assert ErrorCode[sync_says] in member.errors
+    member.errors.append(ErrorCode.NONE)
+    settle(world, [member])
+    assert commit(world, {0: 1}, group="h") == {0: ErrorCode.NONE}
+
+
+def test_refused_creation_of_a_group_answers_its_first_member() -> None:
+    world = World()
+    member = ClientMember(world, "a", version=3)
+    world.log.errors = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    member.join()
+    assert member.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    member.join()
+    settle(world, [member])
+
+
+def test_too_long_group_id_is_an_error_not_a_crash() -> None:
+    world = World()
+    assert commit(world, {0: 1}, group="g" * 40_000) == {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert commit(world, {0: 1}) == {0: ErrorCode.NONE}
+
+
+def test_lost_append_makes_the_shard_replay_its_log() -> None:
+    """The batch was written, but is gone when the answer comes: the state must not keep it."""
+    world = World()
+    commit(world, {0: 1})
+    world.log.delayed = True
+    request = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="events",
+                partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(committed_offset=2)],
+            )
+        ],
+    )
+    pending = world.coordinator.offset_commit(Context(9), request)
+    assert isinstance(pending, Deferred)
+    world.log.batches[PARTITION].pop()
+    world.log.commit(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert isinstance(pending.value, OffsetCommitResponse)
+    world.timers.advance(0)
+    world.timers.advance(0)
+    assert fetch(world, 0) == {0: (1, "")}
+
+
+def test_log_that_cannot_be_read() -> None:
+    world = World()
+    world.resign()
+
+    def broken(topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    reading, world.log.read = world.log.read, broken  # type: ignore[method-assign]  # a fault
+    world.lead()
+    assert [host.status for host in world.coordinator.runtime.hosts()] == [HostStatus.FAILED]
+    assert commit(world, {0: 1}) == {0: ErrorCode.NOT_COORDINATOR}
+    world.log.read = reading  # type: ignore[method-assign]  # the fault is over
+    world.lead()
+    assert commit(world, {0: 1}) == {0: ErrorCode.NONE}
+
+
+def test_corrupt_record_is_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    from kbroker.protocol.records import build_batch
+
+    world = World()
+    commit(world, {0: 1})
+    bad = build_batch([(1, b"\0\2", b"x", ())], base_offset=1)
+    world.log.batches[PARTITION].append(bytes(bad))
+    world.resign()
+    world.lead()
+    assert fetch(world, 0) == {0: (1, "")}
+    assert "offset 1 skipped" in caplog.text
+
+
+def test_answer_that_sends_the_next_request_at_once() -> None:
+    """A connection may hand in its next request from within the answer to the last."""
+    world = World()
+    members = [ClientMember(world, f"m{index}") for index in range(3)]
+    seen: list[ErrorCode] = []
+
+    class Eager(ClientMember):
+        def _synced(self, response: SyncGroupResponse) -> None:
+            super()._synced(response)
+            seen.append(self.leave())
+
+    eager = Eager(world, "eager")
+    for member in (*members, eager):
+        member.join()
+    world.timers.advance(6_000)
+    assert seen == [ErrorCode.NONE]
+    settle(world, members)
+
+
+def test_list_and_describe() -> None:
+    world = World()
+    member = ClientMember(world, "a", instance_id="i")
+    member.join()
+    settle(world, [member])
+    commit(world, {0: 1}, group="simple")
+    table: list[tuple[list[str], list[str], list[str]]] = [
+        ([], [], ["g", "simple"]),
+        (["stable"], [], ["g"]),
+        (["Empty", "Dead"], ["classic"], ["simple"]),
+        ([], ["consumer"], []),
+    ]
+    for states, types, expected in table:
+        request = ListGroupsRequest(states_filter=states, types_filter=types)
+        groups = world.coordinator.list_groups(Context(5), request).groups
+        assert sorted(group.group_id for group in groups) == expected
+    request = ListGroupsRequest()
+    (listed,) = [
+        group
+        for group in world.coordinator.list_groups(Context(5), request).groups
+        if group.group_id == "g"
+    ]
+    assert (listed.protocol_type, listed.group_state, listed.group_type) == (
+        "consumer",
+        "Stable",
+        "classic",
+    )
+    described = world.coordinator.describe_groups(
+        Context(6), DescribeGroupsRequest(groups=["g", "nothing"])
+    ).groups
+    assert (described[0].group_state, described[0].protocol_data) == ("Stable", "range")
+    (shown,) = described[0].members
+    assert (shown.group_instance_id, shown.client_id, shown.client_host) == (
+        "i",
+        "a",
+        "/10.0.0.1",
+    )
+    assert shown.member_assignment
+    assert shown.member_metadata
+    assert described[1].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    old = world.coordinator.describe_groups(Context(5), DescribeGroupsRequest(groups=["nothing"]))
+    assert (old.groups[0].error_code, old.groups[0].group_state) == (0, "Dead")
