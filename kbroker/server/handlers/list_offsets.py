@@ -24,6 +24,7 @@ from kbroker.replication.offsets import SINCE_VERSION, ListedOffset
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 
+LEADER_EPOCH_SINCE: Final = 4
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 READ_COMMITTED: Final = 1
 
@@ -68,7 +69,7 @@ def handle_list_offsets(
                     error_code=int(error),
                     timestamp=found.timestamp,
                     offset=found.offset,
-                    leader_epoch=found.leader_epoch,
+                    leader_epoch=found.leader_epoch if version >= LEADER_EPOCH_SINCE else -1,
                 )
             )
     return ListOffsetsResponse(topics=topics)
