@@ -1,0 +1,253 @@
+"""Every announced version of every API answers, also an error: it fills in what that version has.
+
+One broker, one partition with a record in it, requests straight to the dispatcher: no sockets.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey, response_class
+from kbroker.protocol.codec import decode, encode, part_size
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+)
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
+from kbroker.protocol.records import build_batch
+from kbroker.protocol.schema import Message
+from kbroker.server.broker import Broker
+from kbroker.server.dispatch import ConnectionInfo
+from kbroker.server.handlers import all_handlers
+from kbroker.testing import EmbeddedBroker
+
+TOPIC = "sweep"
+CONNECTION = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as embedded:
+        embedded.create_topic(TOPIC)
+        embedded.wait(
+            lambda running: running.services.controller.ensure_internal_topic("__consumer_offsets")
+        )
+        yield embedded
+
+
+def produce(version: int, topic_id: bytes) -> Message:
+    batch = build_batch([(1_700_000_000_000, b"k", b"v", [])])
+    request = ProduceRequest(acks=-1, timeout_ms=1000)
+    data = ProduceRequest.TopicProduceData(
+        partition_data=[ProduceRequest.PartitionProduceData(index=0, records=batch)]
+    )
+    if version >= 13:
+        data.topic_id = topic_id
+    else:
+        data.name = TOPIC
+    request.topic_data.append(data)
+    return request
+
+
+def fetch(version: int, topic_id: bytes) -> Message:
+    topic = FetchRequest.FetchTopic(
+        partitions=[FetchRequest.FetchPartition(partition=0, partition_max_bytes=1000)]
+    )
+    if version >= 13:
+        topic.topic_id = topic_id
+    else:
+        topic.topic = TOPIC
+    return FetchRequest(max_wait_ms=1, min_bytes=1, topics=[topic])
+
+
+def list_offsets(version: int, topic_id: bytes) -> Message:
+    partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[partition])
+    return ListOffsetsRequest(replica_id=-1, topics=[topic])
+
+
+def metadata(version: int, topic_id: bytes) -> Message:
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=TOPIC)],
+        include_topic_authorized_operations=version >= 8,
+    )
+
+
+def create_topics(version: int, topic_id: bytes) -> Message:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=f"made-by-{version}", num_partitions=1, replication_factor=1
+    )
+    return CreateTopicsRequest(topics=[topic])
+
+
+def delete_topics(version: int, topic_id: bytes) -> Message:
+    if version >= 6:
+        return DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="nope")])
+    return DeleteTopicsRequest(topic_names=["nope"])
+
+
+def find_coordinator(version: int, topic_id: bytes) -> Message:
+    if version >= 4:
+        return FindCoordinatorRequest(coordinator_keys=["group"])
+    return FindCoordinatorRequest(key="group")
+
+
+def join_group(version: int, topic_id: bytes) -> Message:
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
+    return JoinGroupRequest(
+        group_id=f"joined-{version}", session_timeout_ms=10_000, protocol_type="consumer", protocols=[protocol],
+        rebalance_timeout_ms=10_000 if version >= 1 else -1,
+    )  # fmt: skip
+
+
+def leave_group(version: int, topic_id: bytes) -> Message:
+    if version >= 3:
+        return LeaveGroupRequest(
+            group_id="group", members=[LeaveGroupRequest.MemberIdentity(member_id="nobody")]
+        )
+    return LeaveGroupRequest(group_id="group", member_id="nobody")
+
+
+def offset_commit(version: int, topic_id: bytes) -> Message:
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata="note"
+    )
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(partitions=[partition])
+    if version >= 10:
+        topic.topic_id = topic_id
+    else:
+        topic.name = TOPIC
+    return OffsetCommitRequest(group_id="group", generation_id_or_member_epoch=-1, topics=[topic])
+
+
+def offset_fetch(version: int, topic_id: bytes) -> Message:
+    if version < 8:
+        topic = OffsetFetchRequest.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0, 1])
+        return OffsetFetchRequest(group_id="group", topics=[topic])
+    by_group = OffsetFetchRequest.OffsetFetchRequestTopics(partition_indexes=[0, 1])
+    if version >= 10:
+        by_group.topic_id = topic_id
+    else:
+        by_group.name = TOPIC
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="group", topics=[by_group])
+    return OffsetFetchRequest(groups=[group])
+
+
+def describe_configs(version: int, topic_id: bytes) -> Message:
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=2, resource_name=TOPIC, configuration_keys=None
+    )
+    return DescribeConfigsRequest(resources=[resource])
+
+
+REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
+    ApiKey.PRODUCE: produce,
+    ApiKey.FETCH: fetch,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.METADATA: metadata,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.HEARTBEAT: lambda version, _: HeartbeatRequest(group_id="group", member_id="nobody"),
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: lambda version, _: SyncGroupRequest(group_id="group", member_id="nobody"),
+    ApiKey.DESCRIBE_GROUPS: lambda version, _: DescribeGroupsRequest(groups=["group"]),
+    ApiKey.LIST_GROUPS: lambda version, _: ListGroupsRequest(),
+    ApiKey.API_VERSIONS: lambda version, _: ApiVersionsRequest(
+        client_software_name="test", client_software_version="1"
+    ),
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.INIT_PRODUCER_ID: lambda version, _: InitProducerIdRequest(transactional_id=None),
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.DESCRIBE_CLUSTER: lambda version, _: DescribeClusterRequest(),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda version, _: DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)]
+    ),
+}
+
+HANDLERS = {handler.api_key: handler for handler in all_handlers()}
+CASES = [
+    pytest.param(handler.api_key, version, id=f"{handler.api_key.name}-v{version}")
+    for handler in HANDLERS.values()
+    for version in range(handler.min_version, handler.max_version + 1)
+]
+
+
+def answer(embedded: EmbeddedBroker, request: Message, version: int) -> Message:
+    """The decoded response. A file range in it counts as that many zeros."""
+    frame = b"".join(cast(list[bytes], encode_request_frame(request, version, 7, "sweep")))[4:]
+
+    def dispatch(running: Broker) -> Deferred[bytes]:
+        done: Deferred[bytes] = Deferred()
+        pending = running.dispatcher.dispatch(CONNECTION, memoryview(bytearray(frame)), 0)
+        assert pending is not None
+
+        def finish(message: Any) -> None:
+            pending.message = message
+            parts = running.dispatcher.render(pending)
+            raw = [
+                p if isinstance(p, bytes | bytearray | memoryview) else bytes(p.size) for p in parts
+            ]
+            assert part_size(parts[0]) >= 8
+            done.resolve(b"".join(raw))
+
+        if pending.message is not None:
+            finish(pending.message)
+        else:
+            assert pending.deferred is not None
+            pending.deferred.on_done(finish)
+        return done
+
+    reply = embedded.wait(dispatch)
+    assert struct.unpack_from(">i", reply)[0] == len(reply) - 4
+    correlation_id, position = decode_response_header(reply[4:], request.API_KEY, version)
+    assert correlation_id == 7
+    response, end = decode(response_class(request.API_KEY), reply[4:], version, position)
+    assert end == len(reply) - 4
+    return response
+
+
+def test_every_served_api_has_a_request_here() -> None:
+    assert set(REQUESTS) == set(HANDLERS)
+
+
+@pytest.mark.parametrize(("api_key", "version"), CASES)
+def test_every_version_answers(broker: EmbeddedBroker, api_key: ApiKey, version: int) -> None:
+    topic_id = broker.call(lambda running: running.services.image.topics[TOPIC].topic_id)
+    before = broker.call(lambda running: running.dispatcher.surprises)
+    response = answer(broker, REQUESTS[api_key](version, topic_id), version)
+    assert broker.call(lambda running: running.dispatcher.surprises) == before
+    assert getattr(response, "error_code", 0) != ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(("api_key", "version"), CASES)
+def test_every_version_can_say_an_error(api_key: ApiKey, version: int) -> None:
+    request = REQUESTS[api_key](version, bytes([5] * 16))
+    for code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_CONTROLLER):
+        encode(HANDLERS[api_key].error_response(request, code, "a reason"), version)
