@@ -1,0 +1,96 @@
+"""A controller with brokers, without a log: what tests of decisions start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
+from kbroker.metadata.controller import Controller, ControllerResult
+from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.records import decode_record, encode_record
+from kbroker.model import Uuid
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.settings.broker import BrokerConfig
+
+R = TypeVar("R")
+
+DIRECTORY = bytes(range(16))
+ENDPOINTS = {"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)}
+
+CreatableTopic = CreateTopicsRequest.CreatableTopic
+Assignment = CreateTopicsRequest.CreatableReplicaAssignment
+TopicConfig = CreateTopicsRequest.CreatableTopicConfig
+
+
+class Cluster:
+    """Decides and replays at once; `log` holds every record as bytes."""
+
+    def __init__(self, *, brokers: Sequence[int] = (1,), elr: bool = True, **settings: str) -> None:
+        properties = {key.replace("_", "."): value for key, value in settings.items()}
+        config = BrokerConfig.from_properties({"node.id": "1", **properties})
+        self.controller = Controller(config, random=Random(7), node_id=1)
+        self.log: list[bytes] = []
+        records = [decode_record(data) for data in default_bootstrap_records()]
+        if not elr:
+            records = [r for r in records if "eligible" not in getattr(r, "name", "")]
+        self.run(self.controller.bootstrap(records))
+        for broker in brokers:
+            self.register(broker)
+            self.run(self.controller.unfence_broker(broker, self.epoch_of(broker)))
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+    def run(self, result: ControllerResult[R]) -> R:
+        if result.records:
+            version = self.image.metadata_version
+            self.log += [encode_record(record, version) for record in result.records]
+            self.controller.replay(result.records, offset=len(self.log) - 1, epoch=1)
+            self.controller.next_offset = len(self.log)
+        return result.response
+
+    def register(
+        self, broker: int, *, previous: int = -1, log_dirs: tuple[Uuid, ...] = (DIRECTORY,)
+    ) -> int:
+        return self.run(
+            self.controller.register_broker(
+                broker,
+                incarnation_id=bytes([broker]) * 16,
+                endpoints=ENDPOINTS,
+                log_dirs=log_dirs,
+                previous_broker_epoch=previous,
+            )
+        )
+
+    def epoch_of(self, broker: int) -> int:
+        return self.image.brokers[broker].epoch
+
+    def create(self, *topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsResponse:
+        request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+        return self.run(self.controller.create_topics(request))
+
+
+def topic(
+    name: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    *,
+    assignments: Sequence[Sequence[int]] = (),
+    configs: dict[str, str | None] | None = None,
+) -> CreatableTopic:
+    """A topic as CreateTopics names it; manual assignments set partitions and replicas to -1."""
+    if assignments:
+        partitions = replicas = -1
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[
+            Assignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in enumerate(assignments)
+        ],
+        configs=[TopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+    )
