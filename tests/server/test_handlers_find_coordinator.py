@@ -1,0 +1,150 @@
+"""FindCoordinator: who is named, when, and in which shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.metadata.image import BrokerRegistration, Endpoint, MetadataImage, PartitionImage
+from kbroker.metadata.image import TopicImage as Topic
+from kbroker.metadata.layered_map import LayeredMap
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers.find_coordinator import HANDLERS
+from kbroker.server.services import Services
+
+(HANDLER,) = HANDLERS
+
+
+def image(*, leader: int = 1, fenced: bool = False, listener: str = "PLAINTEXT") -> MetadataImage:
+    broker = BrokerRegistration(
+        id=1,
+        epoch=1,
+        incarnation_id=bytes(16),
+        endpoints={listener: Endpoint(listener, "broker.example", 9092)},
+        fenced=fenced,
+    )
+    partition = PartitionImage(replicas=(1,), directories=(bytes(16),), isr=(1,), leader=leader)
+    topic = Topic(GROUP_TOPIC, b"o" * 16, {0: partition})
+    empty = MetadataImage(brokers={1: broker})
+    return replace(empty, topics=LayeredMap({GROUP_TOPIC: topic}))
+
+
+@dataclass
+class FakeController:
+    after: MetadataImage
+    image: MetadataImage = field(default_factory=MetadataImage)
+    created: Deferred[ErrorCode] = field(default_factory=Deferred)
+    asked: list[str] = field(default_factory=list)
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        self.asked.append(name)
+        return self.created
+
+    def finish(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        if error is ErrorCode.NONE:
+            self.image = self.after
+        self.created.resolve(error)
+
+
+class FakeGroups:
+    def partition_for(self, group_id: str) -> int:
+        return 0
+
+
+@dataclass
+class FakeServices:
+    controller: FakeController
+    groups: FakeGroups = field(default_factory=FakeGroups)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+
+def ask(controller: FakeController, request: FindCoordinatorRequest, version: int) -> Any:
+    services = cast(Services, FakeServices(controller))
+    context = RequestContext(ApiKey.FIND_COORDINATOR, version)
+    return HANDLER.handle(services, context, request)
+
+
+def request(version: int, *keys: str, key_type: int = 0) -> FindCoordinatorRequest:
+    if version >= 4:
+        return FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
+    return FindCoordinatorRequest(key_type=key_type, key=keys[0])
+
+
+def coordinators(
+    response: FindCoordinatorResponse, version: int
+) -> list[tuple[ErrorCode, int, str, int]]:
+    again, _ = decode(FindCoordinatorResponse, encode(response, version), version)
+    entries = again.coordinators if version >= 4 else [again]
+    return [(ErrorCode(e.error_code), e.node_id, e.host, e.port) for e in entries]
+
+
+FOUND = (ErrorCode.NONE, 1, "broker.example", 9092)
+NOT_THERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_every_version(version: int) -> None:
+    controller = FakeController(image(), image=image())
+    response = ask(controller, request(version, "g"), version)
+    assert coordinators(response, version) == [FOUND]
+    assert controller.asked == []
+
+
+def test_several_keys() -> None:
+    controller = FakeController(image(), image=image())
+    response = ask(controller, request(4, "g", "h"), 4)
+    assert [entry.key for entry in response.coordinators] == ["g", "h"]
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 6])
+def test_first_request_creates_the_topic_and_waits_for_it(version: int) -> None:
+    controller = FakeController(image())
+    outcome = ask(controller, request(version, "g"), version)
+    assert controller.asked == [GROUP_TOPIC]
+    assert not outcome.done
+    controller.finish()
+    assert coordinators(outcome.value, version) == [FOUND]
+
+
+def test_topic_that_cannot_be_created() -> None:
+    controller = FakeController(image())
+    outcome = ask(controller, request(4, "g"), 4)
+    controller.finish(ErrorCode.INVALID_REPLICATION_FACTOR)
+    assert coordinators(outcome.value, 4) == [NOT_THERE]
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        pytest.param(image(leader=-1), id="no leader"),
+        pytest.param(image(leader=7), id="leader that is not registered"),
+        pytest.param(image(fenced=True), id="fenced leader"),
+        pytest.param(image(listener="OTHER"), id="leader not on this listener"),
+    ],
+)
+def test_never_names_a_broker_that_metadata_does_not_list(now: MetadataImage) -> None:
+    response = ask(FakeController(now, image=now), request(4, "g"), 4)
+    assert coordinators(response, 4) == [NOT_THERE]
+
+
+@pytest.mark.parametrize("key_type", [1, 2, 9])
+@pytest.mark.parametrize("version", [1, 4, 6])
+def test_coordinators_that_are_not_served_are_an_error_clients_do_not_retry(
+    key_type: int, version: int
+) -> None:
+    response = ask(FakeController(image()), request(version, "t", key_type=key_type), version)
+    ((error, node_id, _, _),) = coordinators(response, version)
+    assert error is ErrorCode.INVALID_REQUEST
+    assert not error.retriable
+    assert node_id == -1

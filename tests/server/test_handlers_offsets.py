@@ -1,0 +1,190 @@
+"""OffsetCommit and OffsetFetch through their handlers, in every version."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey, request_class, response_class
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers.offsets import HANDLERS
+from kbroker.server.services import Services
+from tests.coordinator.simulation import World
+from tests.server.test_handlers_groups import FakeServices
+
+HANDLER_OF = {handler.api_key: handler for handler in HANDLERS}
+
+
+def call(world: World, api_key: ApiKey, version: int, request: Any) -> Any:
+    asked, _ = decode(request_class(api_key), encode(request, version), version)
+    services = cast(Services, FakeServices(world.coordinator))
+    outcome = HANDLER_OF[api_key].handle(services, RequestContext(api_key, version), asked)
+    if isinstance(outcome, Deferred):
+        world.log.commit()
+        outcome = outcome.value
+    assert outcome is not None
+    response, _ = decode(response_class(api_key), encode(outcome, version), version)
+    return response
+
+
+def commit(world: World, version: int, *, partition: int = 2, offset: int = 42) -> Any:
+    request = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="events",
+                topic_id=world.topics.topics["events"].topic_id,
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_leader_epoch=6,
+                        committed_metadata="why",
+                    )
+                ],
+            )
+        ],
+    )
+    return call(world, ApiKey.OFFSET_COMMIT, version, request)
+
+
+def fetch_request(version: int, *, everything: bool = False) -> OffsetFetchRequest:
+    if version < 8:
+        topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="events", partition_indexes=[2, 3])
+        return OffsetFetchRequest(group_id="g", topics=None if everything else [topic])
+    topic_id = World().topics.topics["events"].topic_id
+    topics = OffsetFetchRequest.OffsetFetchRequestTopics(
+        name="events", topic_id=topic_id, partition_indexes=[2, 3]
+    )
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(
+        group_id="g", topics=None if everything else [topics]
+    )
+    return OffsetFetchRequest(groups=[group])
+
+
+def partitions(response: Any, version: int) -> list[tuple[int, int, int, str, int]]:
+    topics = response.topics if version < 8 else response.groups[0].topics
+    return [
+        (
+            p.partition_index,
+            p.committed_offset,
+            p.committed_leader_epoch,
+            p.metadata,
+            p.error_code,
+        )
+        for topic in topics
+        for p in topic.partitions
+    ]
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("version", range(2, 11))
+def test_commit(version: int, delayed: bool) -> None:
+    world = World()
+    world.log.delayed = delayed
+    response = commit(world, version)
+    assert response.topics[0].name == ("events" if version < 10 else "")
+    (partition,) = response.topics[0].partitions
+    assert (partition.partition_index, partition.error_code) == (2, ErrorCode.NONE)
+    stored = world.shard().offsets.of_group("g")["events"][2]
+    assert stored.leader_epoch == (6 if version >= 6 else -1)
+    assert stored.topic_id == world.topics.topics["events"].topic_id
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("everything", [False, True])
+def test_fetch(version: int, everything: bool) -> None:
+    if everything and version < 2:
+        return  # v1 cannot ask for everything
+    world = World()
+    commit(world, 9)
+    response = call(
+        world, ApiKey.OFFSET_FETCH, version, fetch_request(version, everything=everything)
+    )
+    epoch = 6 if version >= 5 else -1
+    expected = [(2, 42, epoch, "why", 0)]
+    if not everything:
+        expected.append((3, -1, -1, "", 0))
+    assert partitions(response, version) == expected
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_fetch_waits_for_the_write_before_it(version: int) -> None:
+    world = World()
+    world.log.delayed = True
+    handler = HANDLER_OF[ApiKey.OFFSET_COMMIT]
+    assert handler.max_version == 10
+    shard_request = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="events",
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=2, committed_offset=1
+                    )
+                ],
+            )
+        ],
+    )
+    services = cast(Services, FakeServices(world.coordinator))
+    written = handler.handle(services, RequestContext(ApiKey.OFFSET_COMMIT, 9), shard_request)
+    assert isinstance(written, Deferred)
+    response = call(world, ApiKey.OFFSET_FETCH, version, fetch_request(version))
+    assert partitions(response, version)[0][:2] == (2, 1)
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_fetch_from_the_wrong_broker(version: int) -> None:
+    world = World()
+    world.resign()
+    response = call(world, ApiKey.OFFSET_FETCH, version, fetch_request(version))
+    error = ErrorCode.NOT_COORDINATOR
+    if version >= 8:
+        assert response.groups[0].error_code == error
+    elif version >= 2:
+        assert (response.error_code, response.topics) == (error, [])
+    else:
+        assert {entry[-1] for entry in partitions(response, version)} == {error}
+
+
+def test_several_groups_one_of_them_unknown() -> None:
+    world = World()
+    commit(world, 9)
+    request = fetch_request(8)
+    request.groups.append(OffsetFetchRequest.OffsetFetchRequestGroup(group_id="h", topics=None))
+    response = call(world, ApiKey.OFFSET_FETCH, 8, request)
+    assert [(g.group_id, g.error_code, len(g.topics)) for g in response.groups] == [
+        ("g", 0, 1),
+        ("h", 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_commit_error_response(version: int) -> None:
+    request = OffsetCommitRequest(
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="t", partitions=[OffsetCommitRequest.OffsetCommitRequestPartition()]
+            )
+        ]
+    )
+    error = HANDLER_OF[ApiKey.OFFSET_COMMIT].error_response(request, ErrorCode.NOT_COORDINATOR, "")
+    encode(error, version)
+    assert cast(Any, error).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_fetch_error_response(version: int) -> None:
+    handler = HANDLER_OF[ApiKey.OFFSET_FETCH]
+    error = cast(Any, handler.error_response(fetch_request(version), ErrorCode.NOT_COORDINATOR, ""))
+    encode(error, version)
+    if version >= 8:
+        assert error.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    else:
+        assert error.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
