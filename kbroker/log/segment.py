@@ -40,6 +40,7 @@ class Segment:
     """base_offset: the offset in its name. size: bytes of whole batches in the file."""
 
     __slots__ = (
+        "_indexes_full",
         "_max_timestamp",
         "_max_timestamp_known",
         "_max_timestamp_offset",
@@ -97,6 +98,7 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._max_timestamp_known = False
         self._rolling_timestamp: int | None = None
+        self._indexes_full: bool | None = None  # unknown
         self._positions: dict[int, int] | None = None
 
     @classmethod
@@ -179,6 +181,7 @@ class Segment:
                         header.base_offset + header.last_offset_delta, position
                     )
                     self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+                    self._indexes_full = None
                     since = 0
                 size = header.batch_length + LENGTH_OVERHEAD
                 position += size
@@ -210,7 +213,9 @@ class Segment:
         size = self.size
         if size > config.segment_bytes - incoming_bytes or not self.can_hold(last_offset):
             return True
-        if self.offset_index.is_full or self.time_index.is_full:
+        if self._indexes_full is None:
+            self._indexes_full = self.offset_index.is_full or self.time_index.is_full
+        if self._indexes_full:
             return True
         return (
             size > 0
@@ -402,6 +407,7 @@ class Segment:
         if self.size == 0:
             self.created_ms = now_ms
         self._rolling_timestamp = None
+        self._indexes_full = None
         self.bytes_since_index_entry = 0
         self._max_timestamp_known = False
 
@@ -412,6 +418,7 @@ class Segment:
         self.transaction_index.reset()
         self._positions = None
         self._rolling_timestamp = None
+        self._indexes_full = None
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
         self._max_timestamp_known = True

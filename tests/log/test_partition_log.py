@@ -1,0 +1,500 @@
+"""One partition log: appending, reading, rolling, flushing, cutting, retiring, and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.log import files, names
+from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.validator import AppendOrigin
+from kbroker.model import TopicPartition, uuid_from_string
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    build_batch,
+    build_end_transaction_marker,
+    iter_batches,
+    iter_records,
+)
+from kbroker.settings.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+SMALL = LogConfig(segment_bytes=2000, segment_index_bytes=4096, index_interval_bytes=100)
+
+OpenLog = Callable[..., PartitionLog]
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> OpenLog:
+    def open_(config: LogConfig = SMALL, **options: object) -> PartitionLog:
+        options.setdefault("now_ms", NOW_MS)
+        return PartitionLog.open(
+            tmp_path / "topic-0",
+            TopicPartition("topic", 0),
+            config,
+            **options,  # type: ignore[arg-type]  # the keywords of open
+        )
+
+    return open_
+
+
+def batch_of(
+    count: int = 1, *, timestamp: int = NOW_MS, size: int = 20, **options: object
+) -> bytearray:
+    records = [(timestamp + index, b"key", bytes(size), []) for index in range(count)]
+    return build_batch(records, **options)  # type: ignore[arg-type]  # the keywords of build_batch
+
+
+def append(
+    log: PartitionLog, count: int = 1, *, epoch: int = 0, now_ms: int = NOW_MS, **options: object
+) -> int:
+    """Append one batch; returns its base offset."""
+    batch = batch_of(count, **options)  # type: ignore[arg-type]  # as above
+    return log.append_as_leader(batch, leader_epoch=epoch, now_ms=now_ms).base_offset
+
+
+def data_of(records: FileSlice | bytes) -> bytes:
+    return records if isinstance(records, bytes) else records.read()
+
+
+def offsets_of(records: FileSlice | bytes) -> list[int]:
+    data = data_of(records)
+    return [
+        record.offset
+        for position, header in iter_batches(data)
+        for record in iter_records(data[position : position + header.size_bytes], header)
+    ]
+
+
+def test_offsets_are_given_in_order_and_records_read_back(open_log: OpenLog) -> None:
+    log = open_log()
+    assert [append(log, 3), append(log, 1), append(log, 2)] == [0, 3, 4]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 6)
+    assert offsets_of(log.read(0, max_bytes=10_000).records) == [0, 1, 2, 3, 4, 5]
+
+
+def test_every_offset_of_a_batch_is_answered_with_that_batch(open_log: OpenLog) -> None:
+    # leaving the batch out hung consumers for ever elsewhere
+    log = open_log()
+    for _ in range(40):
+        append(log, 5)
+    assert len(log.segments) > 3
+    for offset in range(log.log_end_offset):
+        for max_bytes in (1, 200, 100_000):
+            found = offsets_of(log.read(offset, max_bytes=max_bytes).records)
+            assert found[0] == offset - offset % 5
+            assert offset in found
+
+
+def test_upper_offset_and_max_bytes_are_kept_in_whole_batches(open_log: OpenLog) -> None:
+    log = open_log()
+    size = len(batch_of(2))
+    for _ in range(10):
+        append(log, 2)
+    assert offsets_of(log.read(4, max_bytes=10_000, upper_offset=10).records) == [4, 5, 6, 7, 8, 9]
+    info = log.read(4, max_bytes=2 * size + 5, upper_offset=20)
+    assert (offsets_of(info.records), info.end_offset) == ([4, 5, 6, 7], 8)
+    assert log.read(4, max_bytes=size - 1, min_one_batch=False).records == b""
+    assert offsets_of(log.read(4, max_bytes=0).records) == [4, 5]
+    assert log.read(4, max_bytes=1000, upper_offset=4).records == b""
+    assert log.read(20, max_bytes=1000).records == b""
+
+
+@pytest.mark.parametrize("offset", [-1, 7, 2**62])
+def test_offsets_outside_the_log_are_out_of_range(open_log: OpenLog, offset: int) -> None:
+    log = open_log()
+    append(log, 6)
+    with pytest.raises(KafkaError) as caught:
+        log.read(offset, max_bytes=100)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_reader_at_the_end_costs_no_system_call(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(LogConfig())
+    append(log)
+    log.read(1, max_bytes=1000)
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("pread")
+
+    monkeypatch.setattr(files.os, "pread", refuse)
+    for offset in range(1, 50):
+        assert log.read(offset, max_bytes=1000).records == b""
+        append(log)
+        found = log.read(offset, max_bytes=1000)
+        assert isinstance(found.records, FileSlice) and found.end_offset == offset + 1
+
+
+def test_segments_roll_by_size_time_full_index_and_offset_distance(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(40):
+        append(log)
+    assert all(segment.size <= 2000 for segment in log.segments) and len(log.segments) == 2
+
+    log = open_log(LogConfig(segment_ms=1000, segment_bytes=10_000), clean_shutdown=True)
+    before = len(log.segments)
+    append(log, timestamp=NOW_MS + 5000)
+    append(log, timestamp=NOW_MS + 5900)
+    append(log, timestamp=NOW_MS + 6100)
+    assert len(log.segments) == before + 2
+    assert log.maybe_roll(NOW_MS + 6200) is False
+    assert log.maybe_roll(NOW_MS + 9000) is True
+
+
+def test_a_full_index_rolls(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_index_bytes=24, index_interval_bytes=0))
+    for index in range(10):
+        append(log, timestamp=NOW_MS + index)
+    assert len(log.segments) > 2
+    assert [offsets_of(log.read(offset, max_bytes=1).records) for offset in range(10)] == [
+        [offset] for offset in range(10)
+    ]
+
+
+def test_an_offset_too_far_from_the_base_rolls(open_log: OpenLog) -> None:
+    log = open_log(LogConfig())
+    log.append_as_follower(batch_of(base_offset=5), now_ms=NOW_MS)
+    log.append_as_follower(batch_of(base_offset=2**31 + 5), now_ms=NOW_MS)
+    assert log.segments.base_offsets == [0, 2**31 + 5]
+    assert offsets_of(log.read(6, max_bytes=1000).records) == [2**31 + 5]
+
+
+def test_jitter_spreads_the_roll(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_ms=10_000, segment_jitter_ms=5_000))
+    assert 0 <= log.segments.active.roll_jitter_ms < 5_000
+
+
+def test_files_are_laid_out_and_cut_as_kafkas(open_log: OpenLog, tmp_path: Path) -> None:
+    topic_id = uuid_from_string("CNpoIUjqRtiScueGoWMAkg")
+    log = open_log(topic_id=topic_id)
+    for _ in range(30):
+        append(log, epoch=3)
+    folder = tmp_path / "topic-0"
+    base = log.segments.active.base_offset
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert sizes[names.offset_name(base, names.INDEX)] == 4096
+    assert sizes[names.offset_name(base, names.TIME_INDEX)] == 4092
+    assert (
+        sizes[names.offset_name(0, names.INDEX)] % 8
+        == 0
+        < sizes[names.offset_name(0, names.INDEX)]
+        < 4096
+    )
+    assert names.offset_name(base, names.SNAPSHOT) in sizes
+    assert (folder / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+    assert (
+        folder / "partition.metadata"
+    ).read_text() == "version: 0\ntopic_id: CNpoIUjqRtiScueGoWMAkg"
+    log.close()
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert sizes[names.offset_name(base, names.INDEX)] < 4096
+    assert names.offset_name(30, names.SNAPSHOT) in sizes
+    reopened = open_log(clean_shutdown=True)
+    assert (reopened.topic_id, reopened.log_end_offset) == (topic_id, 30)
+    assert (folder / names.offset_name(base, names.INDEX)).stat().st_size == 4096
+
+
+def test_preallocated_segments_are_cut_when_closed(open_log: OpenLog, tmp_path: Path) -> None:
+    log = open_log(LogConfig(segment_bytes=5000, preallocate=True))
+    path = tmp_path / "topic-0" / names.offset_name(0, names.LOG)
+    append(log)
+    assert path.stat().st_size == 5000
+    size = log.size_bytes
+    log.close()
+    assert path.stat().st_size == size
+
+
+def test_a_repeated_batch_gets_its_old_offsets(open_log: OpenLog) -> None:
+    log = open_log()
+    options = {"producer_id": 9, "producer_epoch": 0}
+    append(log, 2, base_sequence=0, **options)
+    append(log, 2, base_sequence=2, **options)
+    again = log.append_as_leader(
+        batch_of(2, base_sequence=0, **options), leader_epoch=0, now_ms=NOW_MS
+    )
+    assert (again.duplicate, again.base_offset, again.last_offset) == (True, 0, 1)
+    assert log.log_end_offset == 4
+    log.release()
+    log = open_log()  # killed between append and answer
+    again = log.append_as_leader(
+        batch_of(2, base_sequence=2, **options), leader_epoch=0, now_ms=NOW_MS
+    )
+    assert (again.duplicate, again.base_offset) == (True, 2)
+
+
+def test_transactions_move_the_first_unstable_offset_and_fill_the_index(open_log: OpenLog) -> None:
+    log = open_log()
+    append(log)
+    append(log, 2, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    append(log)
+    assert log.first_unstable_offset == 1
+    marker = build_end_transaction_marker(
+        commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS
+    )
+    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    assert log.first_unstable_offset == 1
+    log.on_high_watermark(5)
+    assert log.first_unstable_offset is None
+    (aborted,) = log.aborted_transactions(0, 5)
+    assert tuple(aborted) == (1, 1, 4, 5)
+    assert log.aborted_transactions(0, 1) == []
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(
+            build_end_transaction_marker(
+                commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=3, timestamp_ms=0
+            ),
+            leader_epoch=0,
+            now_ms=NOW_MS,
+            origin=AppendOrigin.COORDINATOR,
+        )
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [
+        pytest.param(0, 0, id="before all"),
+        pytest.param(NOW_MS + 100, 0, id="first of a batch"),
+        pytest.param(NOW_MS + 101, 1, id="inside a batch"),
+        pytest.param(NOW_MS + 103, 3, id="between batches"),
+        pytest.param(NOW_MS + 3902, 116, id="last but one"),
+        pytest.param(NOW_MS + 4002, 119, id="last"),
+        pytest.param(NOW_MS + 4003, None, id="after all"),
+    ],
+)
+def test_offsets_by_time(open_log: OpenLog, timestamp: int, found: int | None) -> None:
+    log = open_log()
+    for index in range(1, 41):
+        append(log, 3, timestamp=NOW_MS + index * 100, now_ms=NOW_MS + 10_000)
+    result = log.offset_for_timestamp(timestamp)
+    assert (None if result is None else result.offset) == found
+    latest = log.max_timestamp_offset()
+    assert latest is not None and tuple(latest) == (NOW_MS + 4002, 119, 0)
+
+
+def test_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(40):
+        append(log)
+    assert (log.recovery_point, log.is_flush_due) == (0, True)
+    for file in log.unflushed_files(log.segments.active.base_offset):
+        file.sync()
+    log.mark_flushed(log.segments.active.base_offset)
+    assert not log.is_flush_due
+    log.flush()
+    assert log.recovery_point == 40
+    assert log.unflushed_files() != [] and log.recovery_point == 40
+
+
+def test_flush_messages_syncs_while_appending(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(flush_messages=3))
+    append(log, 2)
+    assert log.recovery_point == 0
+    append(log, 2)
+    assert log.recovery_point == 4
+
+
+def test_truncation_cuts_batches_indexes_epochs_and_producers(open_log: OpenLog) -> None:
+    log = open_log()
+    for number in range(40):
+        append(
+            log, 2, epoch=number // 10, producer_id=1, producer_epoch=0, base_sequence=2 * number
+        )
+    assert log.truncate_to(80) is False
+    assert log.truncate_to(50, now_ms=NOW_MS) is True
+    assert (log.log_end_offset, log.leader_epochs.entries) == (50, [(0, 0), (1, 20), (2, 40)])
+    assert log.producers.active_producers[1].last_sequence == 49
+    assert offsets_of(log.read(48, max_bytes=1000).records) == [48, 49]
+    assert append(log, epoch=5) == 50
+    assert log.leader_epochs.end_offset_for(4) == (2, 50)
+    log.close()
+    assert open_log(clean_shutdown=True).log_end_offset == 51
+
+
+def test_truncation_before_the_first_segment_begins_anew(open_log: OpenLog) -> None:
+    log = open_log()
+    log.truncate_fully(100)
+    append(log, 3)
+    assert log.truncate_to(50) is True
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    assert append(log) == 50
+
+
+def test_deleting_records_moves_the_start_and_retention_takes_the_files(
+    open_log: OpenLog, tmp_path: Path
+) -> None:
+    log = open_log(LogConfig(**{**_fields(SMALL), "retention_ms": -1}))
+    for _ in range(40):
+        append(log, epoch=1)
+    bases = list(log.segments.base_offsets)
+    log.high_watermark = 30
+    with pytest.raises(KafkaError):
+        log.delete_records_before(31)
+    assert log.delete_records_before(bases[1] + 2) is True
+    assert log.leader_epochs.entries == [(1, bases[1] + 2)]
+    with pytest.raises(KafkaError):
+        log.read(bases[1] + 1, max_bytes=100)
+    assert log.delete_old_segments(NOW_MS) == 1
+    assert log.segments.base_offsets == bases[1:]
+    folder = tmp_path / "topic-0"
+    assert (folder / "00000000000000000000.log.deleted").exists()
+    assert log.delete_due_files(NOW_MS + SMALL.file_delete_delay_ms - 1) == 0
+    assert log.delete_due_files(NOW_MS + SMALL.file_delete_delay_ms) == 3
+    assert not list(folder.glob("*.deleted"))
+
+
+def _fields(config: LogConfig) -> dict[str, object]:
+    return {name: getattr(config, name) for name in LogConfig.__dataclass_fields__}
+
+
+def test_retention_by_time_rolls_a_wholly_expired_log(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(**{**_fields(SMALL), "retention_ms": 1000}))  # type: ignore[arg-type]
+    for _ in range(40):
+        append(log)
+    assert log.delete_old_segments(NOW_MS + 500) == 0
+    log.high_watermark = 30
+    assert log.delete_old_segments(NOW_MS + 5000) == 1  # nothing above the high watermark goes
+    log.high_watermark = None
+    assert log.delete_old_segments(NOW_MS + 5000) == 1
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (40, 40, 0)
+    assert append(log) == 40
+
+
+def test_retention_by_size_keeps_at_least_that_much(open_log: OpenLog) -> None:
+    config = LogConfig(**{**_fields(SMALL), "retention_ms": -1, "retention_bytes": 2500})  # type: ignore[arg-type]
+    log = open_log(config)
+    for _ in range(100):
+        append(log)
+    log.delete_old_segments(NOW_MS)
+    assert 2500 <= log.size_bytes < 2500 + 2000
+
+
+def test_a_slice_in_flight_outlives_its_file(open_log: OpenLog, tmp_path: Path) -> None:
+    log = open_log()
+    for _ in range(40):
+        append(log)
+    records = log.read(0, max_bytes=10_000).records
+    before = data_of(records)
+    log.truncate_fully(0)
+    log.delete_due_files(NOW_MS * 2)
+    assert not (tmp_path / "topic-0" / "00000000000000000014.log").exists()
+    for _ in range(40):
+        append(log, size=21)
+    assert data_of(records) == before
+
+
+def test_the_folder_is_renamed_for_deletion(open_log: OpenLog, tmp_path: Path) -> None:
+    log = open_log()
+    append(log)
+    target = log.mark_for_deletion("0ca4fd6a74884fdb93550f1f414d3d7d")
+    assert target.name == "topic-0.0ca4fd6a74884fdb93550f1f414d3d7d-delete"
+    assert sorted(os.listdir(tmp_path)) == [target.name]
+
+
+def test_few_descriptors_stay_open(open_log: OpenLog) -> None:
+    log = open_log(open_files=OpenFiles(4))
+    for _ in range(400):
+        append(log)
+    before = len(os.listdir("/proc/self/fd"))
+    for offset in range(0, 400, 7):
+        log.read(offset, max_bytes=500)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert sum(segment.file is not None for segment in log.segments) <= 4
+    assert append(log) == 400
+
+
+# -- disks that fail ------------------------------------------------------------------------------
+
+
+def test_a_short_write_on_a_full_disk_leaves_no_torn_tail(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    append(log, 2)
+    size = log.size_bytes
+    real = os.pwrite
+    calls = []
+
+    def full(fd: int, data: bytes, position: int) -> int:
+        calls.append(len(data))
+        if len(calls) == 1:
+            return real(fd, memoryview(data)[:30], position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "pwrite", full)
+    with pytest.raises(LogDirectoryError) as caught:
+        append(log)
+    monkeypatch.undo()
+    assert caught.value.errno == errno.ENOSPC
+    assert str(caught.value) == f"cannot write {log.segments.active.path}: No space left on device"
+    assert (log.log_end_offset, log.segments.active.log_file().size()) == (2, size)
+    with pytest.raises(LogDirectoryError):
+        append(log)  # the directory is offline until a restart
+    log.release()
+    assert open_log().log_end_offset == 2
+
+
+def test_a_short_write_alone_is_continued(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    real = os.pwrite
+    monkeypatch.setattr(
+        files.os, "pwrite", lambda fd, data, position: real(fd, memoryview(data)[:7], position)
+    )
+    append(log, 2)
+    assert offsets_of(log.read(0, max_bytes=1000).records) == [0, 1]
+
+
+@pytest.mark.parametrize("call", ["pread", "fsync", "ftruncate"])
+def test_an_io_error_names_the_file(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    log = open_log()
+    for _ in range(20):
+        append(log)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files.os, call, fail)
+    with pytest.raises(LogDirectoryError, match=r"topic-0/0+\d+.*Input/output error") as caught:
+        match call:
+            case "pread":
+                log.read(3, max_bytes=1)
+            case "fsync":
+                log.flush()
+            case _:
+                log.truncate_to(1)
+    assert caught.value.errno == errno.EIO
+    if call != "pread":
+        assert log.failure is not None
+
+
+def test_a_damaged_file_is_an_error_of_the_fetch(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(5):
+        append(log)
+    os.truncate(log.segments.active.path, 20)
+    with pytest.raises(KafkaError) as caught:
+        log.read(3, max_bytes=100)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_what_was_appended_is_there_after_a_kill(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(300):
+        append(log)
+    # no close, no flush: what the process held is gone, what it wrote is in the page cache
+    log = open_log()
+    assert log.log_end_offset == 300
+    assert [offsets_of(log.read(at, max_bytes=1).records) for at in range(300)] == [
+        [at] for at in range(300)
+    ]
