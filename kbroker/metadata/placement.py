@@ -17,24 +17,27 @@ def place(
 ) -> list[list[int]]:
     """Replica lists for new partitions, the preferred leader first.
 
-    Leaders go round the brokers from a random one on; followers stand at a distance from their
-    leader that grows with each round, so that one broker's partitions have their other copies
-    spread over all the rest. Unfenced brokers come before fenced ones in each list. Requires
-    replication_factor <= len(brokers).
+    Leaders go round the active brokers (neither fenced nor shutting down) from a random one on;
+    followers stand at a distance from their leader that grows with each round, so that one broker's
+    partitions have their other copies spread over all the rest, active ones before the others.
+    Requires at least one active broker, and replication_factor <= len(brokers).
     """
-    ids = sorted(broker.id for broker in brokers)
-    fenced = {broker.id for broker in brokers if broker.fenced}
-    first = random.randrange(len(ids))
+    idle = {broker.id for broker in brokers if broker.fenced or broker.in_controlled_shutdown}
+    ids = sorted(
+        (broker.id for broker in brokers), key=lambda broker_id: (broker_id in idle, broker_id)
+    )
+    active_count = len(ids) - len(idle)
+    first = random.randrange(active_count)
     shift = random.randrange(len(ids)) if replication_factor > 1 else 0
     placed = []
     for partition in range(partition_count):
-        leader = (first + partition) % len(ids)
-        if partition and partition % len(ids) == 0:
+        leader = (first + partition) % active_count
+        if partition and leader == first:
             shift += 1
-        replicas = [ids[leader]]
-        for follower in range(replication_factor - 1):
-            distance = 1 + (shift + follower) % (len(ids) - 1)
-            replicas.append(ids[(leader + distance) % len(ids)])
-        replicas.sort(key=lambda broker_id: broker_id in fenced)
-        placed.append(replicas)
+        others = [
+            ids[(leader + 1 + (shift + step) % (len(ids) - 1)) % len(ids)]
+            for step in range(len(ids) - 1)
+        ]
+        others.sort(key=lambda broker_id: broker_id in idle)
+        placed.append([ids[leader], *others[: replication_factor - 1]])
     return placed

@@ -223,7 +223,7 @@ class TopicCreation:
                 f"{len(brokers)} broker(s) are registered or some brokers have all their log "
                 "directories cordoned."
             )
-        elif all(broker.fenced for broker in brokers):
+        elif not any(self._is_active(broker.id) for broker in brokers):
             problem = "All brokers are currently fenced."
         if problem is not None:
             raise KafkaError(

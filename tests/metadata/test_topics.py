@@ -76,7 +76,8 @@ ASSIGNED = "The manual partition assignment includes"
         pytest.param(
             topic("t", 1, 2),
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Unable to replicate the partition 2 time(s): The target replication factor of 2 cannot "
+            "Unable to replicate the partition 2 time(s): The target replication factor of 2 "
+            "cannot "
             "be reached because only 1 broker(s) are registered or some brokers have all their log "
             "directories cordoned.",
             id="more replicas than brokers",
@@ -143,7 +144,8 @@ ASSIGNED = "The manual partition assignment includes"
                 assignments=[Assignment(partition_index=0, broker_ids=[1])],
             ),
             ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but replication factor was not set to -1.",
+            "A manual partition assignment was specified, but replication factor was not set to "
+            "-1.",
             id="assignment and replicas",
         ),
         pytest.param(
@@ -322,7 +324,9 @@ def delete(cluster: Cluster, *states: DeleteTopicState) -> list[tuple[str | None
 def test_delete_by_name_and_by_id() -> None:
     cluster = Cluster()
     cluster.create(
-        topic("a", configs={"retention.ms": "1"}), topic("b"), topic("c", configs={"retention.ms": "1"})
+        topic("a", configs={"retention.ms": "1"}),
+        topic("b"),
+        topic("c", configs={"retention.ms": "1"}),
     )
     a, b = cluster.image.topics["a"].topic_id, cluster.image.topics["b"].topic_id
     told = delete(cluster, DeleteTopicState(name="a"), DeleteTopicState(topic_id=b))

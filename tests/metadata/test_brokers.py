@@ -1,0 +1,197 @@
+"""Registration, fencing and restarts: the very records Apache Kafka 4.3.1 wrote in the fixtures."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.metadata.image import NO_LEADER, PartitionImage
+from kbroker.metadata.records import decode_record, record_version
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+)
+from tests.metadata.cluster import DIRECTORY, ENDPOINTS, Cluster, topic
+
+
+def partition(cluster: Cluster, name: str = "t", index: int = 0) -> PartitionImage:
+    found = cluster.image.partition(name, index)
+    assert found is not None
+    return found
+
+
+def written(cluster: Cluster, since: int) -> list[object]:
+    return [decode_record(data) for data in cluster.log[since:]]
+
+
+def shut_down(cluster: Cluster, broker: int = 1) -> None:
+    epoch = cluster.epoch_of(broker)
+    cluster.run(cluster.controller.begin_controlled_shutdown(broker, epoch))
+    cluster.run(cluster.controller.fence_broker(broker, epoch))
+
+
+def test_a_registration() -> None:
+    cluster = Cluster(brokers=())
+    since = len(cluster.log)
+    assert cluster.register(1) == since
+    (record,) = written(cluster, since)
+    assert isinstance(record, RegisterBrokerRecord)
+    assert record_version(record, 30) == 4
+    assert (record.fenced, record.log_dirs, record.cordoned_log_dirs) == (True, [DIRECTORY], None)
+    broker = cluster.image.brokers[1]
+    assert broker.endpoints == ENDPOINTS
+    assert broker.features["metadata.version"] == (7, 30)
+    assert cluster.image.usable_brokers() == []
+    cluster.run(cluster.controller.unfence_broker(1, broker.epoch))
+    assert [b.id for b in cluster.image.usable_brokers()] == [1]
+
+
+def test_a_registration_without_endpoints_is_refused() -> None:
+    with pytest.raises(KafkaError) as caught:
+        Cluster(brokers=()).controller.register_broker(
+            1, incarnation_id=DIRECTORY, endpoints={}, log_dirs=()
+        )
+    assert caught.value.code is ErrorCode.INVALID_REGISTRATION
+
+
+def test_controlled_shutdown_then_clean_restart() -> None:
+    """Offsets 154-177 and 180-203 of the fixture: the leader epoch goes from 0 to 2."""
+    cluster = Cluster()
+    cluster.create(topic("t"))
+    topic_id = cluster.image.topics["t"].topic_id
+    epoch, since = cluster.epoch_of(1), len(cluster.log)
+    shut_down(cluster)
+    assert written(cluster, since) == [
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=epoch, in_controlled_shutdown=1),
+        PartitionChangeRecord(
+            partition_id=0,
+            topic_id=topic_id,
+            isr=[],
+            leader=-1,
+            eligible_leader_replicas=[1],
+            last_known_elr=[1],
+        ),
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=epoch, fenced=1),
+    ]
+    assert (partition(cluster).leader, partition(cluster).leader_epoch) == (NO_LEADER, 1)
+    since = len(cluster.log)
+    again = cluster.register(1, previous=epoch)
+    cluster.run(cluster.controller.unfence_broker(1, again))
+    assert written(cluster, since)[1:] == [
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=again, fenced=-1),
+        PartitionChangeRecord(
+            partition_id=0,
+            topic_id=topic_id,
+            isr=[1],
+            leader=1,
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+        ),
+    ]
+    assert (partition(cluster).leader, partition(cluster).leader_epoch) == (1, 2)
+    assert partition(cluster).leader_recovery_state == 0
+
+
+def test_unclean_restart() -> None:
+    """Offsets 271-315 of the recovered fixture: out of the ISR first, then back, recovering."""
+    cluster = Cluster()
+    cluster.create(topic("t"))
+    topic_id = cluster.image.topics["t"].topic_id
+    since = len(cluster.log)
+    epoch = cluster.register(1)
+    assert epoch == since  # of the batch, not of the record in it
+    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    records = written(cluster, since)
+    assert records[0] == PartitionChangeRecord(
+        partition_id=0, topic_id=topic_id, isr=[], leader=-1, last_known_elr=[1]
+    )
+    assert isinstance(records[1], RegisterBrokerRecord)
+    assert records[3] == PartitionChangeRecord(
+        partition_id=0,
+        topic_id=topic_id,
+        isr=[1],
+        leader=1,
+        leader_recovery_state=1,
+        last_known_elr=[],
+    )
+    assert partition(cluster).leader_epoch == 2
+
+
+def test_without_elr_the_last_replica_stays_in_the_isr() -> None:
+    cluster = Cluster(elr=False)
+    cluster.create(topic("t"))
+    shut_down(cluster)
+    assert (partition(cluster).isr, partition(cluster).leader) == ((1,), NO_LEADER)
+    epoch = cluster.register(1)
+    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    assert (partition(cluster).isr, partition(cluster).leader) == ((1,), 1)
+    assert partition(cluster).leader_epoch == 2
+
+
+def test_another_replica_takes_over() -> None:
+    cluster = Cluster(brokers=(1, 2, 3))
+    cluster.create(
+        topic("t", assignments=[[1, 2, 3], [2, 1, 3]], configs={"min.insync.replicas": "2"})
+    )
+    shut_down(cluster, 1)
+    assert (partition(cluster).leader, partition(cluster).isr) == (2, (2, 3))
+    assert partition(cluster, index=1).leader == 2
+    assert partition(cluster, index=1).isr == (2, 3)
+    assert partition(cluster).elr == ()
+    shut_down(cluster, 2)
+    assert (partition(cluster).leader, partition(cluster).isr) == (3, (3,))
+    assert partition(cluster).elr == (2,)
+    shut_down(cluster, 3)
+    assert (partition(cluster).leader, partition(cluster).isr) == (NO_LEADER, ())
+    assert set(partition(cluster).elr) == {2, 3}
+    epoch = cluster.register(2, previous=cluster.epoch_of(2))
+    cluster.run(cluster.controller.unfence_broker(2, epoch))
+    assert (partition(cluster).leader, partition(cluster).isr) == (2, (2,))
+    assert partition(cluster).leader_recovery_state == 0
+
+
+def test_an_isr_member_that_lost_its_tail_leads_only_as_the_last_known_leader() -> None:
+    cluster = Cluster(brokers=(1, 2))
+    cluster.create(topic("t", assignments=[[1, 2]], configs={"min.insync.replicas": "2"}))
+    shut_down(cluster, 2)
+    shut_down(cluster, 1)
+    assert set(partition(cluster).elr) == {1, 2}
+    epoch = cluster.register(2)  # uncleanly
+    cluster.run(cluster.controller.unfence_broker(2, epoch))
+    assert partition(cluster).elr == (1,)
+    assert partition(cluster).leader == NO_LEADER
+
+
+def test_repeated_steps_change_nothing() -> None:
+    cluster = Cluster()
+    epoch = cluster.epoch_of(1)
+    assert cluster.controller.unfence_broker(1, epoch).records == []
+    shut_down(cluster)
+    assert cluster.controller.begin_controlled_shutdown(1, epoch).records == []
+    assert cluster.controller.fence_broker(1, epoch).records == []
+
+
+def test_an_old_epoch_is_refused() -> None:
+    cluster = Cluster()
+    with pytest.raises(KafkaError) as caught:
+        cluster.controller.fence_broker(1, 0)
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+    with pytest.raises(KafkaError) as caught:
+        cluster.controller.fence_broker(2, 0)
+    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+    with pytest.raises(KafkaError) as caught:
+        cluster.controller.allocate_producer_ids(1, 0)
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_blocks_of_producer_ids() -> None:
+    cluster = Cluster()
+    epoch = cluster.epoch_of(1)
+    blocks = [cluster.run(cluster.controller.allocate_producer_ids(1, epoch)) for _ in range(3)]
+    assert [(block.first_id, block.count) for block in blocks] == [
+        (0, 1000),
+        (1000, 1000),
+        (2000, 1000),
+    ]
+    assert cluster.image.next_producer_id == 3000
