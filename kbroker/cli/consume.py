@@ -1,0 +1,269 @@
+"""`kbroker consume`: records to standard output."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from kbroker.cli.output import Progress, progress, text_or_base64
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.model import StartupError, TopicPartition
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Client
+    from kbroker.client.consumer import ConsumedRecord, Consumer, Position, Reset
+    from kbroker.client.group import GroupConsumer
+
+EPILOG = """
+In --format, %t is the topic, %p partition, %o offset, %T timestamp in ms, %k key, %v value, %h
+headers, %% a percent sign; \\t and \\n are tab and newline. Null keys and values print as null.
+
+\b
+Examples:
+  kbroker consume greetings --from-beginning --exit-at-end
+  kbroker consume orders --group billing --max-messages 100
+  kbroker consume orders --partition 0 --offset 1200 --format '%p/%o %T %k = %v'
+"""
+
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+
+
+class _Limits(NamedTuple):
+    """When to stop; None for never."""
+
+    max_messages: int | None
+    timeout_s: float | None
+    exit_at_end: bool
+
+
+def consume(
+    topics: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", "-e", help="Else only what comes from now on.")
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Read as a member; offsets are committed.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="This partition alone.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", help="From here on; negative: from the end.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", "-t", help="Stop after so many idle seconds.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-x", help="Stop at the end as it is now.")
+    ] = False,
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="Leave out aborted transactions.")
+    ] = False,
+    template: Annotated[str, typer.Option("--format", "-F", help="See below.")] = "%v",
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print records."""
+    if group is not None and (partition is not None or offset is not None or exit_at_end):
+        raise typer.BadParameter(
+            "a group decides on partitions and offsets itself", param_hint="--group"
+        )
+    show = _json_line if as_json else compile_format(template)
+    limits = _Limits(max_messages, timeout, exit_at_end)
+    run(
+        _consume(
+            bootstrap,
+            topics,
+            "earliest" if from_beginning else "latest",
+            group,
+            None if partition is None else {partition},
+            offset,
+            limits,
+            read_committed,
+            show,
+        )
+    )
+
+
+def compile_format(template: str) -> Callable[[ConsumedRecord], bytes]:
+    """A --format to a function that gives the line of a record. Raises StartupError."""
+    text = re.sub(r"\\[nt0\\]", lambda match: _ESCAPES[match[0]], template)
+    parts = re.split(r"%(.)", text, flags=re.DOTALL)
+    if parts[-1].endswith("%"):
+        raise StartupError("--format ends in a lone %; write %% for a percent sign")
+    fields: list[bytes | Callable[[ConsumedRecord], bytes]] = []
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            fields.append(part.encode())
+        elif part == "%":
+            fields.append(b"%")
+        elif part in _FIELDS:
+            fields.append(_FIELDS[part])
+        else:
+            known = " ".join(f"%{letter}" for letter in _FIELDS)
+            raise StartupError(f"--format: %{part} is unknown; there are {known} and %%")
+
+    def line(record: ConsumedRecord) -> bytes:
+        found = (field if isinstance(field, bytes) else field(record) for field in fields)
+        return b"".join(found) + b"\n"
+
+    return line
+
+
+def _headers(record: ConsumedRecord) -> bytes:
+    pairs = (name + b"=" + (b"null" if value is None else value) for name, value in record.headers)
+    return b",".join(pairs)
+
+
+_FIELDS: dict[str, Callable[[ConsumedRecord], bytes]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": lambda record: b"%d" % record.timestamp,
+    "k": lambda record: b"null" if record.key is None else bytes(record.key),
+    "v": lambda record: b"null" if record.value is None else bytes(record.value),
+    "h": _headers,
+}
+
+
+def _json_line(record: ConsumedRecord) -> bytes:
+    # Any: values of several JSON types
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **text_or_base64("key", record.key),
+        **text_or_base64("value", record.value),
+        "headers": [
+            {"name": name.decode("utf-8", "replace"), **text_or_base64("value", value)}
+            for name, value in record.headers
+        ],
+    }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+async def _consume(
+    bootstrap: str,
+    topics: Sequence[str],
+    position: Position,
+    group: str | None,
+    partitions: set[int] | None,
+    offset: int | None,
+    limits: _Limits,
+    read_committed: bool,
+    show: Callable[[ConsumedRecord], bytes],
+) -> None:
+    from kbroker.client.cluster import READ_COMMITTED, READ_UNCOMMITTED, Client
+    from kbroker.client.consumer import Consumer, ConsumerConfig
+    from kbroker.client.group import GroupConfig, GroupConsumer
+
+    reset: Reset = "earliest" if position == "earliest" else "latest"
+    config = ConsumerConfig(
+        isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
+        auto_offset_reset=reset,
+    )
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(bootstrap))
+        source: Consumer | GroupConsumer
+        ends: dict[TopicPartition, int] = {}
+        if group is not None:
+            settings = GroupConfig(auto_offset_reset=reset, consumer=config)
+            source = await stack.enter_async_context(GroupConsumer(client, group, topics, settings))
+        else:
+            source = Consumer(client, config)
+            stack.callback(source.close)
+            await _assign(client, source, topics, position, partitions, offset)
+            if limits.exit_at_end:
+                ends = await source.end_offsets()
+        piped = not sys.stdout.isatty()
+        with progress("records", limits.max_messages, visible=piped) as done:
+            await _print(source, limits, ends, show, done)
+
+
+async def _assign(
+    client: Client,
+    consumer: Consumer,
+    topics: Sequence[str],
+    position: Position,
+    partitions: set[int] | None,
+    offset: int | None,
+) -> None:
+    places: dict[TopicPartition, Position] = {}
+    for topic in topics:
+        view = await client.topic(topic)
+        missing = (partitions or set()) - set(view.partitions)
+        if missing:
+            count = len(view.partitions)
+            raise StartupError(f"{topic} has {count} partition(s), no partition {min(missing)}")
+        for partition in sorted(partitions or view.partitions):
+            places[TopicPartition(topic, partition)] = position
+    if offset is not None and offset >= 0:
+        await consumer.assign(dict.fromkeys(places, offset))
+        return
+    await consumer.assign(places)
+    if offset is not None:
+        starts = await _earliest(client, list(places))
+        ends = await consumer.end_offsets()
+        await consumer.assign(
+            {place: max(end + offset, starts[place]) for place, end in ends.items()}
+        )
+
+
+async def _earliest(client: Client, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    from kbroker.client.cluster import EARLIEST_TIMESTAMP
+
+    found = await client.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
+    return {place: answer.offset for place, answer in found.items()}
+
+
+async def _print(
+    source: Consumer | GroupConsumer,
+    limits: _Limits,
+    ends: dict[TopicPartition, int],
+    show: Callable[[ConsumedRecord], bytes],
+    done: Progress,
+) -> None:
+    """Until a limit is reached, or for ever."""
+    import time
+
+    from kbroker.client.consumer import Consumer
+
+    write = sys.stdout.buffer.write
+    left = limits.max_messages
+    last_s = time.monotonic()
+    while True:
+        if limits.exit_at_end and isinstance(source, Consumer):
+            positions = source.positions
+            if all(positions[place] >= end for place, end in ends.items()):
+                return
+        records = await source.poll()
+        if limits.exit_at_end:
+            records = [
+                record
+                for record in records
+                if record.offset < ends[TopicPartition(record.topic, record.partition)]
+            ]
+        if left is not None:
+            records = records[:left]
+            left -= len(records)
+        for record in records:
+            write(show(record))
+        sys.stdout.buffer.flush()
+        done.advance(len(records))
+        now_s = time.monotonic()
+        if records:
+            last_s = now_s
+        elif limits.timeout_s is not None and now_s - last_s >= limits.timeout_s:
+            return
+        if left == 0:
+            return

@@ -1,0 +1,91 @@
+"""Rows: a table on a terminal, tab-separated lines or JSON in a pipe. And notes and progress."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+Cell = str | int | None
+
+
+def show(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Print rows. columns: their keys, in order; all of them are in the JSON too."""
+    if as_json:
+        for row in rows:
+            print(json.dumps({name: row.get(name) for name in columns}, ensure_ascii=False))
+    elif sys.stdout.isatty():
+        _table(rows, columns)
+    else:
+        for row in rows:
+            print("\t".join(_plain(row.get(name)) for name in columns))
+
+
+def _plain(cell: Cell) -> str:
+    return "-" if cell is None else str(cell)
+
+
+def _table(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        numeric = bool(rows) and all(isinstance(row.get(name), int | None) for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_plain(row.get(name)) for name in columns))
+    Console().print(table)
+
+
+def note(text: str) -> None:
+    """A line for the person, beside the output proper."""
+    print(text, file=sys.stderr)
+
+
+class Progress(Protocol):
+    """Counts what is done."""
+
+    def advance(self, count: int = 1) -> None:
+        """count more are done."""
+        ...
+
+
+class _Silent:
+    def advance(self, count: int = 1) -> None:
+        """Nobody watches."""
+
+
+@contextmanager
+def progress(what: str, total: int | None = None, *, visible: bool) -> Iterator[Progress]:
+    """A bar (a running count where total is None) on standard error, if somebody can see it."""
+    if not visible or not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = [TextColumn("{task.description}"), TextColumn("{task.completed:,.0f}")]
+    with Bar(*columns, BarColumn(), TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total)
+
+        class _Shown:
+            def advance(self, count: int = 1) -> None:
+                bar.advance(task, count)
+
+        yield _Shown()
+
+
+def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """`{name: text}`, or `{name_base64: ...}` for bytes that are no UTF-8."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode("ascii")}

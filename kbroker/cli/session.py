@@ -1,0 +1,41 @@
+"""What every client command shares: where the cluster is, and running a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="KBROKER_BOOTSTRAP",
+        metavar="HOST:PORT,...",
+        help="A broker or several of the cluster.",
+    ),
+]
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; Ctrl-C cancels it and becomes KeyboardInterrupt."""
+    return asyncio.run(coroutine)
+
+
+def key_values(items: list[str] | None, option: str) -> dict[str, str]:
+    """`name=value` arguments to pairs. Raises typer.BadParameter."""
+    pairs: dict[str, str] = {}
+    for item in items or ():
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{item}: write it as name=value", param_hint=option)
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,230 @@
+"""`kbroker topics`: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kbroker.cli.output import Cell, note, show
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, key_values, run
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Client
+    from kbroker.protocol.messages.metadata import MetadataResponse
+
+app = typer.Typer(help="Create, list, describe and delete topics.", rich_markup_mode=None)
+
+CREATE_EPILOG = """
+\b
+Examples:
+  kbroker topics create orders --partitions 6
+  kbroker topics create prices --config cleanup.policy=compact --config retention.ms=86400000
+"""
+
+
+@app.command("create", epilog=CREATE_EPILOG)
+def create(
+    names: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="-1 for the broker's num.partitions.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="Copies; -1 for the broker's default.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; repeatable."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Be content if it is there already.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create topics."""
+    settings = key_values(config, "--config")
+    run(_create(bootstrap, names, partitions, replication_factor, settings, if_not_exists))
+
+
+async def _create(
+    bootstrap: str,
+    names: list[str],
+    partitions: int,
+    replication_factor: int,
+    settings: dict[str, str],
+    if_not_exists: bool,
+) -> None:
+    from kbroker.client.cluster import Client, check
+    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+
+    request = CreateTopicsRequest(
+        topics=[
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                configs=[
+                    CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                    for key, value in settings.items()
+                ],
+            )
+            for name in names
+        ],
+        timeout_ms=30_000,
+    )
+    async with Client(bootstrap) as client:
+        response = await client.to_controller(request, CreateTopicsResponse)
+    for topic in response.topics:
+        if topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+            note(f"{topic.name} is there already")
+            continue
+        check(topic.error_code, topic.error_message or f"topic {topic.name}")
+        note(f"created {topic.name} with {topic.num_partitions} partition(s)")
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """List topics with their number of partitions."""
+    response = run(_metadata(bootstrap, None))
+    rows: list[dict[str, Cell]] = [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(part.replica_nodes) for part in topic.partitions), default=0),
+        }
+        for topic in sorted(response.topics, key=lambda topic: topic.name or "")
+        if internal or not topic.is_internal
+    ]
+    show(rows, ("topic", "partitions", "replicas"), as_json=as_json)
+
+
+async def _metadata(bootstrap: str, names: list[str] | None) -> MetadataResponse:
+    from kbroker.client.cluster import Client
+
+    async with Client(bootstrap) as client:
+        return await client.metadata(names)
+
+
+@app.command("describe", epilog="\b\nExample:\n  kbroker topics describe orders --configs")
+def describe(
+    names: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    configs: Annotated[
+        bool, typer.Option("--configs", help="The topic's settings instead of its partitions.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Show the partitions of topics, or their settings."""
+    if configs:
+        columns: tuple[str, ...] = ("topic", "key", "value", "source")
+        show(run(_configs(bootstrap, names)), columns, as_json=as_json)
+        return
+    columns = ("topic", "partition", "leader", "replicas", "in_sync", "start_offset", "end_offset")
+    show(run(_partitions(bootstrap, names)), columns, as_json=as_json)
+
+
+async def _partitions(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
+    from kbroker.client.cluster import (
+        EARLIEST_TIMESTAMP,
+        LATEST_TIMESTAMP,
+        Client,
+        check,
+    )
+    from kbroker.model import TopicPartition
+
+    rows: list[dict[str, Cell]] = []
+    async with Client(bootstrap) as client:
+        response = await client.metadata(names)
+        for topic in response.topics:
+            check(topic.error_code, f"topic {topic.name}")
+            name = topic.name or ""
+            parts = sorted(topic.partitions, key=lambda part: part.partition_index)
+            led = [
+                TopicPartition(name, part.partition_index) for part in parts if part.leader_id >= 0
+            ]
+            starts = await client.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
+            ends = await client.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
+            for part in parts:
+                place = TopicPartition(name, part.partition_index)
+                rows.append(
+                    {
+                        "topic": name,
+                        "partition": part.partition_index,
+                        "leader": part.leader_id if part.leader_id >= 0 else None,
+                        "replicas": ",".join(map(str, part.replica_nodes)),
+                        "in_sync": ",".join(map(str, part.isr_nodes)),
+                        "start_offset": starts[place].offset if place in starts else None,
+                        "end_offset": ends[place].offset if place in ends else None,
+                    }
+                )
+    return rows
+
+
+async def _configs(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
+    from kbroker.client.cluster import Client, check
+    from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+    from kbroker.settings.keys import ConfigSource, ResourceType
+
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
+        )
+        for name in names
+    ]
+    async with Client(bootstrap) as client:
+        response = await client.any(
+            DescribeConfigsRequest(resources=resources), DescribeConfigsResponse
+        )
+    rows: list[dict[str, Cell]] = []
+    for result in response.results:
+        check(result.error_code, result.error_message or f"topic {result.resource_name}")
+        rows += [
+            {
+                "topic": result.resource_name,
+                "key": entry.name,
+                "value": entry.value,
+                "source": ConfigSource(entry.config_source).name,
+            }
+            for entry in sorted(result.configs, key=lambda entry: entry.name)
+        ]
+    return rows
+
+
+@app.command("delete")
+def delete(
+    names: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content without it.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics and all their records."""
+    run(_delete(bootstrap, names, if_exists))
+
+
+async def _delete(bootstrap: str, names: list[str], if_exists: bool) -> None:
+    from kbroker.client.cluster import Client
+
+    async with Client(bootstrap) as client:
+        await _delete_from(client, names, if_exists)
+
+
+async def _delete_from(client: Client, names: list[str], if_exists: bool) -> None:
+    from kbroker.client.cluster import check
+    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
+        timeout_ms=30_000,
+    )
+    response = await client.to_controller(request, DeleteTopicsResponse)
+    for result in response.responses:
+        if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
+            note(f"{result.name} is not there")
+            continue
+        check(result.error_code, result.error_message or f"topic {result.name}")
+        note(f"deleted {result.name}")
