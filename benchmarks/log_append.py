@@ -1,9 +1,11 @@
-"""What one partition log costs: append MB/s against a bare pwrite of the same bytes, and us per read lookup.
+"""What one partition log costs: append MB/s against a bare pwrite of the same bytes, and us per
+read lookup.
 
     python benchmarks/log_append.py [directory]
 
-One thread, no network. "cold lookup": an offset nobody asked for before; "next": the reader goes on where it stopped;
-"at end": nothing new. System calls are counted from outside: strace -c -f python benchmarks/log_append.py
+One thread, no network. "cold lookup": an offset nobody asked for before; "next": the reader goes on
+where it stopped; "at end": nothing new. System calls are counted from outside: strace -c -f python
+benchmarks/log_append.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One partition log: appending, reading, rolling, flushing, cutting, retiring, and disks that fail."""
+"""One partition log: appending, reading, rolling, flushing, cutting, retiring, and disks that fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A log is a list of records, whatever is appended, rolled, cut, reopened or torn off in between."""
+"""A log is a list of records, whatever is appended, rolled, cut, reopened or torn off in between.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Folders that Kafka left behind, and folders a crash left behind, become the log that Kafka makes of them."""
+"""Folders that Kafka left behind, and folders a crash left behind, become the log that Kafka makes
+of them.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.log import files
+from kbroker.log.files import (
+    DirectoryLock,
+    FileSlice,
+    LogDirectoryError,
+    LogFile,
+    OpenFiles,
+    atomic_write,
+    create_file,
+    list_directory,
+    read_file,
+    remove_tree,
+    resize_file,
+    sync_directory,
+    unlink,
+    write_range,
+)
+from kbroker.model import StartupError
+
+
+def test_a_slice_reads_its_own_bytes_after_deletion_and_reuse_of_the_name(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    file = LogFile(path, create=True)
+    file.write_at(b"0123456789", 0)
+    part = FileSlice(file, 2, 5)
+    del file
+    unlink(path)
+    Path(path).write_bytes(b"other bytes")
+    assert part.read() == b"23456"
+    assert part.read(3) == b"56"
+    assert part.read(1, 2) == b"34"
+    assert part.read(5) == b""
+    assert (len(part), part.size) == (5, 5)
+
+
+def test_the_descriptor_closes_with_the_last_reference(tmp_path: Path) -> None:
+    file = LogFile(str(tmp_path / "log"), create=True)
+    part = FileSlice(file, 0, 0)
+    fd = part.fileno()
+    del file
+    os.fstat(fd)
+    del part
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_cached_bytes_are_read_without_waiting_or_not_at_all(tmp_path: Path) -> None:
+    file = LogFile(str(tmp_path / "log"), create=True)
+    file.write_at(b"abc", 0)
+    assert FileSlice(file, 0, 3).read_cached() in (b"abc", None)
+    assert FileSlice(file, 0, 0).read_cached() == b""
+
+
+def test_a_short_read_goes_on_until_the_end_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LogFile(str(tmp_path / "log"), create=True)
+    file.write_at(bytes(range(100)), 0)
+    real = os.pread
+    monkeypatch.setattr(
+        files.os, "pread", lambda fd, count, position: real(fd, min(count, 7), position)
+    )
+    assert file.read_at(10, 50) == bytes(range(10, 60))
+    assert file.read_at(90, 50) == bytes(range(90, 100))
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "nothing"
+    with pytest.raises(LogDirectoryError) as caught:
+        LogFile(str(path))
+    assert caught.value.errno == errno.ENOENT
+    assert str(caught.value) == f"cannot open {path}: No such file or directory"
+    assert isinstance(caught.value, OSError)
+    assert read_file(path) is None
+    unlink(path)
+
+
+def test_atomic_write_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    atomic_write(path, b"one")
+    atomic_write(path, b"two", sync=False)
+    assert path.read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+def test_a_failed_replacement_keeps_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    atomic_write(path, b"one")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "write", full)
+    with pytest.raises(LogDirectoryError, match=r"cannot write .*checkpoint: No space left"):
+        atomic_write(path, b"two")
+    assert path.read_bytes() == b"one"
+
+
+def test_write_range_leaves_zeros_behind_the_data(tmp_path: Path) -> None:
+    path = str(tmp_path / "index")
+    create_file(path, 4)
+    write_range(path, b"abcdef", 0)
+    write_range(path, b"XY", 2, size=8)
+    assert read_file(path) == b"abXY\0\0\0\0"
+    write_range(path, b"Z", 4, size=5)
+    assert read_file(path) == b"abXYZ"
+    resize_file(path, 2)
+    assert read_file(path) == b"ab"
+    assert read_file(path, 1) == b"a"
+
+
+def test_a_folder_is_listed_and_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "topic-0"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "b").write_bytes(b"xx")
+    (folder / "inner" / "a").write_bytes(b"")
+    assert list_directory(folder) == [("b", 2, False), ("inner", 0, True)]
+    sync_directory(folder)
+    remove_tree(folder)
+    remove_tree(folder)
+    assert not folder.exists()
+
+
+def test_a_taken_lock_stops_the_start_in_one_line(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from kbroker.log.files import DirectoryLock\n"
+            f"lock = DirectoryLock({str(tmp_path)!r}); lock.acquire()\n"
+            "print('locked', flush=True); sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
+        with pytest.raises(StartupError) as caught:
+            DirectoryLock(tmp_path).acquire()
+        assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+    finally:
+        holder.communicate()
+    lock = DirectoryLock(tmp_path)  # the system freed it with the process
+    lock.acquire()
+    assert (tmp_path / ".lock").read_bytes() == b""
+    lock.release()
+    lock.release()
+    assert not (tmp_path / ".lock").exists()
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.used = True
+        self.is_open = True
+
+    def release(self) -> None:
+        self.is_open = False
+
+
+def test_the_file_not_used_since_its_last_turn_is_given_back_first() -> None:
+    open_files = OpenFiles(3)
+    holders = [Holder() for _ in range(5)]
+    for holder in holders[:3]:
+        open_files.opened(holder)
+    open_files.opened(holders[3])  # all were used: the oldest goes, the others lost their mark
+    assert [holder.is_open for holder in holders] == [False, True, True, True, True]
+    holders[1].used = True
+    open_files.opened(holders[4])
+    assert [holder.is_open for holder in holders] == [False, True, False, True, True]
+    open_files.forget(holders[1])
+    open_files.forget(holders[1])

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.checkpoint import CheckpointError
+from kbroker.log.leader_epochs import LeaderEpochCache
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> LeaderEpochCache:
+    cache = LeaderEpochCache(tmp_path, lambda: 100)
+    for epoch, start in ((0, 0), (2, 10), (5, 40)):
+        cache.assign(epoch, start)
+    return cache
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        pytest.param(-1, (-1, -1), id="undefined"),
+        pytest.param(0, (0, 10), id="first"),
+        pytest.param(1, (0, 10), id="between"),
+        pytest.param(2, (2, 40), id="middle"),
+        pytest.param(4, (2, 40), id="between, later"),
+        pytest.param(5, (5, 100), id="latest"),
+        pytest.param(6, (-1, -1), id="unknown to come"),
+    ],
+)
+def test_end_offset_for(epochs: LeaderEpochCache, asked: int, answer: tuple[int, int]) -> None:
+    assert epochs.end_offset_for(asked) == answer
+
+
+def test_an_epoch_before_the_first_ends_where_that_begins(epochs: LeaderEpochCache) -> None:
+    epochs.truncate_from_start(15)
+    assert epochs.entries == [(2, 15), (5, 40)]
+    assert epochs.end_offset_for(1) == (1, 15)
+    assert (epochs.epoch_for_offset(39), epochs.epoch_for_offset(14)) == (2, None)
+    assert (epochs.latest_epoch, epochs.previous_epoch()) == (5, 2)
+
+
+def test_a_new_entry_replaces_those_it_contradicts(epochs: LeaderEpochCache) -> None:
+    assert epochs.assign(6, 40) is True
+    assert epochs.entries == [(0, 0), (2, 10), (6, 40)]
+    assert epochs.assign(6, 50) is False
+    assert epochs.assign(-1, 50) is False
+    assert epochs.assign(7, 5) is True
+    assert epochs.entries == [(0, 0), (7, 5)]
+
+
+def test_truncation_from_the_end_forgets_epochs_that_begin_there(epochs: LeaderEpochCache) -> None:
+    epochs.truncate_from_end(40)
+    assert epochs.entries == [(0, 0), (2, 10)]
+    epochs.truncate_from_end(11)
+    assert epochs.entries == [(0, 0), (2, 10)]
+    epochs.truncate_from_start(0)
+    assert epochs.entries == [(0, 0), (2, 10)]
+    epochs.clear()
+    assert (epochs.entries, epochs.latest_epoch, epochs.end_offset_for(0)) == ([], None, (-1, -1))
+
+
+def test_the_checkpoint_is_kafkas(epochs: LeaderEpochCache, tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    assert path.read_text() == "0\n3\n0 0\n2 10\n5 40\n"
+    assert LeaderEpochCache(tmp_path, lambda: 0).entries == epochs.entries
+    path.write_text("0\n1\nx 0\n")
+    with pytest.raises(CheckpointError, match="leader-epoch-checkpoint"):
+        LeaderEpochCache(tmp_path, lambda: 0)

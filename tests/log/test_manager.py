@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.log import files, names
+from kbroker.log.checkpoint import read_offsets
+from kbroker.log.files import LogDirectoryError
+from kbroker.log.manager import LogManager
+from kbroker.model import StartupError, TopicPartition, random_uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import build_batch
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
+TOPIC_ID = random_uuid(Random(1))
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+Start = Callable[..., LogManager]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """start(): a loaded manager of two log directories, d1 and d2."""
+
+    def start_manager(**options: object) -> LogManager:
+        directories = f"{tmp_path / 'd1'},{tmp_path / 'd2'}"
+        config = BrokerConfig.from_properties({"log.dirs": directories, "node.id": "1"})
+        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+        manager.lock()
+        manager.load(lambda topic: CONFIG, **options)  # type: ignore[arg-type]  # keywords of load
+        return manager
+
+    return start_manager
+
+
+def fill(manager: LogManager, partition: TopicPartition, count: int = 20) -> None:
+    log = manager.get_or_create(partition, TOPIC_ID, CONFIG)
+    for _ in range(count):
+        batch = build_batch([(NOW_MS, b"key", bytes(20), [])])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+
+
+def test_logs_are_spread_over_directories_and_found_again(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    assert not manager.was_clean and manager.previous_broker_epoch == -1
+    for partition in (A0, A1, B0):
+        fill(manager, partition)
+    assert sorted(path.name for path in (tmp_path / "d1").glob("*-[0-9]")) == ["a-0", "b-0"]
+    assert sorted(path.name for path in (tmp_path / "d2").glob("*-[0-9]")) == ["a-1"]
+    assert manager.directory_of(A1) == tmp_path / "d2"
+    manager.close(broker_epoch=12)
+    assert (tmp_path / "d1" / names.CLEAN_SHUTDOWN).read_text() == '{"version":0,"brokerEpoch":12}'
+    assert not (tmp_path / "d1" / names.LOG_START_OFFSETS).read_text().endswith("a 0 20\n")
+    assert read_offsets(tmp_path / "d1" / names.RECOVERY_POINTS) == {A0: 20, B0: 20}
+
+    manager = start()
+    assert manager.was_clean and manager.previous_broker_epoch == 12
+    assert not (tmp_path / "d1" / names.CLEAN_SHUTDOWN).exists()
+    assert {key: log.log_end_offset for key, log in manager.logs.items()} == {
+        A0: 20,
+        A1: 20,
+        B0: 20,
+    }
+    assert manager.logs[A0].topic_id == TOPIC_ID
+    manager.close(clean=False)
+    assert start().previous_broker_epoch == -1
+
+
+def test_a_fresh_directory_has_kafkas_files(start: Start, tmp_path: Path) -> None:
+    start()
+    assert sorted(os.listdir(tmp_path / "d1")) == sorted(
+        [
+            ".lock",
+            "cleaner-offset-checkpoint",
+            "log-start-offset-checkpoint",
+            "recovery-point-offset-checkpoint",
+            "replication-offset-checkpoint",
+        ]
+    )
+
+
+def test_a_start_offset_inside_a_segment_survives(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    fill(manager, A0)
+    manager.logs[A0].delete_records_before(3)
+    manager.checkpoint_start_offsets()
+    assert read_offsets(tmp_path / "d1" / names.LOG_START_OFFSETS) == {A0: 3}
+    manager.close(clean=False)
+    manager = start()
+    assert manager.logs[A0].log_start_offset == 3
+
+
+def test_recovery_points_and_high_watermarks_are_checkpointed(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    fill(manager, A0)
+    fill(manager, A1)
+    assert manager.logs_to_flush(NOW_MS) == [manager.logs[A0], manager.logs[A1]]
+    manager.logs[A0].flush()
+    assert manager.logs_to_flush(NOW_MS) == [manager.logs[A1]]
+    manager.checkpoint_recovery_points()
+    assert read_offsets(tmp_path / "d1" / names.RECOVERY_POINTS) == {A0: 20}
+    assert read_offsets(tmp_path / "d2" / names.RECOVERY_POINTS) == {A1: 0}
+    manager.write_high_watermarks({A0: 18, A1: 7, B0: 1})
+    assert manager.read_high_watermarks() == {A0: 18, A1: 7}
+
+
+def test_a_deleted_partition_is_renamed_then_removed(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    fill(manager, A0)
+    assert manager.delete(A0) is True
+    assert manager.delete(A0) is False
+    assert manager.get(A0) is None
+    (folder,) = (tmp_path / "d1").glob("a-0.*-delete")
+    fill(manager, A0, 3)  # made again under the same name while the old one waits
+    assert manager.logs[A0].log_end_offset == 3
+    assert manager.delete_due_files(NOW_MS + CONFIG.file_delete_delay_ms - 1) == 0
+    manager.close(clean=False)
+    manager = start()  # a folder left by the last broker goes as well
+    assert set(manager.logs) == {A0}
+    assert manager.delete_due_files(NOW_MS + CONFIG.file_delete_delay_ms) == 1
+    assert not folder.exists()
+
+
+def test_a_partition_that_the_metadata_does_not_know_is_set_aside(
+    start: Start, tmp_path: Path
+) -> None:
+    manager = start()
+    fill(manager, A0)
+    fill(manager, A1)
+    manager.close()
+    manager = start(is_known=lambda partition, topic_id: partition == A1 and topic_id == TOPIC_ID)
+    assert set(manager.logs) == {A1}
+    assert len(list((tmp_path / "d1").glob("a-0.*-stray"))) == 1
+
+
+def test_another_topic_of_the_same_name_is_refused(start: Start) -> None:
+    manager = start()
+    fill(manager, A0)
+    with pytest.raises(KafkaError) as caught:
+        manager.get_or_create(A0, random_uuid(Random(2)), CONFIG)
+    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_retention_runs_over_all_logs(start: Start) -> None:
+    manager = start()
+    for partition in (A0, A1):
+        fill(manager, partition)
+    assert manager.run_retention(NOW_MS + 1000) == 0
+    assert manager.run_retention(NOW_MS + CONFIG.retention_ms + 1000) == 4
+    assert all(log.size_bytes == 0 for log in manager.logs.values())
+
+
+def test_a_failing_disk_takes_its_directory_offline_and_no_other(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    fill(manager, A0)
+    fill(manager, A1)
+    told: list[tuple[Path, list[TopicPartition]]] = []
+    manager.on_offline = lambda path, partitions: told.append((path, partitions))
+    log = manager.logs[A1]
+
+    def fail(fd: int, data: bytes, position: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files.os, "pwrite", fail)
+    with pytest.raises(LogDirectoryError) as caught:
+        log.append_as_leader(build_batch([(0, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
+    monkeypatch.undo()
+    assert manager.directory_failed(caught.value) == [A1]
+    assert manager.directory_failed(caught.value) == []
+    assert told == [(tmp_path / "d2", [A1])]
+    assert set(manager.logs) == {A0} and manager.offline_partitions == {A1}
+    assert list(manager.offline_directories) == [tmp_path / "d2"]
+    assert manager.directories == [tmp_path / "d1"]
+    with pytest.raises(KafkaError) as refused:
+        manager.get_or_create(A1, TOPIC_ID, CONFIG)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    fill(manager, B0)  # new ones go where a disk works
+    assert manager.directory_of(B0) == tmp_path / "d1"
+    manager.close()
+    assert (tmp_path / "d1" / names.CLEAN_SHUTDOWN).exists()
+    assert not (tmp_path / "d2" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_corrupt_checkpoints(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    fill(manager, A0)
+    manager.close()
+    # costs only a recovery
+    (tmp_path / "d1" / names.RECOVERY_POINTS).write_text("junk")
+    manager = start()
+    assert manager.logs[A0].log_end_offset == 20
+    (tmp_path / "d1" / names.HIGH_WATERMARKS).write_text("junk")
+    with pytest.raises(StartupError, match=names.HIGH_WATERMARKS):
+        manager.read_high_watermarks()
+    manager.close()
+    # would cost history
+    (tmp_path / "d1" / "a-0" / names.LEADER_EPOCHS).write_text("junk")
+    with pytest.raises(StartupError, match=names.LEADER_EPOCHS) as caught:
+        start()
+    assert "\n" not in str(caught.value)
+
+
+def test_one_partition_in_two_directories_stops_the_start(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    fill(manager, A0)
+    manager.close()
+    (tmp_path / "d2" / "a-0").mkdir()
+    with pytest.raises(StartupError, match="two log directories"):
+        start()
+
+
+def test_no_usable_directory_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "file"), "node.id": "1"})
+    with pytest.raises(StartupError, match=r"none of log\.dirs can be used"):
+        LogManager(config, now_ms=lambda: NOW_MS).lock()
