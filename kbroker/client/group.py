@@ -154,7 +154,7 @@ class GroupConsumer:
         finally:
             if self._heartbeats is not None:
                 self._heartbeats.cancel()
-            await self._tasks.__aexit__(exc_type, exc, traceback)
+            await self._tasks.__aexit__(None, None, None)  # so exc goes on as it is
             self.consumer.close()
             self.client.close_channel(self._channel)
 

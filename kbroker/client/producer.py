@@ -147,7 +147,7 @@ class Producer:
                 worker.cancel()
             for future in list(self._under_way):
                 future.cancel()
-            await self._tasks.__aexit__(exc_type, exc, traceback)
+            await self._tasks.__aexit__(None, None, None)  # so exc goes on as it is
 
     async def _init_producer_id(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -319,7 +319,12 @@ class Producer:
             await connection.send_without_response(request, version)
             return None
         response = await self.client.to_node(leader_id, request, ProduceResponse)
-        answer = response.responses[0].partition_responses[0]
+        answers = [answer for part in response.responses for answer in part.partition_responses]
+        if len(answers) != 1:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic_partition}: {len(answers)} answers for it"
+            )
+        (answer,) = answers
         if answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return answer
         check(answer.error_code, f"{topic_partition}: {answer.error_message or 'not written'}")
