@@ -22,7 +22,7 @@ from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
 
 PartitionData = FetchResponse.PartitionData
 
-# Defaults of the response that every partition shares: nobody changes a struct in place, an exception gets its own.
+# Defaults of the response, shared by all partitions: nobody changes one in place.
 _NO_EPOCH: Final = FetchResponse.EpochEndOffset()
 _NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
 _NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
@@ -62,7 +62,7 @@ class FetchReader:
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
     """
 
-    __slots__ = ("_find", "_lag_max_ms", "_on_storage_error", "_purgatory", "_timers")
+    __slots__ = ("_find", "_on_storage_error", "_purgatory", "_timers")
 
     def __init__(
         self,
@@ -71,13 +71,11 @@ class FetchReader:
         on_storage_error: Callable[[Partition, OSError], None],
         purgatory: Purgatory,
         timers: Timers,
-        lag_max_ms: int,
     ) -> None:
         self._find = find
         self._on_storage_error = on_storage_error
         self._purgatory = purgatory
         self._timers = timers
-        self._lag_max_ms = lag_max_ms
 
     def fetch(
         self, context: FetchContext, limits: FetchLimits
@@ -112,6 +110,7 @@ class FetchReader:
         afterwards.
         """
         dirty = fetch_set.dirty
+        lasts = fetch_set.lasts
         outgoing = progress.outgoing
         left = limits.max_bytes
         size_bytes = 0
@@ -137,23 +136,21 @@ class FetchReader:
                 progress.urgent = True
                 continue
             records = data.records
-            del dirty[wanted]
             if records:
                 size = size_of(records)
                 size_bytes += size
                 left -= size
+                del dirty[wanted]
                 dirty[wanted] = None  # at the end: the others come first next time
                 outgoing[wanted] = data
             else:
                 if data.diverging_epoch is not _NO_EPOCH:
                     progress.urgent = True
-                    dirty[wanted] = None
                     outgoing[wanted] = data
-                elif wanted.fetch_offset < self._readable_end(partition, fetch_set):
-                    dirty[wanted] = None
-                else:
+                elif wanted.fetch_offset >= self._readable_end(partition, fetch_set):
+                    del dirty[wanted]
                     wanted.dirty = False
-                    if not wanted.watching:
+                    if lasts and not wanted.watching:
                         wanted.watch()
                 if (
                     full
@@ -244,7 +241,6 @@ class FetchReader:
             fetch_offset=wanted.fetch_offset,
             log_start_offset=wanted.log_start_offset,
             now_ms=self._timers.now_ms(),
-            lag_max_ms=self._lag_max_ms,
         )
 
     def _diverging_epoch(
@@ -281,7 +277,7 @@ class FetchReader:
         )
 
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
-        """Partitions grouped by topic as they come; a full response is in the order of the request."""
+        """Partitions grouped by topic as they come; a full response keeps the request's order."""
         responses: list[FetchResponse.FetchableTopicResponse] = []
         topic: TopicKey | None = None
         partitions: list[PartitionData] = []
@@ -325,7 +321,7 @@ class _PendingFetch(Waiter):
         """Watch whatever is not watched yet."""
         fetch_set = self._context.fetch_set
         fetch_set.waiter = self
-        for partition in fetch_set.dirty:
+        for partition in fetch_set.dirty if fetch_set.lasts else fetch_set:
             partition.watch()
         self.set_deadline(self._limits.max_wait_ms)
         return self.response
@@ -340,7 +336,7 @@ class _PendingFetch(Waiter):
         fetch_set = self._context.fetch_set
         if fetch_set.waiter is self:
             fetch_set.waiter = None
-        if self._context.session_id == 0:
+        if not fetch_set.lasts:
             fetch_set.close()
 
     def complete(self) -> None:

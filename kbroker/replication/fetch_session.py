@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
@@ -51,9 +51,20 @@ class FetchPartition:
     """
 
     __slots__ = (
-        "current_leader_epoch", "dirty", "fetch_offset", "index", "last_fetched_epoch", "log_start_offset",
-        "max_bytes", "owner", "partition", "sent_high_watermark", "sent_log_start_offset", "topic", "watching",
-    )  # fmt: skip
+        "current_leader_epoch",
+        "dirty",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "owner",
+        "partition",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+        "topic",
+        "watching",
+    )
 
     def __init__(self, owner: FetchSet, topic: TopicKey, index: int) -> None:
         self.owner = owner
@@ -114,8 +125,17 @@ class FetchSet:
     """
 
     __slots__ = (
-        "closed", "dirty", "partitions", "read_committed", "replica_id", "size", "waiter",
-    )  # fmt: skip
+        "closed",
+        "dirty",
+        "partitions",
+        "read_committed",
+        "replica_id",
+        "size",
+        "waiter",
+    )
+
+    lasts: ClassVar[bool] = False
+    """Whether the set outlives the request, so that its partitions are worth watching."""
 
     def __init__(self, replica_id: int = -1) -> None:
         self.partitions: dict[TopicKey, dict[int, FetchPartition]] = {}
@@ -193,6 +213,8 @@ class FetchSession(FetchSet):
 
     __slots__ = ("by_id", "created_ms", "epoch", "id", "last_used_ms")
 
+    lasts = True
+
     def __init__(self, session_id: int, *, by_id: bool, replica_id: int, now_ms: int) -> None:
         super().__init__(replica_id)
         self.id = session_id
@@ -263,7 +285,7 @@ class FetchSessionCache:
     ) -> FetchContext:
         """Find or make what a request reads, and take its changes over. by_id: v13 and newer."""
         epoch = request.session_epoch
-        if epoch == FINAL_EPOCH or epoch == INITIAL_EPOCH:
+        if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if request.session_id != NO_SESSION_ID:
                 self.remove(request.session_id)
             fetch_set: FetchSet | None = None

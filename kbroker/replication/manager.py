@@ -135,7 +135,6 @@ class ReplicaManager:
             on_storage_error=self._read_failed,
             purgatory=self.purgatory,
             timers=timers,
-            lag_max_ms=self._lag_max_ms,
         )
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
@@ -252,7 +251,12 @@ class ReplicaManager:
         if self._watermarks is None:
             self._watermarks = self.logs.read_high_watermarks()
         partition = Partition(
-            key, order.topic_id, self.node_id, log, high_watermark=self._watermarks.pop(key, 0)
+            key,
+            order.topic_id,
+            self.node_id,
+            log,
+            high_watermark=self._watermarks.pop(key, 0),
+            lag_max_ms=self._lag_max_ms,
         )
         self._log_starts[key] = log.log_start_offset
         topic = self._topic_for(key.topic, order.topic_id)
@@ -305,7 +309,7 @@ class ReplicaManager:
             if log is not None:
                 log.update_config(order.config)
             partition.set_min_isr(order.config.min_insync_replicas)
-            partition.advance(now_ms=self._timers.now_ms(), lag_max_ms=self._lag_max_ms)
+            partition.advance(self._timers.now_ms())
 
     def _tell_leadership(self, key: TopicPartition, leader_epoch: int | None) -> None:
         for callback in self._leadership_callbacks:
@@ -323,7 +327,7 @@ class ReplicaManager:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int | None = None,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Append whole batches to a partition led here; they are written in place. See `append_to`."""
+        """Append whole batches to a partition led here, in place. See `append_to`."""
         found = self.find(topic_partition.topic, topic_partition.partition)
         if isinstance(found, ErrorCode):
             return PartitionAppendResult(found)
@@ -358,17 +362,18 @@ class ReplicaManager:
             if partition.is_under_min_isr:
                 return PartitionAppendResult(
                     ErrorCode.NOT_ENOUGH_REPLICAS,
-                    error_message=f"{partition.topic_partition} has {len(partition.isr)} replicas in "
-                    f"sync, acks=all needs {partition.min_isr}",
+                    error_message=f"{partition.topic_partition} has {len(partition.isr)} replicas "
+                    f"in sync, acks=all needs {partition.min_isr}",
                 )
         elif acks != 0 and acks != 1:
             return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
         log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        now_ms = self._timers.now_ms()
         try:
             info = log.append_as_leader(
                 batches,
                 leader_epoch=partition.leader_epoch,
-                now_ms=self._timers.now_ms(),
+                now_ms=now_ms,
                 origin=origin,
                 produce_version=produce_version,
             )
@@ -385,7 +390,7 @@ class ReplicaManager:
             self._take_offline(partition)
             return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
         if not info.duplicate:
-            partition.after_append(len(batches))
+            partition.after_append(len(batches), now_ms)
         result = PartitionAppendResult(
             ErrorCode.NONE,
             info.base_offset,
@@ -432,7 +437,7 @@ class ReplicaManager:
         current_leader_epoch: int = -1,
         replica_id: int = -1,
     ) -> ListedOffset:
-        """One partition of ListOffsets; timestamp in ms or one of the special values of `offsets`."""
+        """One partition of ListOffsets; timestamp in ms, or a special value of `offsets`."""
         found = self.find(topic_partition.topic, topic_partition.partition)
         if isinstance(found, ErrorCode):
             return ListedOffset(found)

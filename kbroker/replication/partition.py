@@ -147,11 +147,31 @@ class Partition:
     """See the module's docstring. Fields are read freely, changed only by the methods."""
 
     __slots__ = (
-        "_appended", "_end_watchers", "_last_end", "_offset_waiters", "_stable_bytes", "_watchers",
-        "high_watermark", "isr", "last_stable_offset", "leader", "leader_epoch", "leader_epoch_start_offset", "log",
-        "min_isr", "node_id", "partition_epoch", "pending_isr", "remotes", "removed", "replicas", "role",
-        "topic_id", "topic_partition",
-    )  # fmt: skip
+        "_appended",
+        "_end_watchers",
+        "_last_end",
+        "_offset_waiters",
+        "_stable_bytes",
+        "_watchers",
+        "high_watermark",
+        "isr",
+        "lag_max_ms",
+        "last_stable_offset",
+        "leader",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "log",
+        "min_isr",
+        "node_id",
+        "partition_epoch",
+        "pending_isr",
+        "remotes",
+        "removed",
+        "replicas",
+        "role",
+        "topic_id",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -161,11 +181,13 @@ class Partition:
         log: ReplicaLog,
         *,
         high_watermark: int = 0,
+        lag_max_ms: int = 30_000,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.node_id = node_id
         self.log = log
+        self.lag_max_ms = lag_max_ms
         self.role = Role.OFFLINE
         self.removed = False
         self.leader = NO_LEADER
@@ -231,7 +253,7 @@ class Partition:
                     self.remotes[replica] = RemoteReplica(now_ms, in_sync=replica in self.isr)
             for replica in self.remotes.keys() - set(others):
                 del self.remotes[replica]
-        self.advance(now_ms=now_ms, lag_max_ms=0)
+        self.advance(now_ms)
         return is_new
 
     def become_follower(
@@ -312,7 +334,7 @@ class Partition:
 
     # what moves the ends
 
-    def after_append(self, size_bytes: int) -> bool:
+    def after_append(self, size_bytes: int, now_ms: int) -> bool:
         """The leader appended size_bytes. Wakes who waits for that. Returns whether the high
         watermark moved.
         """
@@ -328,7 +350,7 @@ class Partition:
             self._move_high_watermark(end, size_bytes)
             return True
         self._appended.append((end, size_bytes))
-        return self._advance(0, 0)
+        return self._advance(now_ms)
 
     def follower_fetched(
         self,
@@ -337,7 +359,6 @@ class Partition:
         fetch_offset: int,
         log_start_offset: int,
         now_ms: int,
-        lag_max_ms: int,
     ) -> bool:
         """A follower asked for fetch_offset, so it has all before it. Returns whether the high
         watermark moved.
@@ -350,13 +371,13 @@ class Partition:
             leader_end=self.log.log_end_offset,
             now_ms=now_ms,
         )
-        return self._advance(now_ms, lag_max_ms)
+        return self._advance(now_ms)
 
-    def advance(self, *, now_ms: int, lag_max_ms: int) -> bool:
+    def advance(self, now_ms: int) -> bool:
         """Move the high watermark as far as the replicas allow. Returns whether it moved."""
-        return self.role == Role.LEADER and self._advance(now_ms, lag_max_ms)
+        return self.role == Role.LEADER and self._advance(now_ms)
 
-    def _advance(self, now_ms: int, lag_max_ms: int) -> bool:
+    def _advance(self, now_ms: int) -> bool:
         if self.is_under_min_isr:
             return False
         end = self.log.log_end_offset
@@ -367,8 +388,9 @@ class Partition:
                 replica_id in maximal
                 or (
                     remote.log_end_offset >= 0
-                    and lag_max_ms > 0
-                    and remote.is_caught_up(leader_end=end, now_ms=now_ms, lag_max_ms=lag_max_ms)
+                    and remote.is_caught_up(
+                        leader_end=end, now_ms=now_ms, lag_max_ms=self.lag_max_ms
+                    )
                 )
             ):
                 candidate = remote.log_end_offset
@@ -422,12 +444,12 @@ class Partition:
 
     # the ISR
 
-    def isr_to_propose(self, *, now_ms: int, lag_max_ms: int) -> frozenset[int] | None:
+    def isr_to_propose(self, now_ms: int) -> frozenset[int] | None:
         """The ISR the leader wants, or None if it is as it should be or a change is under way.
 
         Grows by followers that reached the high watermark and the start of this leadership; shrinks
-        by those that were not caught up for lag_max_ms. The caller sends it to the controller and
-        calls `isr_proposed`.
+        by those that were not caught up for lag_max_ms (replica.lag.time.max.ms). The caller sends
+        it to the controller and calls `isr_proposed`.
         """
         if self.role != Role.LEADER or self.pending_isr is not None:
             return None
@@ -436,14 +458,14 @@ class Partition:
         for replica_id in sorted(self.remotes):
             remote = self.remotes[replica_id]
             if replica_id in self.isr:
-                if remote.is_caught_up(leader_end=end, now_ms=now_ms, lag_max_ms=lag_max_ms):
+                if remote.is_caught_up(leader_end=end, now_ms=now_ms, lag_max_ms=self.lag_max_ms):
                     wanted.add(replica_id)
             elif remote.log_end_offset >= max(self.high_watermark, self.leader_epoch_start_offset):
                 wanted.add(replica_id)
         return None if wanted == self.isr else frozenset(wanted)
 
     def isr_proposed(self, isr: frozenset[int]) -> None:
-        """The proposal is on its way: the high watermark now waits for old and new members alike."""
+        """The proposal is on its way: the high watermark waits for old and new members alike."""
         self.pending_isr = isr
 
     def isr_committed(self, isr: Sequence[int], *, partition_epoch: int, now_ms: int) -> bool:
@@ -453,7 +475,7 @@ class Partition:
         self.isr = frozenset(isr)
         self.partition_epoch = partition_epoch
         self.pending_isr = None
-        return self.advance(now_ms=now_ms, lag_max_ms=0)
+        return self.advance(now_ms)
 
     def isr_refused(self) -> None:
         """The controller said no: the committed ISR stands."""
@@ -483,7 +505,7 @@ class Partition:
         return len(self._watchers) + len(self._end_watchers)
 
     def _abandon_waiters(self) -> None:
-        """Nobody can say any more that the records will be committed: let the waiters find out why."""
+        """Nobody can say any more that the records will be committed: the waiters find out why."""
         waiters, self._offset_waiters = self._offset_waiters, deque()
         for waiter in waiters:
             waiter.ready()

@@ -43,7 +43,7 @@ class PendingResponse(Deferred[T], Generic[T]):
         self._waiter = waiter
 
     def cancel(self) -> None:
-        """Nobody reads the answer any more: stop waiting and never resolve. Harmless once resolved."""
+        """Nobody reads the answer any more: stop waiting, never resolve. Harmless once resolved."""
         self._waiter.cancel()
 
 
@@ -67,7 +67,7 @@ class Waiter:
         raise NotImplementedError  # abstract: each kind of request answers in its own way
 
     def expire(self) -> None:
-        """The deadline passed first: answer with what there is. Called once, instead of `complete`."""
+        """The deadline passed first: answer with what there is. Called instead of `complete`."""
         self.complete()
 
     def withdraw(self) -> None:

@@ -1,0 +1,343 @@
+"""Leadership, epochs, ISR and the two ends, with a log that is a few numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.model import TopicPartition
+from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.partition import OffsetWaiter, Partition
+from kbroker.replication.purgatory import Purgatory
+from tests.coordinator.simulation import SimTimers
+
+ID = bytes(15) + b"\x01"
+LAG_MS = 30_000
+NOW_MS = 1_000_000
+
+
+class NumberLog:
+    """A log without records."""
+
+    def __init__(self, start: int = 0, end: int = 0) -> None:
+        self.log_start_offset = start
+        self.log_end_offset = end
+        self.first_unstable_offset: int | None = None
+        self.told: list[int] = []
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        self.told.append(high_watermark)
+
+
+def partition(
+    replicas: tuple[int, ...] = (1,),
+    *,
+    isr: tuple[int, ...] | None = None,
+    min_isr: int = 1,
+    log: NumberLog | None = None,
+    high_watermark: int = 0,
+) -> Partition:
+    made = Partition(
+        TopicPartition("t", 0),
+        ID,
+        1,
+        log or NumberLog(),  # type: ignore[arg-type]
+        high_watermark=high_watermark,
+    )
+    made.become_leader(
+        leader_epoch=5,
+        partition_epoch=0,
+        replicas=replicas,
+        isr=replicas if isr is None else isr,
+        min_isr=min_isr,
+        now_ms=NOW_MS,
+    )
+    return made
+
+
+def append(to: Partition, count: int = 1, size: int = 100) -> bool:
+    to.log.log_end_offset += count  # type: ignore[misc]
+    return to.after_append(size, NOW_MS)
+
+
+def fetched(by: Partition, replica: int, offset: int, now_ms: int = NOW_MS) -> bool:
+    return by.follower_fetched(replica, fetch_offset=offset, log_start_offset=0, now_ms=now_ms)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        pytest.param(-1, ErrorCode.NONE, id="says nothing"),
+        pytest.param(5, ErrorCode.NONE, id="the same"),
+        pytest.param(4, ErrorCode.FENCED_LEADER_EPOCH, id="older"),
+        pytest.param(6, ErrorCode.UNKNOWN_LEADER_EPOCH, id="newer"),
+    ],
+)
+def test_epochs_of_a_client(asked: int, answer: ErrorCode) -> None:
+    assert partition().check_leader(asked) == answer
+
+
+def test_a_follower_serves_nobody_but_fences_first() -> None:
+    made = partition((1, 2))
+    assert made.become_follower(
+        leader=2, leader_epoch=6, partition_epoch=1, replicas=(1, 2), isr=(2,)
+    )
+    assert made.check_leader() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert made.check_leader(6) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert made.check_leader(5) == ErrorCode.FENCED_LEADER_EPOCH
+    assert made.check_leader(7) == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_stale_orders_change_nothing() -> None:
+    made = partition()
+    assert not made.become_follower(
+        leader=2, leader_epoch=4, partition_epoch=9, replicas=(1, 2), isr=(2,)
+    )
+    assert made.is_leader
+    assert made.replicas == (1,)
+
+
+def test_offline_and_removed() -> None:
+    made = partition()
+    made.go_offline()
+    assert made.check_leader() == ErrorCode.KAFKA_STORAGE_ERROR
+    made.remove()
+    assert made.check_leader() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_with_one_replica_all_is_committed_at_once() -> None:
+    made = partition()
+    assert append(made, 3)
+    assert made.high_watermark == made.last_stable_offset == 3
+    assert made.log.told[-1] == 3  # type: ignore[attr-defined]
+
+
+def test_a_leader_alone_takes_its_log_end_over() -> None:
+    made = partition(log=NumberLog(2, 10), high_watermark=4)
+    assert made.high_watermark == 10
+    assert made.leader_epoch_start_offset == 10
+
+
+@pytest.mark.parametrize(("checkpoint", "expected"), [(0, 2), (4, 4), (99, 10)])
+def test_a_checkpoint_is_kept_within_the_log(checkpoint: int, expected: int) -> None:
+    made = partition((1, 2), log=NumberLog(2, 10), high_watermark=checkpoint)
+    assert made.high_watermark == expected
+
+
+def test_the_high_watermark_waits_for_the_isr() -> None:
+    made = partition((1, 2, 3), isr=(1, 2))
+    assert not append(made, 5)
+    assert made.high_watermark == 0
+    assert not fetched(made, 3, 0)
+    assert fetched(made, 2, 3)
+    assert made.high_watermark == 3
+    assert fetched(made, 2, 5)
+    assert made.high_watermark == 5
+
+
+def test_the_high_watermark_waits_for_who_is_being_admitted() -> None:
+    made = partition((1, 2), isr=(1,))
+    append(made, 5)
+    assert made.high_watermark == 5
+    assert made.isr_to_propose(NOW_MS) is None
+    fetched(made, 2, 5)
+    wanted = made.isr_to_propose(NOW_MS)
+    assert wanted == {1, 2}
+    made.isr_proposed(wanted)
+    append(made, 1)
+    assert made.high_watermark == 5
+    assert made.isr_to_propose(NOW_MS) is None
+    assert not made.isr_committed((1, 2), partition_epoch=1, now_ms=NOW_MS)
+    assert fetched(made, 2, 6)
+    assert made.high_watermark == 6
+
+
+def test_a_refused_proposal_is_forgotten() -> None:
+    made = partition((1, 2), isr=(1,))
+    fetched(made, 2, 0)
+    made.isr_proposed(frozenset({1, 2}))
+    made.isr_refused()
+    assert made.maximal_isr == {1}
+    assert not append(made)  # who was caught up a moment ago is waited for, to let it join
+    assert made.advance(NOW_MS + LAG_MS + 1)
+
+
+def test_who_lags_leaves_the_isr() -> None:
+    made = partition((1, 2))
+    append(made, 5)
+    fetched(made, 2, 2)
+    assert made.isr_to_propose(NOW_MS + LAG_MS) is None
+    assert made.isr_to_propose(NOW_MS + LAG_MS + 1) == {1}
+    made.isr_proposed(frozenset({1}))
+    assert made.high_watermark == 2
+    assert made.isr_committed((1,), partition_epoch=1, now_ms=NOW_MS + LAG_MS + 1)
+    assert made.high_watermark == 5
+
+
+def test_who_asks_for_what_was_the_end_counts_as_caught_up_then() -> None:
+    made = partition((1, 2))
+    append(made, 5)
+    fetched(made, 2, 0, now_ms=NOW_MS + 10)
+    append(made, 5)
+    fetched(made, 2, 5, now_ms=NOW_MS + 20_000)  # the end when it asked at 10
+    assert made.remotes[2].last_caught_up_ms == NOW_MS + 10
+
+
+def test_under_min_isr_nothing_is_committed() -> None:
+    made = partition((1, 2, 3), isr=(1, 2, 3), min_isr=2)
+    append(made)
+    made.become_leader(
+        leader_epoch=5, partition_epoch=1, replicas=(1, 2, 3), isr=(1,), min_isr=2, now_ms=0
+    )
+    assert made.is_under_min_isr
+    assert not append(made)
+    assert made.high_watermark == 0
+
+
+def test_min_isr_never_exceeds_the_replicas() -> None:
+    made = partition(min_isr=3)
+    assert not made.is_under_min_isr
+    made.set_min_isr(2)
+    assert append(made)
+
+
+def test_the_last_stable_offset_stops_at_an_open_transaction() -> None:
+    made = partition()
+    made.log.first_unstable_offset = 2  # type: ignore[misc]
+    append(made, 5)
+    assert (made.high_watermark, made.last_stable_offset) == (5, 2)
+    made.log.first_unstable_offset = None  # type: ignore[misc]
+    append(made, 1)
+    assert made.last_stable_offset == 6
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int]] = []
+        self.lost_count = 0
+
+    def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
+        self.heard.append((high_watermark_bytes, stable_bytes))
+
+    def lost(self) -> None:
+        self.lost_count += 1
+
+
+def test_watchers_hear_how_much_came() -> None:
+    made = partition((1, 2))
+    consumer, follower = Listener(), Listener()
+    made.watch(consumer)
+    made.watch(follower, log_end=True)
+    append(made, 1, 100)
+    append(made, 1, 50)
+    assert follower.heard == [(100, 100), (50, 50)]
+    assert consumer.heard == []
+    fetched(made, 2, 2)
+    assert consumer.heard == [(150, 150)]
+    made.unwatch(consumer)
+    made.unwatch(follower)
+    assert made.watcher_count == 0
+
+
+def test_an_open_transaction_is_heard_of_when_it_ends() -> None:
+    made = partition()
+    consumer = Listener()
+    made.watch(consumer)
+    made.log.first_unstable_offset = 0  # type: ignore[misc]
+    append(made, 1, 100)
+    made.log.first_unstable_offset = None  # type: ignore[misc]
+    append(made, 1, 50)
+    assert consumer.heard == [(100, 0), (50, 150)]
+
+
+def test_watchers_learn_that_the_leader_has_gone() -> None:
+    made = partition((1, 2))
+    consumer = Listener()
+    made.watch(consumer)
+    made.become_follower(leader=2, leader_epoch=6, partition_epoch=1, replicas=(1, 2), isr=(2,))
+    assert consumer.lost_count == 1
+
+
+def test_waiters_for_an_offset_are_ready_in_order() -> None:
+    made = partition((1, 2))
+    purgatory = Purgatory(SimTimers())
+    waiters = []
+    for offset in (1, 2, 3):
+        append(made)
+        waiters.append(OffsetWaiter(purgatory))
+        made.wait_for(waiters[-1], offset)
+    fetched(made, 2, 2)
+    assert [waiter.is_ready for waiter in waiters] == [True, True, False]
+    made.become_follower(leader=2, leader_epoch=6, partition_epoch=1, replicas=(1, 2), isr=(2,))
+    assert waiters[2].is_ready
+
+
+STEP = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["fetch 2", "fetch 3"]), st.integers(0, 5)),
+    st.tuples(st.just("open"), st.just(0)),
+    st.tuples(st.just("close"), st.just(0)),
+    st.tuples(st.just("retention"), st.integers(0, 3)),
+    st.tuples(st.just("isr"), st.just(0)),
+    st.tuples(st.just("time"), st.integers(1, LAG_MS)),
+    st.tuples(st.just("epoch"), st.just(0)),
+)
+
+
+@given(st.lists(STEP, max_size=40), st.integers(1, 3))
+def test_the_ends_stay_in_order_whatever_happens(
+    steps: list[tuple[str, int]], min_isr: int
+) -> None:
+    """log start <= last stable <= high watermark <= log end; neither goes back."""
+    made = partition((1, 2, 3), min_isr=min_isr)
+    log = made.log
+    now_ms, epoch = NOW_MS, 5
+    for what, number in steps:
+        before = made.high_watermark, made.last_stable_offset
+        if what == "append":
+            append(made, number)
+        elif what.startswith("fetch"):
+            replica = int(what[-1])
+            end = max(made.remotes[replica].log_end_offset, 0)
+            fetched(made, replica, min(end + number, log.log_end_offset), now_ms)
+        elif what == "open" and log.first_unstable_offset is None:
+            log.first_unstable_offset = log.log_end_offset  # type: ignore[misc]
+            append(made)
+        elif what == "close":
+            log.first_unstable_offset = None  # type: ignore[misc]
+            append(made)
+        elif what == "retention":
+            new_start = min(log.log_start_offset + number, made.high_watermark)
+            log.log_start_offset = new_start  # type: ignore[misc]
+            made.log_start_moved()
+        elif what == "isr":
+            wanted = made.isr_to_propose(now_ms)
+            if wanted is not None:
+                made.isr_proposed(wanted)
+                made.isr_committed(
+                    sorted(wanted), partition_epoch=made.partition_epoch + 1, now_ms=now_ms
+                )
+        elif what == "time":
+            now_ms += number
+        elif what == "epoch":
+            epoch += 1
+            made.become_leader(
+                leader_epoch=epoch,
+                partition_epoch=made.partition_epoch + 1,
+                replicas=(1, 2, 3),
+                isr=sorted(made.isr),
+                min_isr=min_isr,
+                now_ms=now_ms,
+            )
+        ends = (
+            log.log_start_offset,
+            made.last_stable_offset,
+            made.high_watermark,
+            log.log_end_offset,
+        )
+        assert list(ends) == sorted(ends)
+        assert made.high_watermark >= before[0]
+        assert made.last_stable_offset >= before[1]
+        for replica in made.isr - {1}:
+            assert max(made.remotes[replica].log_end_offset, 0) >= made.high_watermark or epoch > 5

@@ -1,0 +1,191 @@
+"""A replica manager over real logs in a temporary folder, on virtual time, for tests of replication
+and handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kbroker.log.manager import LogManager
+from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
+from kbroker.replication.manager import PartitionAppendResult, ReplicaManager
+from kbroker.replication.partition import Partition
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+from tests.coordinator.simulation import START_MS, SimTimers
+
+NODE_ID = 1
+TOPIC = "events"
+TOPIC_ID = bytes(15) + b"\x07"
+NOW_MS = START_MS
+
+
+def run_inline(work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+    """The offload port without a thread."""
+    failure: OSError | None = None
+    try:
+        work()
+    except OSError as error:
+        failure = error
+    then(failure)
+
+
+def batch(count: int = 1, *, timestamp: int = NOW_MS, size: int = 10, **options: Any) -> bytearray:
+    """A batch of count records whose timestamps rise by 1 ms."""
+    records = [(timestamp + i, b"key", b"v" * size, []) for i in range(count)]
+    return build_batch(records, **options)
+
+
+class World:
+    """See the module. `events` has as many partitions as asked, all led here unless `host` says
+    otherwise.
+    """
+
+    def __init__(self, folder: Path, *, partitions: int = 1, **properties: str) -> None:
+        self.folder = folder
+        self.properties = {"log.dirs": str(folder / "data"), "node.id": str(NODE_ID)} | {
+            name.replace("_", "."): value for name, value in properties.items()
+        }
+        self.config = BrokerConfig.from_properties(self.properties)
+        self.timers = SimTimers()
+        self.open()
+        for index in range(partitions):
+            self.host(index)
+
+    def open(self) -> None:
+        self.logs = LogManager(self.config, now_ms=self.timers.now_ms, random=Random(1))
+        self.logs.lock()
+        self.logs.load()
+        self.replicas = ReplicaManager(
+            NODE_ID, self.logs, self.timers, self.config, offload=run_inline, random=Random(2)
+        )
+
+    def close(self) -> None:
+        self.replicas.close()
+        self.logs.close()
+
+    def host(
+        self,
+        index: int = 0,
+        *,
+        topic: str = TOPIC,
+        topic_id: bytes = TOPIC_ID,
+        leader: int = NODE_ID,
+        epoch: int = 0,
+        partition_epoch: int = 0,
+        replicas: Sequence[int] = (NODE_ID,),
+        isr: Sequence[int] | None = None,
+        **overrides: str,
+    ) -> Partition:
+        config = LogConfig.from_configs(
+            self.config, {name.replace("_", "."): value for name, value in overrides.items()}
+        )
+        key = TopicPartition(topic, index)
+        order = HostPartition(
+            key, topic_id, leader, epoch, partition_epoch, tuple(replicas),
+            tuple(replicas if isr is None else isr), config,
+        )  # fmt: skip
+        self.replicas.apply([order])
+        found = self.replicas.partition(key)
+        assert found is not None
+        return found
+
+    def remove(self, index: int = 0, *, topic: str = TOPIC) -> None:
+        self.replicas.apply([RemovePartition(TopicPartition(topic, index))])
+
+    def configure(self, **overrides: str) -> None:
+        config = LogConfig.from_configs(
+            self.config, {name.replace("_", "."): value for name, value in overrides.items()}
+        )
+        self.replicas.apply([UpdateTopicConfig(TOPIC, config)])
+
+    def append(
+        self,
+        index: int = 0,
+        batches: bytearray | None = None,
+        *,
+        acks: int = 1,
+        timeout_ms: int = 1000,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        return self.replicas.append(
+            TopicPartition(TOPIC, index),
+            batch() if batches is None else batches,
+            acks=acks,
+            timeout_ms=timeout_ms,
+        )
+
+    def fetch(
+        self, request: FetchRequest, *, version: int = 12
+    ) -> FetchResponse | Deferred[FetchResponse]:
+        return self.replicas.fetch(request, api_version=version, now_ms=self.timers.now_ms())
+
+    def fetch_now(self, request: FetchRequest, *, version: int = 12) -> FetchResponse:
+        """The answer, waiting for it on virtual time."""
+        outcome = self.fetch(request, version=version)
+        if isinstance(outcome, FetchResponse):
+            return outcome
+        self.timers.advance(request.max_wait_ms)
+        return outcome.value
+
+
+def fetch_request(
+    offsets: dict[int, int],
+    *,
+    topic: str = TOPIC,
+    topic_id: bytes = bytes(16),
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    read_committed: bool = False,
+    session: tuple[int, int] = (0, -1),
+    forgotten: Sequence[int] = (),
+    **fields: Any,
+) -> FetchRequest:
+    """offsets: partition index -> fetch offset. session: (id, epoch). fields: of each partition."""
+    partitions = [
+        FetchRequest.FetchPartition(
+            partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **fields
+        )
+        for index, offset in offsets.items()
+    ]
+    named = [FetchRequest.FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)]
+    dropped = [
+        FetchRequest.ForgottenTopic(topic=topic, topic_id=topic_id, partitions=list(forgotten))
+    ]
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=int(read_committed),
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=named if partitions else [],
+        forgotten_topics_data=dropped if forgotten else [],
+    )
+
+
+def partitions_of(response: FetchResponse) -> dict[int, FetchResponse.PartitionData]:
+    return {data.partition_index: data for topic in response.responses for data in topic.partitions}
+
+
+def record_bytes(data: FetchResponse.PartitionData) -> bytes:
+    records = data.records
+    assert records is not None
+    if isinstance(records, bytes | bytearray | memoryview):
+        return bytes(records)
+    return records.read()  # type: ignore[attr-defined,no-any-return]
+
+
+def records_of(data: FetchResponse.PartitionData) -> list[Record]:
+    raw = memoryview(record_bytes(data))
+    found: list[Record] = []
+    for position, header in iter_batches(raw):
+        found += iter_records(raw[position : position + header.size_bytes], header)
+    return found
