@@ -147,6 +147,22 @@ class GroupShard:
         """What is due."""
         return self._deadlines.fire(now_ms)
 
+    def news(self, record: CoordinatorRecord) -> str | None:
+        """Generations, and groups that come and go; offsets are no news."""
+        key, value = record.key, record.value
+        if not isinstance(key, GroupMetadataKey):
+            return None
+        if not isinstance(value, GroupMetadataValue):
+            return f"group {key.group} deleted"
+        if value.members:
+            return (
+                f"group {key.group} generation {value.generation}: {len(value.members)} members, "
+                f"protocol {value.protocol}, leader {value.leader}"
+            )
+        if value.generation == 0:
+            return f"group {key.group} created"
+        return f"group {key.group} generation {value.generation}: empty"
+
     # -- membership --------------------------------------------------------------------------
 
     def join(self, group_id: str, join: Join, now_ms: int) -> list[Effect]:

@@ -106,6 +106,9 @@ class Shard(Protocol):
     def unload(self, error: ErrorCode) -> list[Effect]: ...
     def next_deadline_ms(self) -> int | None: ...
     def on_deadline(self, now_ms: int) -> list[Effect]: ...
+    def news(self, record: CoordinatorRecord) -> str | None:
+        """What an operator would want to know of a record that was just written, if anything."""
+        ...
 
 
 S = TypeVar("S", bound=Shard)
@@ -324,6 +327,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._replies.append(effect)
                 continue
             outcome = self.write(host, effect.records)
+            if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+                self._log_news(host, effect.records)
             if effect.then is None:
                 continue
             if isinstance(outcome, ErrorCode):
@@ -377,6 +382,12 @@ class CoordinatorRuntime(Generic[S]):
         replay = host.shard.replay
         for record in records:
             replay(record, now_ms)
+
+    def _log_news(self, host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
+        for record in records:
+            news = host.shard.news(record)
+            if news is not None:
+                logger.info("%s: %s", host.topic_partition, news)
 
     def _refused(self, host: Host[S], error: ErrorCode) -> ErrorCode:
         if error not in _REFUSED:

@@ -338,3 +338,24 @@ def test_list_and_describe() -> None:
     assert described[1].error_code == ErrorCode.GROUP_ID_NOT_FOUND
     old = world.coordinator.describe_groups(Context(5), DescribeGroupsRequest(groups=["nothing"]))
     assert (old.groups[0].error_code, old.groups[0].group_state) == (0, "Dead")
+
+
+def test_news_are_generations_and_groups_that_come_and_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="kbroker.coordinator.shards")
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    settle(world, [member])
+    commit(world, {0: 1}, group="simple")
+    member_id = member.member_id
+    member.leave()
+    world.timers.advance(600_000)
+    assert [record.getMessage() for record in caplog.records] == [
+        "__consumer_offsets-0: group g created",
+        "__consumer_offsets-0: group g generation 1: 1 members, protocol range, "
+        f"leader {member_id}",
+        "__consumer_offsets-0: group g generation 2: empty",
+        "__consumer_offsets-0: group g deleted",
+    ]
