@@ -413,8 +413,10 @@ def iter_records(
     if len(batch) < header.batch_length + LENGTH_OVERHEAD:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch is cut short")
     body = memoryview(batch)[BATCH_OVERHEAD : header.batch_length + LENGTH_OVERHEAD]
-    data = bytes(decompress(header.codec, body, max_bytes=max_decompressed_bytes))
     count = header.record_count
+    if count == 0 and not body:
+        return iter(())  # emptied by compaction; no stream, whatever the codec says
+    data = bytes(decompress(header.codec, body, max_bytes=max_decompressed_bytes))
     if not 0 <= count <= len(data) // MIN_RECORD_BYTES:
         raise _invalid(f"{count} records in {len(data)} bytes")
     return _decode_records(data, header)
@@ -576,6 +578,8 @@ def build_batch(
     any; by default the last record's. Raises ValueError for no records without last_offset_delta,
     and for offsets that do not rise.
     """
+    if not records:
+        compression = Compression.NONE  # as Kafka's cleaner leaves an emptied batch
     attributes = (
         compression
         | (LOG_APPEND_TIME_FLAG if log_append_time_ms is not None else 0)
@@ -593,7 +597,7 @@ def build_batch(
     if last_offset_delta < max(last_delta, 0):
         raise ValueError(f"last offset delta {last_offset_delta}, last record's {last_delta}")
     payload: Buffer = body
-    if compression is not Compression.NONE and records:
+    if compression is not Compression.NONE:
         payload = compress(compression, body, compression_level)
     batch = bytearray(BATCH_OVERHEAD)
     batch += payload

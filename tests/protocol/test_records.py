@@ -182,6 +182,14 @@ def test_an_emptied_batch_keeps_what_compaction_keeps() -> None:
     assert rebuilt(header, []) == batch
 
 
+@pytest.mark.parametrize("codec", list(Compression))
+def test_an_emptied_batch_has_no_stream_to_open(codec: Compression) -> None:
+    batch = build_batch([], last_offset_delta=2, compression=codec)
+    assert read_batch_header(batch).codec is Compression.NONE
+    struct.pack_into(">h", batch, 21, codec)
+    assert list(iter_records(batch)) == []
+
+
 HEADERS = [(b"a", b"1"), (b"a", None), (b"", b"")]
 RECORDS: list[tuple[int | None, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]] = [
     (1000, b"k", b"v", HEADERS),
