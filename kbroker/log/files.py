@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Final, Protocol
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # pragma: no cover - Windows has no fcntl; the lock is then the open file alone
-    fcntl = None  # type: ignore[assignment]  # the module is optional, mypy knows only the import
 
 from kbroker.model import StartupError
 
@@ -411,28 +410,38 @@ class DirectoryLock:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Raises StartupError if another process has it, LogDirectoryError if the file cannot be
-        made.
-        """
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-        except OSError as error:
-            raise LogDirectoryError(self.path, "create", error) from error
-        if fcntl is not None:
+        """Raises StartupError if another broker has it, LogDirectoryError if it cannot be made."""
+        while True:
             try:
-                # lockf is what Java's FileChannel.lock takes, so a Kafka on the same directory is
-                # seen as well
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fd = os.open(self.path, _OPEN_FLAGS | os.O_CREAT, 0o644)
             except OSError as error:
+                raise LogDirectoryError(self.path, "create", error) from error
+            try:
+                self._lock(fd)
+                if os.fstat(fd).st_ino == os.stat(self.path).st_ino:
+                    self._fd = fd
+                    return
+            except FileNotFoundError:
+                pass
+            except BaseException:
                 os.close(fd)
-                if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise StartupError(
-                        f"log directory {self.path.parent} is locked by another broker "
-                        f"({self.path}): "
-                        "stop that broker or give this one a log.dirs of its own"
-                    ) from error
-                raise LogDirectoryError(self.path, "lock", error) from error
-        self._fd = fd
+                raise
+            os.close(fd)  # the last holder removed the file while we waited for it: try again
+
+    def _lock(self, fd: int) -> None:
+        try:
+            if sys.platform != "win32":
+                # flock keeps out another broker of this process too; lockf is what Java's
+                # FileChannel.lock takes, so a Kafka on the same directory is seen as well
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise StartupError(
+                    f"log directory {self.path.parent} is locked by another broker ({self.path}): "
+                    "stop that broker or give this one a log.dirs of its own"
+                ) from error
+            raise LogDirectoryError(self.path, "lock", error) from error
 
     def release(self) -> None:
         """Give the lock up and remove the file, as Kafka does at a clean stop."""

@@ -15,42 +15,47 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from kbroker.log import names
 from kbroker.log.checkpoint import read_topic_id, write_topic_id
 from kbroker.log.files import (
-    FileSlice,
     LogDirectoryError,
     LogFile,
     OpenFiles,
     default_open_files,
     make_directory,
     rename,
-    sync_directory,
 )
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import (
     LogState,
+    Marker,
     end_transaction,
     load,
-    marker_of,
+    markers_of,
     rebuild_producers,
     remove_segments,
     replay_producer,
     take_snapshot,
 )
+from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
+from kbroker.log.retention import count_before_start, count_excess, count_expired
 from kbroker.log.segment import Segment
 from kbroker.log.segments import Segments, TimestampOffset
-from kbroker.log.validator import AppendOrigin, validate_batches, validate_replicated
-from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.log.validator import (
+    AppendOrigin,
+    ValidatedBatches,
+    validate_batches,
+    validate_replicated,
+)
+from kbroker.model import InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import LENGTH_OVERHEAD, BatchHeader
 from kbroker.settings.log_config import LogConfig
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog", "ReadInfo", "Syncable", "TimestampOffset"]
@@ -64,69 +69,6 @@ _open_files: Final = default_open_files()
 _random: Final = Random()
 
 
-class Syncable(Protocol):
-    """A file, or a directory's names, that a flush has to sync. Safe to call in another thread."""
-
-    def sync(self) -> None: ...
-
-
-class _DirectoryNames:
-    __slots__ = ("path",)
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def sync(self) -> None:
-        sync_directory(self.path)
-
-
-class AppendInfo:
-    """Where batches went. last_offset is inclusive; log_append_time_ms is -1 unless the topic
-    stamps records.
-
-    duplicate: the producer sent this batch before; the offsets are those it has.
-    """
-
-    __slots__ = (
-        "base_offset",
-        "duplicate",
-        "last_offset",
-        "log_append_time_ms",
-        "log_start_offset",
-        "max_timestamp",
-    )
-
-    def __init__(
-        self,
-        base_offset: int,
-        last_offset: int,
-        *,
-        log_start_offset: int,
-        log_append_time_ms: int = -1,
-        max_timestamp: int = -1,
-        duplicate: bool = False,
-    ) -> None:
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.log_start_offset = log_start_offset
-        self.max_timestamp = max_timestamp
-        self.duplicate = duplicate
-
-    def __repr__(self) -> str:
-        return f"AppendInfo({self.base_offset}..{self.last_offset}, duplicate={self.duplicate})"
-
-
-class ReadInfo:
-    """Whole batches by reference, b"" for none. end_offset: they hold nothing at or beyond it."""
-
-    __slots__ = ("end_offset", "records")
-
-    def __init__(self, records: FileSlice | bytes, end_offset: int) -> None:
-        self.records = records
-        self.end_offset = end_offset
-
-
 class PartitionLog:
     """See the module. Made by `open`.
 
@@ -138,6 +80,7 @@ class PartitionLog:
 
     __slots__ = (
         "_state",
+        "_truncated_to",
         "_unsynced_names",
         "closed",
         "config",
@@ -175,6 +118,7 @@ class PartitionLog:
         self.closed = False
         self.log_end_offset = 0
         self.first_unflushed_ms: int | None = None
+        self._truncated_to: int | None = None  # lowest cut since unflushed_files was asked
 
     @classmethod
     def open(
@@ -207,18 +151,24 @@ class PartitionLog:
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
         log.leader_epochs = LeaderEpochCache(directory, lambda: log.log_end_offset)
-        state = load(
-            os.fspath(directory),
-            topic_partition,
-            config,
-            log.leader_epochs,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean_shutdown=clean_shutdown,
-            now_ms=now_ms,
-            producer_id_expiration_ms=producer_id_expiration_ms,
-            open_files=_open_files if open_files is None else open_files,
-        )
+        try:
+            state = load(
+                os.fspath(directory),
+                topic_partition,
+                config,
+                log.leader_epochs,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                clean_shutdown=clean_shutdown,
+                now_ms=now_ms,
+                producer_id_expiration_ms=producer_id_expiration_ms,
+                open_files=_open_files if open_files is None else open_files,
+            )
+        except KafkaError as error:
+            raise StartupError(
+                f"{error.message}: damaged after a clean stop; put the file back, or start again "
+                "to have the log cut there"
+            ) from error
         log._state = state
         log.segments = state.segments
         log.producers = state.producers
@@ -298,11 +248,10 @@ class PartitionLog:
             produce_version=produce_version,
         )
         headers = validated.headers
-        producers = self.producers
-        position = 0
-        for header in headers:
+        markers = markers_of(validated.batches, headers)
+        for header, marker in zip(headers, markers, strict=True):
             if header.producer_id >= 0:
-                duplicate = producers.check(
+                duplicate = self.producers.check(
                     header, origin=origin, transaction_version=transaction_version
                 )
                 if duplicate is not None:
@@ -316,14 +265,9 @@ class PartitionLog:
                         max_timestamp=duplicate.timestamp,
                         duplicate=True,
                     )
-                if header.is_control:
-                    marker = marker_of(
-                        header, validated.batches[position : position + header.size_bytes]
-                    )
-                    if marker is not None:
-                        producers.check_coordinator_epoch(header.producer_id, marker[1])
-            position += header.batch_length + LENGTH_OVERHEAD
-        self._append(validated.batches, headers, validated.max_timestamp, now_ms)
+                if marker is not None:
+                    self.producers.check_coordinator_epoch(header.producer_id, marker[1])
+        self._append(validated, markers, now_ms)
         return AppendInfo(
             validated.base_offset,
             validated.last_offset,
@@ -343,7 +287,7 @@ class PartitionLog:
         if self.failure is not None:
             raise self.failure
         validated = validate_replicated(batches, next_offset=self.log_end_offset)
-        self._append(validated.batches, validated.headers, validated.max_timestamp, now_ms)
+        self._append(validated, markers_of(validated.batches, validated.headers), now_ms)
         return AppendInfo(
             validated.base_offset,
             validated.last_offset,
@@ -352,8 +296,11 @@ class PartitionLog:
         )
 
     def _append(
-        self, batches: memoryview, headers: list[BatchHeader], max_timestamp: int, now_ms: int
+        self, validated: ValidatedBatches, markers: Sequence[Marker | None], now_ms: int
     ) -> None:
+        """Write, then account for it: nothing of the latter can refuse what is written."""
+        batches, headers = validated.batches, validated.headers
+        max_timestamp = validated.max_timestamp
         last_offset = headers[-1].base_offset + headers[-1].last_offset_delta
         segment = self.segments.active
         size = len(batches)
@@ -378,14 +325,11 @@ class PartitionLog:
                 if epoch >= 0 and epoch != epochs.latest_epoch:
                     epochs.assign(epoch, header.base_offset)
             segment.append(batches, headers)
-            position = 0
-            for header in headers:
-                following = position + header.batch_length + LENGTH_OVERHEAD
+            for header, marker in zip(headers, markers, strict=True):
                 if header.producer_id >= 0:
-                    completed = replay_producer(self.producers, header, batches[position:following])
+                    completed = replay_producer(self.producers, header, marker)
                     if completed is not None:
                         end_transaction(self.producers, segment, completed)
-                position = following
         except LogDirectoryError as error:
             self.failure = error
             raise
@@ -513,6 +457,7 @@ class PartitionLog:
         """
         if up_to is None:
             up_to = self.log_end_offset
+        self._truncated_to = None
         pending: list[Syncable] = []
         segments = self.segments
         for index in range(segments.floor_index(self.recovery_point), len(segments)):
@@ -538,12 +483,17 @@ class PartitionLog:
             self._unsynced_names = True
         if self._unsynced_names:
             self._unsynced_names = False
-            pending.append(_DirectoryNames(os.fspath(self.directory)))
-            pending.append(_DirectoryNames(os.fspath(self.directory.parent)))
+            pending.append(DirectoryNames(os.fspath(self.directory)))
+            pending.append(DirectoryNames(os.fspath(self.directory.parent)))
         return pending
 
     def mark_flushed(self, offset: int) -> None:
-        """All before offset is on disk: recovery begins there from now on."""
+        """All before offset, the `up_to` of unflushed_files, is on disk: recovery begins there.
+
+        What was cut and written again in between is not counted as synced.
+        """
+        if self._truncated_to is not None:
+            offset = min(offset, self._truncated_to)
         if offset > self.recovery_point:
             self.recovery_point = min(offset, self.log_end_offset)
         if self.recovery_point == self.log_end_offset:
@@ -615,6 +565,8 @@ class PartitionLog:
 
     def _moved_end(self, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
         state = self._state
+        if self._truncated_to is None or log_end_offset < self._truncated_to:
+            self._truncated_to = log_end_offset
         self.log_end_offset = state.log_end_offset = log_end_offset
         self.log_start_offset = state.log_start_offset = log_start_offset
         self.recovery_point = min(self.recovery_point, log_end_offset)
@@ -658,43 +610,13 @@ class PartitionLog:
 
         Returns how many. Files are renamed now and deleted by `delete_due_files`.
         """
-        config = self.config
-        deleted = 0
-        if config.delete:
-            if config.retention_ms >= 0:
-                deleted += self._retire(
-                    lambda segment: now_ms - segment.largest_timestamp() > config.retention_ms,
-                    now_ms,
-                    "retention.ms",
-                )
-            if config.retention_bytes >= 0:
-                excess = [self.size_bytes - config.retention_bytes]
-
-                def too_much(segment: Segment) -> bool:
-                    if excess[0] < segment.size:
-                        return False
-                    excess[0] -= segment.size
-                    return True
-
-                if excess[0] > 0:
-                    deleted += self._retire(too_much, now_ms, "retention.bytes")
-        return deleted + self._retire_before_start(now_ms)
-
-    def _retire_before_start(self, now_ms: int) -> int:
-        bases = self.segments.base_offsets
-        count = sum(1 for base in bases[1:] if base <= self.log_start_offset)
-        return self._remove_oldest(count, now_ms, "log start offset")
-
-    def _retire(self, is_due: Callable[[Segment], bool], now_ms: int, why: str) -> int:
-        count = 0
-        upper = self._upper_bound()
-        for index, segment in enumerate(self.segments):
-            end_offset = self.segments.end_offset(index, self.log_end_offset)
-            is_last_and_empty = index == len(self.segments) - 1 and segment.size == 0
-            if upper < end_offset or is_last_and_empty or not is_due(segment):
-                break
-            count += 1
-        return self._remove_oldest(count, now_ms, why)
+        upper, end = self._upper_bound(), self.log_end_offset
+        count = count_expired(self.segments, self.config, now_ms, upper_offset=upper, end=end)
+        deleted = self._remove_oldest(count, now_ms, "retention.ms")
+        count = count_excess(self.segments, self.config, upper_offset=upper, end=end)
+        deleted += self._remove_oldest(count, now_ms, "retention.bytes")
+        count = count_before_start(self.segments, self.log_start_offset)
+        return deleted + self._remove_oldest(count, now_ms, "log start offset")
 
     def _remove_oldest(self, count: int, now_ms: int, why: str) -> int:
         if count == 0:

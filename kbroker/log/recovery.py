@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +42,11 @@ from kbroker.settings.log_config import LogConfig
 logger = logging.getLogger(__name__)
 
 READ_CHUNK_BYTES: Final = 1024 * 1024
+
+Marker = tuple[ControlType, int]
+"""An end-of-transaction marker: abort or commit, coordinator epoch."""
+
+_NO_MARKER: Final = (None,)
 
 
 @dataclass(slots=True)
@@ -274,9 +279,7 @@ def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHead
         position += at
 
 
-def marker_of(
-    header: BatchHeader, batch: bytes | bytearray | memoryview
-) -> tuple[ControlType, int] | None:
+def marker_of(header: BatchHeader, batch: bytes | bytearray | memoryview) -> Marker | None:
     """(abort or commit, coordinator epoch) of an end-of-transaction marker, else None."""
     if not header.is_control or header.producer_id < 0 or header.record_count <= 0:
         return None
@@ -288,13 +291,26 @@ def marker_of(
     return None
 
 
+def markers_of(batches: memoryview, headers: Sequence[BatchHeader]) -> Sequence[Marker | None]:
+    """`marker_of` for each of the batches that lie one after the other in `batches`."""
+    if len(headers) == 1 and not headers[0].is_control:
+        return _NO_MARKER
+    markers: list[Marker | None] = []
+    position = 0
+    for header in headers:
+        following = position + header.batch_length + LENGTH_OVERHEAD
+        markers.append(marker_of(header, batches[position:following]))
+        position = following
+    return markers
+
+
 def replay_producer(
-    producers: ProducerStateManager, header: BatchHeader, batch: bytes | bytearray | memoryview
+    producers: ProducerStateManager, header: BatchHeader, marker: Marker | None
 ) -> CompletedTransaction | None:
-    """Take a batch of the log into the producers' state; returns the transaction it ended, still to
-    be completed.
+    """Take a batch of the log, and the marker that it may be, into the producers' state.
+
+    Returns the transaction it ended, still to be completed.
     """
-    marker = marker_of(header, batch)
     if marker is None:
         producers.update(header)
         return None
@@ -356,12 +372,16 @@ def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
             or not check_crc(batch, 0, header)
         ):
             break
+        try:
+            marker = marker_of(header, batch)
+        except KafkaError:
+            break
         segment.recovered_batch(header, position)
         position += len(batch)
         epoch = header.partition_leader_epoch
         if epoch >= 0 and (state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch):
             state.epochs.assign(epoch, header.base_offset)
-        completed = replay_producer(producers, header, batch)
+        completed = replay_producer(producers, header, marker)
         if completed is not None:
             end_transaction(producers, segment, completed)
     removed_bytes = segment.size - position
@@ -477,7 +497,7 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
             for header, batch in read_batches(
                 segment.path, segment.position_of(start), end_position
             ):
-                completed = replay_producer(producers, header, batch)
+                completed = replay_producer(producers, header, marker_of(header, batch))
                 if completed is not None:
                     producers.complete_transaction(completed)
     producers.map_end_offset = end

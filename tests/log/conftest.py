@@ -14,7 +14,7 @@ LARGE_BYTES = 1 << 20
 
 @pytest.fixture
 def unpack(tmp_path: Path) -> Callable[[str], Path]:
-    """unpack("data-clean"): a fresh copy of that archive; preallocated files of megabytes left out."""
+    """unpack("data-clean"): a fresh copy of that archive, without files of megabytes."""
 
     def unpack_archive(name: str) -> Path:
         target = tmp_path / name

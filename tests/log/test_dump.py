@@ -12,7 +12,7 @@ Unpack = Callable[[str], Path]
 
 
 def text_of(lines: Iterable[str]) -> str:
-    """Java and Python differ in how many replacement characters stand for bytes that are no UTF-8."""
+    """Java and Python differ in how many replacement characters stand for broken bytes."""
     return re.sub("\N{REPLACEMENT CHARACTER}+", "?", "\n".join(lines))
 
 

@@ -154,6 +154,8 @@ def test_a_taken_lock_stops_the_start_in_one_line(tmp_path: Path) -> None:
         holder.communicate()
     lock = DirectoryLock(tmp_path)  # the system freed it with the process
     lock.acquire()
+    with pytest.raises(StartupError):
+        DirectoryLock(tmp_path).acquire()  # another broker in this process
     assert (tmp_path / ".lock").read_bytes() == b""
     lock.release()
     lock.release()

@@ -1,5 +1,4 @@
-"""One partition log: appending, reading, rolling, flushing, cutting, retiring, and disks that fail.
-"""
+"""One partition log: append, read, roll, flush, cut, retire, and disks that fail."""
 
 from __future__ import annotations
 
@@ -292,6 +291,19 @@ def test_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
     log.flush()
     assert log.recovery_point == 40
     assert log.unflushed_files() != [] and log.recovery_point == 40
+
+
+def test_a_cut_during_a_flush_is_not_taken_for_synced(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(10):
+        append(log)
+    up_to = log.log_end_offset
+    log.unflushed_files(up_to)
+    log.truncate_to(4)
+    for _ in range(10):
+        append(log)
+    log.mark_flushed(up_to)
+    assert log.recovery_point == 4
 
 
 def test_flush_messages_syncs_while_appending(open_log: OpenLog) -> None:

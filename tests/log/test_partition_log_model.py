@@ -1,5 +1,4 @@
-"""A log is a list of records, whatever is appended, rolled, cut, reopened or torn off in between.
-"""
+"""A log is a list of records, whatever is rolled, cut, reopened or torn off in between."""
 
 from __future__ import annotations
 
@@ -101,12 +100,12 @@ class LogMachine(RuleBasedStateMachine):
     def reopen_clean(self) -> None:
         self.log.close()
         self.flushed = self.end
-        self.log = self.open(clean=True)
+        self.reopen(clean=True)
 
     @rule()
     def kill(self) -> None:
         self.log.release()
-        self.reopen_after_kill()
+        self.reopen(clean=False)
 
     @precondition(lambda self: self.log.segments.active.size > 0 and self.flushed < self.end)
     @rule(torn_bytes=st.integers(1, 2000))
@@ -125,11 +124,11 @@ class LogMachine(RuleBasedStateMachine):
             if active.base_offset <= batch[-1][0] and batch[-1][0] in survivors
         ]
         self.batches = kept
-        self.reopen_after_kill()
+        self.reopen(clean=False)
 
-    def reopen_after_kill(self) -> None:
+    def reopen(self, *, clean: bool) -> None:
         segments = self.log.segments
-        self.log = self.open(clean=False)
+        self.log = self.open(clean=clean)
         # an end that no batch gives (a cut inside one, an empty last segment) is known only by name
         last = self.batches[-1][-1][0] + 1 if self.batches else 0
         self.end = max(last, segments.active.base_offset)

@@ -325,6 +325,18 @@ def test_a_missing_index_is_rebuilt_even_after_a_clean_stop(tmp_path: Path, kind
     assert path.read_bytes() == content
 
 
+def test_damage_after_a_clean_stop_is_said_in_one_line(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.close()
+    path = tmp_path / "topic-0" / names.offset_name(0, names.LOG)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(StartupError, match=r"00000\.log: no record batch at position") as caught:
+        open_log(tmp_path, clean_shutdown=True)
+    assert "\n" not in str(caught.value)
+    assert open_log(tmp_path, recovery_point=10).log_end_offset == 8  # the marker is gone by now
+
+
 def test_an_index_without_a_log_is_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "topic-0"
     folder.mkdir()

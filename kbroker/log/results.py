@@ -1,0 +1,73 @@
+"""What a partition log hands out: where an append went, what a read found, what a flush must sync.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kbroker.log.files import FileSlice, sync_directory
+
+
+class Syncable(Protocol):
+    """A file, or a directory's names, that a flush has to sync. Safe to call in another thread."""
+
+    def sync(self) -> None: ...
+
+
+class DirectoryNames:
+    """The names in a directory, as a Syncable."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def sync(self) -> None:
+        sync_directory(self.path)
+
+
+class AppendInfo:
+    """Where batches went. last_offset is inclusive; log_append_time_ms is -1 unless the topic
+    stamps records.
+
+    duplicate: the producer sent this batch before; the offsets are those it has.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "duplicate",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "max_timestamp",
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        last_offset: int,
+        *,
+        log_start_offset: int,
+        log_append_time_ms: int = -1,
+        max_timestamp: int = -1,
+        duplicate: bool = False,
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.max_timestamp = max_timestamp
+        self.duplicate = duplicate
+
+    def __repr__(self) -> str:
+        return f"AppendInfo({self.base_offset}..{self.last_offset}, duplicate={self.duplicate})"
+
+
+class ReadInfo:
+    """Whole batches by reference, b"" for none. end_offset: they hold nothing at or beyond it."""
+
+    __slots__ = ("end_offset", "records")
+
+    def __init__(self, records: FileSlice | bytes, end_offset: int) -> None:
+        self.records = records
+        self.end_offset = end_offset
