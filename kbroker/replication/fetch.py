@@ -111,6 +111,7 @@ class FetchReader:
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
+        follows = fetch_set.replica_id >= 0  # every fetch of a follower says where it is
         outgoing = progress.outgoing
         left = limits.max_bytes
         size_bytes = 0
@@ -147,7 +148,9 @@ class FetchReader:
                 if data.diverging_epoch is not _NO_EPOCH:
                     progress.urgent = True
                     outgoing[wanted] = data
-                elif wanted.fetch_offset >= self._readable_end(partition, fetch_set):
+                elif (
+                    wanted.fetch_offset >= self._readable_end(partition, fetch_set) and not follows
+                ):
                     del dirty[wanted]
                     wanted.dirty = False
                     if lasts and not wanted.watching:

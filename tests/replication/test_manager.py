@@ -1,0 +1,229 @@
+"""Hosting, appending, faults of the disk, and what survives a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.log.files import LogDirectoryError, LogFile
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.validator import AppendOrigin
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.records import build_batch
+from kbroker.replication.manager import PartitionAppendResult
+from tests.replication.world import (
+    TOPIC,
+    World,
+    batch,
+    fetch_request,
+    partitions_of,
+    records_of,
+)
+
+KEY = TopicPartition(TOPIC, 0)
+
+
+def appended(
+    outcome: PartitionAppendResult | Deferred[PartitionAppendResult],
+) -> PartitionAppendResult:
+    assert isinstance(outcome, PartitionAppendResult)
+    return outcome
+
+
+def corrupt(good: bytearray) -> bytearray:
+    good[-1] ^= 1
+    return good
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_one_replica_answers_at_once(world: World, acks: int) -> None:
+    world.append(batches=batch(2))
+    result = appended(world.append(batches=batch(3), acks=acks))
+    assert (result.error, result.base_offset, result.last_offset) == (ErrorCode.NONE, 2, 4)
+    assert (result.log_append_time_ms, result.log_start_offset) == (-1, 0)
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 32767])
+def test_other_acks(world: World, acks: int) -> None:
+    assert appended(world.append(acks=acks)).error == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        pytest.param(corrupt(batch()), ErrorCode.CORRUPT_MESSAGE, id="crc"),
+        pytest.param(batch()[:-1], ErrorCode.INVALID_RECORD, id="cut off"),
+        pytest.param(bytearray(), ErrorCode.INVALID_RECORD, id="nothing"),
+        pytest.param(batch() + batch(), ErrorCode.INVALID_RECORD, id="two batches"),
+        pytest.param(batch(size=2_000_000), ErrorCode.MESSAGE_TOO_LARGE, id="too large"),
+        pytest.param(batch(is_control=True), ErrorCode.INVALID_RECORD, id="control"),
+        pytest.param(batch(timestamp=1 << 50), ErrorCode.INVALID_TIMESTAMP, id="far in the future"),
+    ],
+)
+def test_refused_batches_have_their_error_and_leave_no_trace(
+    world: World, records: bytearray, error: ErrorCode
+) -> None:
+    result = appended(world.append(batches=bytearray(records)))
+    assert (result.error, result.base_offset) == (error, -1)
+    assert appended(world.append()).base_offset == 0
+
+
+def test_a_compacted_topic_wants_keys(world: World) -> None:
+    world.configure(cleanup_policy="compact")
+    result = appended(world.append(batches=build_batch([(world.timers.now_ms(), None, b"v", [])])))
+    assert result.error == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in result.record_errors] == [0]
+
+
+def test_zstd_before_produce_7(world: World) -> None:
+    records = batch(3, compression=Compression.ZSTD)
+    for version, error in ((6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)):
+        result = world.replicas.append(
+            KEY, bytearray(records), acks=1, timeout_ms=0, produce_version=version
+        )
+        assert appended(result).error == error
+
+
+def test_a_batch_sent_again_has_its_old_offsets_and_wakes_nobody(world: World) -> None:
+    def sent() -> bytearray:
+        return batch(2, producer_id=9, producer_epoch=0, base_sequence=0)
+
+    first = appended(world.append(batches=sent()))
+    waits = world.fetch(fetch_request({0: 2}, max_wait_ms=100))
+    again = appended(world.append(batches=sent(), acks=-1))
+    assert (again.error, again.base_offset, again.last_offset) == (ErrorCode.NONE, 0, 1)
+    assert again.base_offset == first.base_offset
+    world.timers.advance(10)
+    assert isinstance(waits, Deferred)
+    assert not waits.done
+    gap = batch(1, producer_id=9, producer_epoch=0, base_sequence=5)
+    assert appended(world.append(batches=gap)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_acks_all_waits_for_followers_until_its_time_is_over(world: World) -> None:
+    world.host(0, replicas=(1, 2), partition_epoch=1)
+    assert appended(world.append(acks=1)).error == ErrorCode.NONE
+    waits = world.append(acks=-1, timeout_ms=300)
+    assert isinstance(waits, Deferred)
+    world.timers.advance(299)
+    assert not waits.done
+    world.timers.advance(1)
+    assert waits.value.error == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_acks_all_hears_of_a_lost_leadership(world: World) -> None:
+    world.host(0, replicas=(1, 2), partition_epoch=1)
+    waits = world.append(acks=-1)
+    assert isinstance(waits, Deferred)
+    world.host(0, leader=2, epoch=1, replicas=(1, 2), partition_epoch=2)
+    world.timers.advance(0)
+    assert waits.value.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert appended(world.append()).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_too_few_in_sync(world: World) -> None:
+    world.host(0, replicas=(1, 2), isr=(1,), partition_epoch=1, min_insync_replicas="2")
+    assert appended(world.append(acks=-1)).error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert appended(world.append(acks=1)).error == ErrorCode.NONE
+    world.configure(min_insync_replicas="1")
+    assert appended(world.append(acks=-1)).error == ErrorCode.NONE
+
+
+def test_unknown_partitions(world: World) -> None:
+    result = world.append(9)
+    assert appended(result).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.replicas.knows = lambda topic, index: True
+    assert appended(world.append(9)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_leadership_is_told_once_each(world: World) -> None:
+    heard: list[tuple[int, int | None]] = []
+    world.replicas.on_leadership(lambda key, epoch: heard.append((key.partition, epoch)))
+    world.host(5)
+    world.host(5, partition_epoch=1)
+    world.host(5, epoch=1, partition_epoch=2)
+    world.host(5, epoch=2, partition_epoch=3, leader=2, replicas=(1, 2))
+    world.host(5, epoch=3, partition_epoch=4)
+    world.remove(5)
+    assert heard == [(5, 0), (5, 1), (5, None), (5, 3), (5, None)]
+
+
+def test_a_removed_partition_is_gone_from_disk(world: World) -> None:
+    folder = world.folder / "data" / f"{TOPIC}-0"
+    assert folder.is_dir()
+    world.remove(0)
+    assert not folder.exists()
+    assert world.replicas.partition(KEY) is None
+
+
+def test_a_restart_keeps_records_and_high_watermarks(world: World) -> None:
+    world.host(0, replicas=(1, 2), partition_epoch=1)
+    world.append(batches=batch(4))
+    request = fetch_request({0: 3})
+    request.replica_id = 2
+    world.fetch_now(request)
+    world.close()
+    world.open()
+    partition = world.host(0, replicas=(1, 2), partition_epoch=1, epoch=1)
+    assert (partition.high_watermark, partition.log.log_end_offset) == (3, 4)
+
+
+def fail_writes(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(self: LogFile, *args: object) -> None:
+        raise LogDirectoryError(self.path, "use", OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(LogFile, name, fail)
+
+
+def test_a_failed_write_takes_only_its_directory_offline(
+    make_world: Callable[..., World], tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(partitions=2, log_dirs=f"{tmp_path}/a,{tmp_path}/b")
+    heard: list[tuple[TopicPartition, int | None]] = []
+    world.replicas.on_leadership(lambda key, epoch: heard.append((key, epoch)))
+    waits = world.fetch(fetch_request({0: 0, 1: 0}, max_wait_ms=500))
+    with monkeypatch.context() as patch:
+        fail_writes(patch, "write_at")
+        assert appended(world.append(0)).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert heard == [(KEY, None)]
+    assert appended(world.append(0)).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert appended(world.append(1)).error == ErrorCode.NONE
+    world.timers.advance(0)
+    assert isinstance(waits, Deferred)
+    found = partitions_of(waits.value)
+    assert found[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(records_of(found[1])) == 1
+    assert len(world.logs.offline_directories) == 1
+
+
+def test_a_failed_read_takes_the_directory_offline(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append()
+
+    def fail(self: PartitionLog, *args: object, **options: object) -> None:
+        raise LogDirectoryError(self.directory / "x", "read", OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(PartitionLog, "read", fail)
+    response = world.fetch(fetch_request({0: 0}, max_wait_ms=100))
+    assert isinstance(response, FetchResponse)
+    assert partitions_of(response)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
+        world.replicas.read_committed_log(KEY, 0, 1000)
+
+
+def test_the_coordinators_port(world: World) -> None:
+    made = batch(3, base_sequence=0)
+    result = world.replicas.append(
+        KEY, made, acks=-1, timeout_ms=100, origin=AppendOrigin.COORDINATOR
+    )
+    assert appended(result).last_offset == 2
+    read = world.replicas.read_committed_log(KEY, -1, 1)
+    assert read == bytes(made)
+    assert world.replicas.read_committed_log(KEY, 3, 1000) == b""
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        world.replicas.read_committed_log(TopicPartition("nope", 0), 0, 1000)

@@ -1,0 +1,91 @@
+"""ListOffsets: versions, special timestamps and their first version, odd requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers.list_offsets import HANDLERS
+from tests.replication.world import NOW_MS, TOPIC, World, batch
+
+(HANDLER,) = HANDLERS
+VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, partitions=1)
+    yield made
+    made.close()
+
+
+def ask(
+    world: World, version: int, *asked: tuple[int, int]
+) -> list[ListOffsetsResponse.ListOffsetsPartitionResponse]:
+    """asked: (partition, timestamp)."""
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=TOPIC,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=time)
+                    for index, time in asked
+                ],
+            )
+        ],
+    )
+    received, _ = decode(ListOffsetsRequest, encode(request, version), version)
+    services: Any = SimpleNamespace(replicas=world.replicas)
+    response = HANDLER.handle(services, RequestContext(ApiKey.LIST_OFFSETS, version), received)
+    assert isinstance(response, ListOffsetsResponse)
+    decoded, _ = decode(ListOffsetsResponse, encode(response, version), version)
+    assert decoded.topics[0].name == TOPIC
+    return decoded.topics[0].partitions
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version(world: World, version: int) -> None:
+    world.append(batches=batch(3))
+    (found,) = ask(world, version, (0, NOW_MS + 1))
+    assert (found.error_code, found.offset, found.timestamp) == (0, 1, NOW_MS + 1)
+    (latest,) = ask(world, version, (0, -1))
+    assert (latest.offset, latest.timestamp) == (3, -1)
+    assert latest.leader_epoch == (0 if version >= 4 else -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "since"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)]
+)
+def test_special_timestamps_have_their_version(world: World, timestamp: int, since: int) -> None:
+    for version in VERSIONS:
+        (found,) = ask(world, version, (0, timestamp))
+        expected = ErrorCode.NONE if version >= since else ErrorCode.UNSUPPORTED_VERSION
+        assert found.error_code == expected
+
+
+def test_a_partition_named_twice(world: World) -> None:
+    codes = [found.error_code for found in ask(world, 7, (0, -1), (1, -1), (0, -2))]
+    invalid = ErrorCode.INVALID_REQUEST
+    assert codes == [invalid, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, invalid]
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)],
+)
+def test_an_end_not_known_yet(world: World, version: int, error: ErrorCode) -> None:
+    world.host(0, replicas=(1, 2), partition_epoch=1)
+    world.append()
+    world.host(0, replicas=(1, 2), partition_epoch=2, epoch=1)
+    (found,) = ask(world, version, (0, -1))
+    assert found.error_code == error
