@@ -153,7 +153,6 @@ class Broker:
         self._publisher = Publisher(
             config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
         )
-        controller.on_image(self._on_image)
         await as_future(
             controller.register_broker(
                 self._endpoints(),
@@ -162,6 +161,7 @@ class Broker:
             )
         )
         await as_future(controller.unfence_broker())
+        controller.on_image(self._on_image)  # now: each partition is hosted once, in its new epoch
         replicas.start()
         self._services = Services(
             config=config,
@@ -332,6 +332,7 @@ class Broker:
                 connection.abort()
             await asyncio.sleep(0)
         await self._release()
+        logger.info("stopped")
 
     async def _hand_over(self) -> None:
         controller = self.services.controller
@@ -350,6 +351,9 @@ class Broker:
             self._sweep_timer.cancel()
         for connection in list(self._shared.connections) if self._shared is not None else ():
             connection.abort()
+        if self._logs is not None:
+            self._logs.close(clean=False)
+        self._executor.shutdown(wait=False)
 
     async def _release(self) -> None:
         """Close what is open, in the reverse order of the start; clean unless the broker failed."""

@@ -52,6 +52,7 @@ class BrokerProcess:
         self._command = tuple(command)
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -106,7 +107,8 @@ class BrokerProcess:
                 match = _LISTENING.search(line)
                 if match:
                     # Read on in the background: a full pipe would stop the broker at its next line.
-                    threading.Thread(target=process.stdout.read, daemon=True).start()
+                    self._reader = threading.Thread(target=process.stdout.read, daemon=True)
+                    self._reader.start()
                     return int(match["port"])
         finally:
             watchdog.cancel()
@@ -128,6 +130,8 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+        finally:
+            self._close_output(process)
 
     def kill(self) -> None:
         """SIGKILL, as a crash of the process; what the kernel holds of its files stays."""
@@ -135,6 +139,15 @@ class BrokerProcess:
         if process is not None:
             process.kill()
             process.wait()
+            self._close_output(process)
+
+    def _close_output(self, process: subprocess.Popen[str]) -> None:
+        """Let go of the pipe, once whoever reads it has seen its end."""
+        if self._reader is not None:
+            self._reader.join()
+            self._reader = None
+        if process.stdout is not None:
+            process.stdout.close()
 
     def pause(self) -> None:
         """SIGSTOP: the broker hangs, its sockets stay open."""

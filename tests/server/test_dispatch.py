@@ -153,7 +153,7 @@ def test_bytes_that_are_no_request(frame: bytes, why: str) -> None:
 
 
 def test_bytes_behind_the_body_are_ignored() -> None:
-    """librdkafka 2.16 sends three with a Metadata v13 request for all topics; Kafka does not mind."""
+    """librdkafka 2.16 sends three with a Metadata v13 request; Kafka does not mind."""
     assert Harness().send(HeartbeatRequest(), 4, tail=b"\1\0\0") == HeartbeatResponse()
 
 

@@ -119,9 +119,12 @@ def find_coordinator(version: int, topic_id: bytes) -> Message:
 def join_group(version: int, topic_id: bytes) -> Message:
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
     return JoinGroupRequest(
-        group_id=f"joined-{version}", session_timeout_ms=10_000, protocol_type="consumer", protocols=[protocol],
+        group_id=f"joined-{version}",
+        session_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[protocol],
         rebalance_timeout_ms=10_000 if version >= 1 else -1,
-    )  # fmt: skip
+    )
 
 
 def leave_group(version: int, topic_id: bytes) -> Message:
