@@ -25,7 +25,7 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitR
 from kbroker.protocol.records import iter_batches
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.members import ClientMember, settle
-from tests.coordinator.simulation import Context, MemoryLog, SimTimers, World
+from tests.coordinator.simulation import Context, MemoryLog, Outcome, SimTimers, World
 from tests.coordinator.test_offsets import commit, fetch, fetch_all
 
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
@@ -359,3 +359,20 @@ def test_news_are_generations_and_groups_that_come_and_go(
         "__consumer_offsets-0: group g generation 2: empty",
         "__consumer_offsets-0: group g deleted",
     ]
+
+
+def test_write_that_failed_half_way_is_looked_up_in_the_log() -> None:
+    """The log says storage error, yet the batch is there: what is replayed counts."""
+    world = World()
+    append = world.log.append
+
+    def torn(topic_partition: TopicPartition, batch: bytearray) -> Outcome:
+        append(topic_partition, batch)
+        return Outcome(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    world.log.append = torn  # type: ignore[method-assign]  # a fault
+    assert commit(world, {0: 5}) == {0: ErrorCode.NOT_COORDINATOR}
+    assert world.shard().offsets.groups() == []
+    world.log.append = append  # type: ignore[method-assign]  # the fault is over
+    world.timers.advance(0)
+    assert fetch(world, 0) == {0: (5, "")}
