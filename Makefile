@@ -30,7 +30,7 @@ $(STAMP): requirements/broker.txt requirements/dev.txt pyproject.toml
 	"$$python" -m venv --clear .venv; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	    --no-build-isolation --editable .
+	    --no-build-isolation --config-settings editable_mode=compat --editable .
 	@touch $@
 
 .PHONY: venv

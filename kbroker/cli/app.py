@@ -90,6 +90,11 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return 0
+    except SystemExit as end:  # what typer makes of a broken pipe
+        if isinstance(end.__context__, BrokenPipeError):
+            _drop_output()
+            return 0
+        raise
     except (KafkaError, MalformedRequest, StartupError) as error:
         return _fail(str(error))
     except OSError as error:

@@ -177,7 +177,7 @@ async def _consume(
         source: Consumer | GroupConsumer
         ends: dict[TopicPartition, int] = {}
         if group is not None:
-            settings = GroupConfig(auto_offset_reset=reset, consumer=config)
+            settings = GroupConfig(auto_offset_reset=reset, auto_commit=False, consumer=config)
             source = await stack.enter_async_context(GroupConsumer(client, group, topics, settings))
         else:
             source = Consumer(client, config)
@@ -226,6 +226,23 @@ async def _earliest(client: Client, places: Sequence[TopicPartition]) -> dict[To
     return {place: answer.offset for place, answer in found.items()}
 
 
+async def _commit(source: Consumer | GroupConsumer, records: Sequence[ConsumedRecord]) -> None:
+    """Commit what was printed, no more. After a rebalance somebody else prints it again."""
+    from kbroker.client.group import REJOIN, GroupConsumer
+    from kbroker.protocol.errors import KafkaError
+
+    if not records or not isinstance(source, GroupConsumer):
+        return
+    offsets = {
+        TopicPartition(record.topic, record.partition): record.offset + 1 for record in records
+    }
+    try:
+        await source.commit(offsets)
+    except KafkaError as error:
+        if error.code not in REJOIN and not error.code.retriable:
+            raise
+
+
 async def _print(
     source: Consumer | GroupConsumer,
     limits: _Limits,
@@ -260,6 +277,7 @@ async def _print(
             write(show(record))
         sys.stdout.buffer.flush()
         done.advance(len(records))
+        await _commit(source, records)
         now_s = time.monotonic()
         if records:
             last_s = now_s

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kbroker.cli.message_json import message_json
 from kbroker.cli.output import note, progress
 from kbroker.model import StartupError
 
@@ -98,7 +99,7 @@ def _decoder(decode: Decode) -> RecordText:
 def _metadata_text(record: Record) -> str:
     from kbroker.metadata.records import decode_record
 
-    return " " + repr(decode_record(bytes(record.value or b"")))
+    return " payload: " + message_json(decode_record(bytes(record.value or b"")))
 
 
 def _offsets_text(record: Record) -> str:
@@ -106,8 +107,8 @@ def _offsets_text(record: Record) -> str:
 
     decoded = decode_record(record.key, record.value)
     if decoded is None:
-        return f" key: {_hex(record.key)} value: {_hex(record.value)}"
-    return f" key: {decoded.key!r} value: {decoded.value!r}"
+        return f" key: {_hex(record.key)} payload: {_hex(record.value)}"
+    return f" key: {message_json(decoded.key)} payload: {message_json(decoded.value)}"
 
 
 def _transactions_text(record: Record) -> str:
@@ -120,9 +121,9 @@ def _transactions_text(record: Record) -> str:
     key, value = record.key or b"", record.value
     decoded_key, _ = decode(TransactionLogKey, key, int.from_bytes(key[:2], "big"), 2)
     if value is None:
-        return f" key: {decoded_key!r} value: None"
+        return f" key: {message_json(decoded_key)} payload: null"
     decoded_value, _ = decode(TransactionLogValue, value, int.from_bytes(value[:2], "big"), 2)
-    return f" key: {decoded_key!r} value: {decoded_value!r}"
+    return f" key: {message_json(decoded_key)} payload: {message_json(decoded_value)}"
 
 
 def _hex(data: bytes | None) -> str:
