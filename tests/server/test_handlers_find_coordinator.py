@@ -14,7 +14,7 @@ from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.find_coordinator import HANDLERS
@@ -43,9 +43,12 @@ class FakeController:
     image: MetadataImage = field(default_factory=MetadataImage)
     created: Deferred[ErrorCode] = field(default_factory=Deferred)
     asked: list[str] = field(default_factory=list)
+    refuses: bool = False
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
         self.asked.append(name)
+        if self.refuses:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
         return self.created
 
     def finish(self, error: ErrorCode = ErrorCode.NONE) -> None:
@@ -63,6 +66,7 @@ class FakeGroups:
 class FakeServices:
     controller: FakeController
     groups: FakeGroups = field(default_factory=FakeGroups)
+    node_id: int = 1
 
     @property
     def image(self) -> MetadataImage:
@@ -122,6 +126,11 @@ def test_topic_that_cannot_be_created() -> None:
     outcome = ask(controller, request(4, "g"), 4)
     controller.finish(ErrorCode.INVALID_REPLICATION_FACTOR)
     assert coordinators(outcome.value, 4) == [NOT_THERE]
+
+
+def test_controller_that_cannot_create_anything_now() -> None:
+    controller = FakeController(image(), refuses=True)
+    assert coordinators(ask(controller, request(4, "g"), 4), 4) == [NOT_THERE]
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,19 @@ coordinators of transactions and share groups are not served yet, so their keys 
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+
+logger = logging.getLogger(__name__)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -44,7 +47,11 @@ def handle_find_coordinator(
         return find_coordinator_error(request, ErrorCode.INVALID_REQUEST, message)
     if GROUP_TOPIC in services.image.topics:
         return _answer(services, context, request)
-    created = services.controller.ensure_internal_topic(GROUP_TOPIC)
+    try:
+        created = services.controller.ensure_internal_topic(GROUP_TOPIC)
+    except KafkaError as error:
+        logger.warning("node %d: %s cannot be created: %s", services.node_id, GROUP_TOPIC, error)
+        return _answer(services, context, request)
     if created.done:
         return _answer(services, context, request)
     outcome: Deferred[Message] = Deferred()
