@@ -21,13 +21,11 @@ SERVED_KEYS: Final = _words(
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
     controller.listener.names default.replication.factor delete.topic.enable fetch.max.bytes
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
-    group.min.session.timeout.ms inter.broker.listener.name listener.security.protocol.map
-    listeners log.cleaner.delete.retention.ms log.cleaner.max.compaction.lag.ms
-    log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleanup.policy log.dir
-    log.dirs log.flush.interval.messages log.flush.interval.ms
-    log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
-    log.flush.start.offset.checkpoint.interval.ms log.index.interval.bytes
-    log.index.size.max.bytes log.initial.task.delay.ms log.message.timestamp.after.max.ms
+    group.min.session.timeout.ms inter.broker.listener.name internal.metadata.log.segment.bytes
+    listener.security.protocol.map listeners log.cleanup.policy log.dir log.dirs
+    log.flush.interval.messages log.flush.interval.ms log.flush.offset.checkpoint.interval.ms
+    log.flush.scheduler.interval.ms log.flush.start.offset.checkpoint.interval.ms
+    log.index.interval.bytes log.index.size.max.bytes log.message.timestamp.after.max.ms
     log.message.timestamp.before.max.ms log.message.timestamp.type log.preallocate
     log.retention.bytes log.retention.check.interval.ms log.retention.hours log.retention.minutes
     log.retention.ms log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms
@@ -35,14 +33,14 @@ SERVED_KEYS: Final = _words(
     max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit message.max.bytes metadata.log.dir
     metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
-    metadata.log.segment.bytes min.insync.replicas node.id num.partitions
-    num.recovery.threads.per.data.dir offset.metadata.max.bytes offsets.commit.timeout.ms
-    offsets.load.buffer.size offsets.retention.check.interval.ms offsets.retention.minutes
+    metadata.log.segment.bytes metadata.log.segment.ms metadata.max.retention.bytes
+    metadata.max.retention.ms min.insync.replicas node.id num.partitions offset.metadata.max.bytes
+    offsets.commit.timeout.ms offsets.retention.check.interval.ms offsets.retention.minutes
     offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
-    offsets.topic.segment.bytes process.roles producer.id.expiration.check.interval.ms
-    producer.id.expiration.ms queued.max.requests replica.high.watermark.checkpoint.interval.ms
+    offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.requests
+    replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     security.inter.broker.protocol socket.listen.backlog.size socket.receive.buffer.bytes
-    socket.request.max.bytes socket.send.buffer.bytes unclean.leader.election.enable
+    socket.request.max.bytes socket.send.buffer.bytes transaction.state.log.segment.bytes
     """
 )
 """Keys that change what kbroker does. Any other one set by hand is named in a warning at start."""
@@ -51,9 +49,9 @@ QUIET_KEYS: Final = _words(
     """
     background.threads controller.quorum.bootstrap.servers controller.quorum.voters
     group.coordinator.threads log.cleaner.enable log.cleaner.threads num.io.threads
-    num.network.threads num.replica.fetchers share.coordinator.state.topic.min.isr
-    share.coordinator.state.topic.replication.factor transaction.state.log.min.isr
-    transaction.state.log.replication.factor
+    num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers
+    share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
+    transaction.state.log.min.isr transaction.state.log.replication.factor
     """
 )
 """Keys of Kafka's own sample files that mean nothing here (one process, one thread), or nothing on

@@ -1,0 +1,127 @@
+"""LogConfig: the broker's defaults under the topic's own settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.keys import ConfigError
+from kbroker.settings.log_config import LogConfig
+from kbroker.settings.topic_configs import validate_topic_configs
+from kbroker.settings.topic_table import TOPIC_KEYS
+
+
+def log_config(broker: dict[str, str], topic: dict[str, str]) -> LogConfig:
+    return LogConfig.from_configs(BrokerConfig.from_properties(broker), topic)
+
+
+def test_defaults() -> None:
+    assert log_config({}, {}) == LogConfig()
+
+
+def test_every_topic_key_has_its_field_but_those_not_served() -> None:
+    fields = {name.replace("_", ".") for name in LogConfig.__dataclass_fields__}
+    assert set(TOPIC_KEYS) - fields == {
+        "follower.replication.throttled.replicas",
+        "internal.segment.bytes",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+    }
+    assert fields - set(TOPIC_KEYS) == {"validate.records"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        (
+            {
+                "log.retention.hours": "2",
+                "log.retention.minutes": "3",
+                "log.retention.ms": "4",
+            },
+            4,
+        ),
+        ({"log.retention.ms": "-1"}, -1),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.ms": "-5"}, -1),
+    ],
+)
+def test_retention(broker: dict[str, str], retention_ms: int) -> None:
+    assert log_config(broker, {}).retention_ms == retention_ms
+
+
+def test_roll_and_flush() -> None:
+    config = log_config({"log.roll.hours": "1", "log.roll.jitter.hours": "2"}, {})
+    assert (config.segment_ms, config.segment_jitter_ms) == (3_600_000, 7_200_000)
+    config = log_config({"log.roll.hours": "1", "log.roll.ms": "5", "log.roll.jitter.ms": "6"}, {})
+    assert (config.segment_ms, config.segment_jitter_ms) == (5, 6)
+    assert log_config({"log.flush.scheduler.interval.ms": "7"}, {}).flush_ms == 7
+    both = {"log.flush.scheduler.interval.ms": "7", "log.flush.interval.ms": "8"}
+    assert log_config(both, {}).flush_ms == 8
+
+
+def test_topic_wins() -> None:
+    broker = {
+        "log.retention.ms": "4",
+        "message.max.bytes": "10",
+        "kbroker.validate.records": "true",
+    }
+    config = log_config(
+        broker, {"retention.ms": "9", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}
+    )
+    assert (config.retention_ms, config.max_message_bytes) == (9, 10)
+    assert config.compact
+    assert not config.delete
+    assert config.min_cleanable_dirty_ratio == 1.0
+    assert config.validate_records
+
+
+def test_internal_segment_bytes() -> None:
+    overrides = {"internal.segment.bytes": "100", "segment.bytes": "2097152"}
+    assert log_config({}, overrides).segment_bytes == 100
+    assert log_config({}, {"segment.bytes": "2097152"}).segment_bytes == 2_097_152
+
+
+def test_bad_value() -> None:
+    with pytest.raises(ConfigError):
+        log_config({}, {"retention.ms": "x"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"foo": "1"}, "Unknown topic config name: foo"),
+        ({"retention.ms": None}, "Null value not supported for topic configs: retention.ms"),
+        (
+            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "3"},
+            "conflict topic config setting min.compaction.lag.ms (9) > max.compaction.lag.ms (3)",
+        ),
+        (
+            {"remote.storage.enable": "true"},
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        ),
+    ],
+)
+def test_settings_a_topic_may_not_have(overrides: dict[str, str | None], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate_topic_configs(overrides)
+    assert str(caught.value) == message
+
+
+def test_settings_a_topic_may_have() -> None:
+    validate_topic_configs({})
+    validate_topic_configs({"cleanup.policy": "compact,delete", "internal.segment.bytes": "14"})
+    validate_topic_configs({"max.compaction.lag.ms": "10"})
+
+
+def test_the_brokers_default_counts_in_rules() -> None:
+    broker = BrokerConfig.from_properties({"log.cleaner.min.compaction.lag.ms": "20"})
+    with pytest.raises(ConfigError, match="conflict"):
+        validate_topic_configs({"max.compaction.lag.ms": "10"}, broker)
