@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections import deque
+from collections import OrderedDict
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -194,25 +194,25 @@ class OpenFiles:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._holders: deque[Closeable] = deque()
+        self._holders: OrderedDict[Closeable, None] = OrderedDict()
 
     def opened(self, holder: Closeable) -> None:
+        """The holder opened its file; another may have to give up its own."""
         holders = self._holders
         turns = len(holders)
         while len(holders) >= self.limit:
-            oldest = holders.popleft()
+            oldest, _ = holders.popitem(last=False)
             if oldest.used and turns > 0:
                 oldest.used = False
-                holders.append(oldest)
+                holders[oldest] = None
                 turns -= 1
             else:
                 oldest.release()
-        holders.append(holder)
+        holders[holder] = None
 
     def forget(self, holder: Closeable) -> None:
         """The holder closed its file by itself."""
-        with contextlib.suppress(ValueError):
-            self._holders.remove(holder)
+        self._holders.pop(holder, None)
 
 
 def default_open_files() -> OpenFiles:

@@ -112,6 +112,8 @@ def load(
     epochs.truncate_from_start(state.log_start_offset)
     state.snapshots.delete_strays(state.segments.base_offsets)
     rebuild_producers(state, now_ms=now_ms, clean_shutdown=clean_shutdown)
+    for segment in state.segments:
+        segment.close_file()
     return state
 
 
