@@ -125,13 +125,25 @@ class Purgatory:
     def enqueue(self, waiter: Waiter) -> None:
         """Called by `Waiter.ready`."""
         self._ready.append(waiter)
+        self._plan()
+
+    def run(self) -> None:
+        """End all that are ready; those that become ready meanwhile have their turn later.
+
+        A waiter that raises does not hold up the others: they have the next turn.
+        """
+        self._planned = False
+        ready = self._ready
+        count = len(ready)
+        try:
+            while count:
+                count -= 1
+                ready.popleft().finish()
+        finally:
+            if ready:
+                self._plan()
+
+    def _plan(self) -> None:
         if not self._planned:
             self._planned = True
             self.timers.call_later(0, self.run)
-
-    def run(self) -> None:
-        """End all that are ready; those that become ready meanwhile have their turn later."""
-        self._planned = False
-        ready, self._ready = self._ready, deque()
-        for waiter in ready:
-            waiter.finish()
