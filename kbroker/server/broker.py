@@ -101,6 +101,11 @@ class Broker:
         """Where the broker listens, with real ports."""
         return [listener.bound for listener in self._listeners]
 
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections."""
+        return [] if self._shared is None else list(self._shared.connections)
+
     async def wait_failed(self) -> BaseException:
         """Wait until the broker cannot go on; what happened."""
         await self._failed.wait()

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,15 @@ class FileRange:
 
     def read(self, offset: int = 0, count: int | None = None) -> bytes:
         left = self.size - offset
-        return os.pread(self._fd, left if count is None else min(count, left), self.position + offset)
+        count = left if count is None else min(count, left)
+        return os.pread(self._fd, count, self.position + offset)
 
 
 class Script:
     """A dispatcher by the first letter of the body.
 
-    e: echo. d: a Deferred, kept in `waiting` under the rest. n: no response. m: malformed. c: close. x: the parts that
-    `parts` holds under the rest.
+    e: echo. d: a Deferred, kept in `waiting` under the rest. n: no response. m: malformed.
+    c: close. x: the parts that `parts` holds under the rest.
     """
 
     def __init__(self) -> None:
@@ -130,8 +132,7 @@ class Loopback:
         self.server.close()
         for connection in list(self.shared.connections):
             connection.abort()
-        while self.shared.connections:
-            await asyncio.sleep(0)
+        await until(lambda: not self.shared.connections)
         self.executor.shutdown()
 
     @property
@@ -168,10 +169,8 @@ class Peer:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with suppress(ConnectionError):
             await self.writer.wait_closed()
-        except ConnectionError:
-            pass
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -180,7 +179,11 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def run(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Awaitable[None]]) -> None:
+def run(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Awaitable[None]]
+) -> None:
+    """Run main on a loop of that kind."""
+
     async def guarded() -> None:
         async with asyncio.timeout(20):
             await main()

@@ -1,4 +1,4 @@
-"""ApiVersions against the conversation with a running Kafka (tests/data/wire/apiversions.hex.txt)."""
+"""ApiVersions against a conversation with a running Kafka (tests/data/wire/apiversions.hex.txt)."""
 
 from __future__ import annotations
 

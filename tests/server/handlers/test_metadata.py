@@ -33,7 +33,9 @@ EVENTS_ID = bytes([1] * 16)
 MetadataRequestTopic = MetadataRequest.MetadataRequestTopic
 
 
-def broker(number: int, *, fenced: bool = False, listeners: str = "PLAINTEXT") -> BrokerRegistration:
+def broker(
+    number: int, *, fenced: bool = False, listeners: str = "PLAINTEXT"
+) -> BrokerRegistration:
     endpoints = {name: Endpoint(name, f"host-{number}", 9092) for name in listeners.split()}
     return BrokerRegistration(
         number, 100 + number, bytes(16), endpoints, f"rack-{number}", fenced, log_dirs=(DIRECTORY,)
@@ -45,7 +47,7 @@ def topic(name: str, topic_id: Uuid, partitions: int, leader: int = 1) -> TopicI
         name,
         topic_id,
         {
-            index: PartitionImage((1, 2), (DIRECTORY, DIRECTORY), (1, 2), leader=leader, leader_epoch=3)
+            index: PartitionImage((1, 2), (DIRECTORY,) * 2, (1, 2), leader=leader, leader_epoch=3)
             for index in range(partitions)
         },
     )
@@ -127,7 +129,8 @@ def test_no_topics_means_all_in_v0_and_none_later() -> None:
 
 
 def test_unknown_topics_without_creation() -> None:
-    response = ask(services(), ["nope", "bad name", "events", "nope"], allow_auto_topic_creation=False)
+    names: list[str | None] = ["nope", "bad name", "events", "nope"]
+    response = ask(services(), names, allow_auto_topic_creation=False)
     assert [(t.name, t.error_code) for t in response.topics] == [
         ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -246,8 +249,9 @@ def describe(
     context = RequestContext(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
     response = metadata.handle_describe_topic_partitions(services(), context, request)
     after = response.next_cursor
+    topics = response.topics
     return (
-        [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in response.topics],
+        [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in topics],
         (after.topic_name, after.partition_index) if after else None,
     )
 

@@ -1,0 +1,75 @@
+"""`kbroker serve` as a process: what it prints, how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker import __version__
+
+
+def serve(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kbroker", "serve"]
+    for override in (f"log.dirs={folder}", "listeners=PLAINTEXT://127.0.0.1:0", *overrides):
+        command += ["--override", override]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = serve(tmp_path / "data")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_listens_and_stops_in_order(
+    broker: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    line = first_line(broker)
+    pattern = rf"kbroker {re.escape(__version__)} listening on PLAINTEXT://127.0.0.1:(\d+)"
+    match = re.match(pattern + r" \(node 1, cluster [\w-]{22}\)$", line)
+    assert match, line
+    with socket.create_connection(("127.0.0.1", int(match[1])), timeout=5):
+        broker.send_signal(number)
+        assert broker.wait(20) == 0
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_startup_problem_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "holiday.jpg").touch()
+    process = serve(tmp_path / "data")
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("kbroker: ") and "holiday.jpg" in line
+
+
+def test_a_port_in_use_leaves_the_folder_unlocked(
+    broker: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    port = first_line(broker).split(":")[-1].split()[0]
+    second = serve(tmp_path / "other", f"listeners=PLAINTEXT://127.0.0.1:{port}")
+    _, errors = second.communicate(timeout=20)
+    assert second.returncode == 1
+    assert errors.count("\n") == 1 and f"port {port} is in use" in errors
+    third = serve(tmp_path / "other")
+    assert "listening" in first_line(third)
+    third.terminate()
+    third.communicate(timeout=20)

@@ -1,0 +1,102 @@
+"""EmbeddedBroker: life, folders, ports, topics, interception."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.model import InvariantError, StartupError
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.testing import EmbeddedBroker
+from tests.e2e.wire import call
+
+
+def topics_of(broker: EmbeddedBroker) -> set[str | None]:
+    return {topic.name for topic in metadata(broker).topics}
+
+
+def metadata(broker: EmbeddedBroker) -> MetadataResponse:
+    with socket.create_connection((broker.host, broker.port), timeout=5) as connection:
+        response = call(connection, MetadataRequest(topics=None), 4)
+    assert isinstance(response, MetadataResponse)
+    return response
+
+
+def test_a_broker_for_the_length_of_a_block() -> None:
+    with EmbeddedBroker() as broker:
+        assert broker.create_topic("events", partitions=3) == "events"
+        assert broker.bootstrap_servers == f"127.0.0.1:{broker.port}"
+        response = metadata(broker)
+        assert [(b.host, b.port) for b in response.brokers] == [("127.0.0.1", broker.port)]
+        assert [len(topic.partitions) for topic in response.topics] == [3]
+        folder = broker.data
+        assert (folder / "events-2").is_dir()
+    assert not broker.running
+    assert not folder.exists()
+    with pytest.raises(InvariantError):
+        broker.call(lambda running: running)
+
+
+def test_topics_outlive_restart_and_kill(tmp_path: Path) -> None:
+    with EmbeddedBroker(data=tmp_path / "data") as broker:
+        port = broker.port
+        broker.create_topic("kept")
+        broker.restart()
+        assert (broker.port, topics_of(broker)) == (port, {"kept"})
+        broker.kill()
+        assert not broker.running
+        broker.start()
+        assert (broker.port, topics_of(broker)) == (port, {"kept"})
+    assert (tmp_path / "data" / "kept-0").is_dir(), "a folder of the caller's stays"
+
+
+def test_overrides_and_topic_errors() -> None:
+    with EmbeddedBroker({"num.partitions": "4"}) as broker:
+        broker.create_topic("wide", partitions=-1)
+        assert len(metadata(broker).topics[0].partitions) == 4
+        with pytest.raises(KafkaError) as error:
+            broker.create_topic("wide")
+        assert error.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with EmbeddedBroker(data=tmp_path) as first:
+        with pytest.raises(StartupError, match="locked"):
+            EmbeddedBroker(data=tmp_path).start()
+        other = EmbeddedBroker({"listeners": f"PLAINTEXT://127.0.0.1:{first.port}"})
+        with pytest.raises(StartupError, match="in use"):
+            other.start()
+        assert not other.running
+        other.stop()
+    with EmbeddedBroker(data=tmp_path):
+        pass
+
+
+def test_requests_can_be_intercepted_also_over_a_restart() -> None:
+    seen: list[int] = []
+
+    def refuse(context: Any, request: MetadataRequest) -> MetadataResponse | None:
+        seen.append(context.api_version)
+        if len(seen) > 2:
+            return None
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    with EmbeddedBroker() as broker:
+        end = broker.intercept(ApiKey.METADATA, refuse)
+        assert metadata(broker).brokers == []
+        broker.restart()
+        assert metadata(broker).brokers == []
+        assert len(metadata(broker).brokers) == 1
+        end()
+        metadata(broker)
+    assert seen == [4, 4, 4]
+
+
+def test_the_plugins_fixtures(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
+    assert kafka_topic in topics_of(kafka_broker)
+    assert kafka_topic.startswith("test_the_plugins_fixtures")
