@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.partition_log import Syncable
 from kbroker.model import Deferred, InvariantError, Timers
-from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import build_batch
 from kbroker.quorum.format import MetaProperties, static_voters
 from kbroker.quorum.raft import (
@@ -229,12 +227,11 @@ class QuorumDriver:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, _sync_all, files)
             self._storage.mark_flushed(end_offset)
-        except (LogDirectoryError, KafkaError) as error:
+            self._flush_task = None
+            self._carry_out(self._core.flushed(end_offset))
+        except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
             self._flush_task = None
             self._fail(error)
-            return
-        self._flush_task = None
-        self._carry_out(self._core.flushed(end_offset))
 
     def _commit(self, high_watermark: int) -> None:
         while self._uncommitted and self._uncommitted[0].next_offset <= high_watermark:

@@ -86,6 +86,7 @@ class ControllerRuntime:
         self._listeners: list[ImageListener] = []
         self._proposals: deque[_Proposal] = deque()
         self._active = False
+        self._loaded = False
         self._snapshot_task: asyncio.Task[None] | None = None
         self._bytes_since_snapshot = 0
         self._snapshot_offset = -1
@@ -101,8 +102,13 @@ class ControllerRuntime:
         Returns when the image is that of a working controller. Raises StartupError for a metadata
         log that cannot be read.
         """
-        await self._driver.start()
-        self._finish_loading()
+        try:
+            await self._driver.start()
+            self._finish_loading()
+        except InvariantError as error:
+            raise StartupError(
+                f"{self._config.metadata_log_dir}: the metadata log cannot be replayed: {error}"
+            ) from error
         self._active = True
         if not self._image.features:
             bootstrap = [decode_record(r) for r in load_bootstrap_records(self._config)]
@@ -326,7 +332,7 @@ class ControllerRuntime:
         """One committed batch, in order; `records` is empty for a control batch."""
         last_offset = base_offset + max(len(records), 1) - 1
         self._count_towards_snapshot(sum(map(len, records)))
-        if not self._active:
+        if not self._loaded:
             for record in records:
                 self._loading.replay(decode_record(record))
             return
@@ -349,6 +355,7 @@ class ControllerRuntime:
             # the log has to say so too: the next reader meets the beginning as well
             self._driver.append([encode_record(abort, image.metadata_version)])
         self._controller.image = image
+        self._loaded = True
         if image.features:
             self._publish(image)
 
@@ -385,6 +392,11 @@ class ControllerRuntime:
             logger.error(
                 "Node %d: a metadata snapshot failed", self.node_id, exc_info=task.exception()
             )
+
+    async def snapshot_idle(self) -> None:
+        """Wait until no snapshot is being written."""
+        if self._snapshot_task is not None:
+            await asyncio.gather(self._snapshot_task, return_exceptions=True)
 
     async def write_snapshot(self) -> None:
         """Write the committed image as a snapshot, a few records per turn of the loop, and clean up
