@@ -79,6 +79,7 @@ class PartitionLog:
     """
 
     __slots__ = (
+        "_is_new",
         "_state",
         "_truncated_to",
         "_unsynced_names",
@@ -118,6 +119,8 @@ class PartitionLog:
         self.closed = False
         self.log_end_offset = 0
         self.first_unflushed_ms: int | None = None
+        self._is_new = False  # the folder's own name is not synced yet
+        self._unsynced_names = False
         self._truncated_to: int | None = None  # lowest cut since unflushed_files was asked
 
     @classmethod
@@ -146,7 +149,7 @@ class PartitionLog:
         log.directory = directory
         log.topic_partition = topic_partition
         log.config = config
-        log._unsynced_names = make_directory(directory)
+        log._is_new = log._unsynced_names = make_directory(directory)
         log.topic_id = read_topic_id(directory)
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
@@ -259,9 +262,7 @@ class PartitionLog:
                         duplicate.base_offset,
                         duplicate.last_offset,
                         log_start_offset=self.log_start_offset,
-                        log_append_time_ms=duplicate.timestamp
-                        if validated.log_append_time_ms >= 0
-                        else -1,
+                        log_append_time_ms=duplicate.timestamp,
                         max_timestamp=duplicate.timestamp,
                         duplicate=True,
                     )
@@ -460,7 +461,8 @@ class PartitionLog:
         self._truncated_to = None
         pending: list[Syncable] = []
         segments = self.segments
-        for index in range(segments.floor_index(self.recovery_point), len(segments)):
+        first = segments.floor_index(self.recovery_point)
+        for index in range(first, len(segments) if self.recovery_point < up_to else first):
             segment = segments[index]
             if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
                 break
@@ -484,6 +486,8 @@ class PartitionLog:
         if self._unsynced_names:
             self._unsynced_names = False
             pending.append(DirectoryNames(os.fspath(self.directory)))
+        if self._is_new:
+            self._is_new = False
             pending.append(DirectoryNames(os.fspath(self.directory.parent)))
         return pending
 
@@ -508,7 +512,8 @@ class PartitionLog:
         """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
         if up_to is None:
             up_to = self.log_end_offset
-        if up_to <= self.recovery_point and not self._unsynced_names:
+        is_synced = up_to <= self.recovery_point and not self._unsynced_names
+        if is_synced and not self.leader_epochs.unsynced:
             return
         try:
             for file in self.unflushed_files(up_to):
