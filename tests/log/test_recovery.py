@@ -456,3 +456,21 @@ def last_batch(log: PartitionLog) -> bytes:
     path = log.segments.active.path
     *_, (_, batch) = read_batches(path, 0, log.segments.active.size)
     return bytes(batch)
+
+
+@pytest.mark.parametrize("clean_shutdown", [True, False])
+def test_kafkas_metadata_log_opens_too(unpack: Unpack, clean_shutdown: bool) -> None:
+    folder = unpack("data-clean") / "__cluster_metadata-0"
+    indexes = {path.name: path.read_bytes() for path in folder.glob("*index")}
+    log = PartitionLog.open(
+        folder,
+        TopicPartition("__cluster_metadata", 0),
+        LogConfig(segment_index_bytes=10 << 20),
+        clean_shutdown=clean_shutdown,
+        now_ms=NOW_MS,
+    )
+    assert log.log_end_offset == 239
+    assert log.leader_epochs.entries == [(1, 0), (2, 178)]
+    assert (folder / names.offset_name(0, names.INDEX)).stat().st_size == 10 << 20
+    log.close()
+    assert {path.name: path.read_bytes() for path in folder.glob("*index")} == indexes
