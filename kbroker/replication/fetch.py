@@ -29,6 +29,9 @@ _NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
 
 _NONE: Final = int(ErrorCode.NONE)
 
+_UNKNOWN: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Errors that do not hurry an answer, as in Kafka: the metadata may just be on its way."""
+
 
 class FetchLimits:
     """How much a response may hold and how long it may take. max_bytes: already within
@@ -123,6 +126,7 @@ class FetchReader:
                 found = self._find(wanted.topic, wanted.index)
                 if isinstance(found, ErrorCode):
                     self._failed(wanted, found, progress)
+                    progress.urgent |= found not in _UNKNOWN
                     continue
                 partition = wanted.partition = found
             try:
@@ -275,7 +279,7 @@ class FetchReader:
             diverging_epoch=_NO_EPOCH,
             current_leader=_NO_LEADER,
             snapshot_id=_NO_SNAPSHOT,
-            aborted_transactions=None,
+            aborted_transactions=[],
             records=b"",
         )
 

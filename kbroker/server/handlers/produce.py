@@ -25,6 +25,7 @@ from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.schema import Records
 from kbroker.replication.manager import HostedTopic, PartitionAppendResult, ReplicaManager
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
@@ -73,17 +74,8 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
         for data in asked.partition_data:
             partition = None if topic is None else topic.partitions.get(data.index)
             records = data.records
-            if refused:
-                result = _internal_topic(name)
-            elif partition is None:
-                result = _not_here(replicas, topic, asked, data.index, by_id)
-            elif not records:
-                result = _no_records()
-            elif (
-                len(records) > _ATTRIBUTES_POSITION  # type: ignore[arg-type]  # decoded: a memoryview
-                and records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT  # type: ignore[index]  # same
-            ):
-                result = PartitionAppendResult(ErrorCode.INVALID_TXN_STATE)
+            if partition is None or refused or not records or _is_transactional(records):
+                result = _refuse(replicas, topic, asked, data, by_id, refused)
             else:
                 outcome = append_to(
                     partition,
@@ -125,31 +117,40 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
     return response if failures is None else _finish(services, context, response)
 
 
-def _not_here(
+def _is_transactional(records: Records) -> bool:
+    """Whether the (first) batch belongs to a transaction; of too few bytes the log says more."""
+    view = cast(memoryview, records)
+    return len(view) > _ATTRIBUTES_POSITION and bool(
+        view[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT
+    )
+
+
+def _refuse(
     replicas: ReplicaManager,
     topic: HostedTopic | None,
     asked: ProduceRequest.TopicProduceData,
-    index: int,
+    data: ProduceRequest.PartitionProduceData,
     by_id: bool,
+    refused: bool,
 ) -> PartitionAppendResult:
-    key = asked.topic_id if by_id else asked.name
-    found = replicas.find(key, index)
-    error = found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return PartitionAppendResult(error)
-
-
-def _internal_topic(name: str) -> PartitionAppendResult:
-    return PartitionAppendResult(
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        error_message=f"Cannot append to internal topic {name}",
-    )
-
-
-def _no_records() -> PartitionAppendResult:
-    return PartitionAppendResult(
-        ErrorCode.INVALID_RECORD,
-        error_message="Produce requests need one record batch per partition",
-    )
+    """Why nothing is appended to this partition. refused: it is of an internal topic."""
+    if refused:
+        name = asked.name if topic is None else topic.name
+        return PartitionAppendResult(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            error_message=f"Cannot append to internal topic {name}",
+        )
+    if topic is None or data.index not in topic.partitions:
+        found = replicas.find(asked.topic_id if by_id else asked.name, data.index)
+        return PartitionAppendResult(
+            found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+    if not data.records:
+        return PartitionAppendResult(
+            ErrorCode.INVALID_RECORD,
+            error_message="Produce requests need one record batch per partition",
+        )
+    return PartitionAppendResult(ErrorCode.INVALID_TXN_STATE)
 
 
 def _add_record_errors(answer: _Partition, result: PartitionAppendResult) -> None:
