@@ -82,7 +82,7 @@ def run(arguments: list[str] | None = None) -> int:
     from kbroker.protocol.errors import KafkaError, MalformedRequest
 
     try:
-        result = app(arguments, standalone_mode=False)
+        result = app(arguments, standalone_mode=False, prog_name="kbroker")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (KeyboardInterrupt, typer.Abort):

@@ -1,0 +1,174 @@
+"""The client commands against a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.testing import EmbeddedBroker
+
+Kbroker = Callable[..., Any]
+
+
+def test_topics(kbroker: Kbroker) -> None:
+    created = kbroker("topics", "create", "cli-a", "-p", "3", "--config", "retention.ms=86400000")
+    assert (created.code, created.err) == (0, "created cli-a with 3 partition(s)\n")
+    assert "cli-a\t3\t1" in kbroker("topics", "list").lines
+    listed = [json.loads(line) for line in kbroker("topics", "list", "--json").lines]
+    assert {"topic": "cli-a", "partitions": 3, "replicas": 1} in listed
+    described = kbroker("topics", "describe", "cli-a")
+    assert described.lines[2] == "cli-a\t2\t1\t1\t1\t0\t0"
+    configs = kbroker("topics", "describe", "cli-a", "--configs").lines
+    assert "cli-a\tretention.ms\t86400000\tTOPIC_CONFIG" in configs
+    assert "cli-a\tcompression.type\tproducer\tDEFAULT_CONFIG" in configs
+    again = kbroker("topics", "create", "cli-a")
+    assert (again.code, again.err) == (
+        1,
+        "kbroker: TOPIC_ALREADY_EXISTS: Topic 'cli-a' already exists.\n",
+    )
+    assert kbroker("topics", "create", "cli-a", "--if-not-exists").code == 0
+    assert kbroker("topics", "delete", "cli-a").err == "deleted cli-a\n"
+    assert "cli-a\t3\t1" not in kbroker("topics", "list").lines
+    assert kbroker("topics", "delete", "cli-a").code == 1
+    assert kbroker("topics", "delete", "cli-a", "--if-exists").code == 0
+
+
+def test_a_bad_topic_setting_is_one_line(kbroker: Kbroker) -> None:
+    result = kbroker("topics", "create", "cli-bad", "--config", "retention.ms=soon")
+    assert result.code == 1
+    assert result.err.count("\n") == 1
+    assert "Not a number of type LONG" in result.err
+
+
+def test_lines_there_and_back(kbroker: Kbroker, kafka_topic: str) -> None:
+    sent = kbroker("produce", kafka_topic, "--key-separator", ":", text="a:1\nb:2:3\r\nc:")
+    assert sent.code == 0, sent.err
+    shown = kbroker("consume", kafka_topic, "--from-beginning", "-x", "--format", r"%p/%o\t%k=%v%%")
+    assert shown.lines == ["0/0\ta=1%", "0/1\tb=2:3%", "0/2\tc=%"]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_codecs(kbroker: Kbroker, kafka_topic: str, codec: str) -> None:
+    lines = [f"line {number}" for number in range(1000)]
+    sent = kbroker("produce", kafka_topic, "-z", codec, "--idempotent", text="\n".join(lines))
+    assert sent.code == 0, sent.err
+    assert kbroker("consume", kafka_topic, "-e", "-n", "1000").lines == lines
+
+
+def test_json_there_and_back(kbroker: Kbroker, kafka_topic: str) -> None:
+    records = [
+        {"key": "k", "value": "v", "headers": [{"name": "h", "value": "x"}], "timestamp": 5},
+        {"key": None, "value": None, "headers": []},
+        {"value": {"nested": [1, 2]}, "headers": {"a": "b", "n": None}},
+        {"value_base64": "/wA="},
+    ]
+    text = "\n".join(map(json.dumps, records))
+    sent = kbroker("produce", kafka_topic, "--json", "--header", "s=cli", text=text)
+    assert sent.code == 0, sent.err
+    shown = kbroker("consume", kafka_topic, "--from-beginning", "--exit-at-end", "--json")
+    first, second, third, fourth = map(json.loads, shown.lines)
+    assert (first["key"], first["value"], first["timestamp"]) == ("k", "v", 5)
+    assert first["headers"] == [{"name": "s", "value": "cli"}, {"name": "h", "value": "x"}]
+    assert (second["key"], second["value"]) == (None, None)
+    assert json.loads(third["value"]) == {"nested": [1, 2]}
+    assert {"name": "n", "value": None} in third["headers"]
+    assert fourth["value_base64"] == "/wA="
+
+
+def test_null_value_and_file(kbroker: Kbroker, kafka_topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    path.write_text("a=NULL\n")
+    sent = kbroker(
+        "produce", kafka_topic, "-f", str(path), "-k", "=", "--null-value", "NULL", "--acks", "1"
+    )
+    assert sent.code == 0, sent.err
+    shown = kbroker("consume", kafka_topic, "-e", "-x", "--json")
+    assert json.loads(shown.lines[0])["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "message"),
+    [
+        (("--key-separator", ":"), "no separator", "line 1 has no key separator ':'"),
+        (("--json",), "{}\nnot json", "line 2 cannot be read: "),
+        (("--json",), '{"timestamp": "soon"}', "line 1 cannot be read: timestamp 'soon'"),
+        (("--partition", "7"), "x", "has 1 partitions, no partition 7"),
+    ],
+)
+def test_produce_mistakes(
+    kbroker: Kbroker, kafka_topic: str, arguments: tuple[str, ...], text: str, message: str
+) -> None:
+    result = kbroker("produce", kafka_topic, *arguments, text=text)
+    assert result.code == 1
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_offsets(kbroker: Kbroker, kafka_topic: str) -> None:
+    kbroker("produce", kafka_topic, text="\n".join(map(str, range(10))))
+    assert kbroker("consume", kafka_topic, "--offset", "8", "-x").lines == ["8", "9"]
+    assert kbroker("consume", kafka_topic, "--offset", "-3", "-x").lines == ["7", "8", "9"]
+    assert len(kbroker("consume", kafka_topic, "--offset", "-30", "-x").lines) == 10
+    assert kbroker("consume", kafka_topic, "-p", "0", "-e", "-n", "2").lines == ["0", "1"]
+    assert kbroker("consume", kafka_topic, "--timeout", "0.1").lines == []
+    missing = kbroker("consume", kafka_topic, "-p", "3", "-e", "-x")
+    assert missing.code == 1
+    assert "no partition 3" in missing.err
+
+
+def test_a_group_commits_what_was_printed(kbroker: Kbroker, kafka_topic: str) -> None:
+    group = f"group-{kafka_topic}"
+    kbroker("produce", kafka_topic, text="\n".join(map(str, range(10))))
+    first = kbroker("consume", kafka_topic, "--group", group, "--from-beginning", "-n", "4")
+    assert first.lines == ["0", "1", "2", "3"]
+    rows = [json.loads(line) for line in kbroker("groups", "describe", group, "--json").lines]
+    assert [(row["committed"], row["end"], row["lag"]) for row in rows] == [(4, 10, 6)]
+    rest = kbroker("consume", kafka_topic, "--group", group, "-n", "6")
+    assert rest.lines == ["4", "5", "6", "7", "8", "9"]
+    assert any(line.startswith(f"{group}\t") for line in kbroker("groups", "list").lines)
+    described = kbroker("groups", "describe", group).lines
+    assert described == [f"{group}\tEmpty\t{kafka_topic}\t0\t10\t10\t0\t-\t-"]
+
+
+def test_what_is_not_there(kbroker: Kbroker) -> None:
+    for arguments in (
+        ("groups", "describe", "no-such-group"),
+        ("consume", "no-such-topic", "-e", "-x"),
+        ("topics", "describe", "no-such-topic"),
+        ("topics", "describe", "no-such-topic", "--configs"),
+    ):
+        result = kbroker(*arguments)
+        assert result.code == 1, arguments
+        assert result.err.startswith("kbroker: ")
+        assert result.err.count("\n") == 1
+
+
+def test_dump_log(kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBroker) -> None:
+    kbroker("produce", kafka_topic, "-k", ":", text="key:value")
+    folder = kafka_broker.data / f"{kafka_topic}-0"
+    lines = kbroker("dump-log", str(folder), "--records").lines
+    assert any(line.startswith("baseOffset: 0 lastOffset: 0 count: 1") for line in lines)
+    assert any(line.endswith("key: key payload: value") for line in lines)
+    metadata = kafka_broker.data / "__cluster_metadata-0"
+    lines = kbroker("dump-log", str(metadata), "--decode", "metadata").lines
+    assert any('{"type": "TopicRecord", "data": {"name": ' in line for line in lines)
+    missing = kbroker("dump-log", str(folder / "nothing.log"))
+    assert missing.code == 1
+    assert missing.err.endswith("nothing.log: no such file or directory\n")
+
+
+def test_dump_log_of_offsets(
+    kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBroker
+) -> None:
+    group = f"dumped-{kafka_topic}"
+    kbroker("produce", kafka_topic, text="1\n2")
+    kbroker("consume", kafka_topic, "--group", group, "--from-beginning", "-n", "2")
+    folders = [str(path) for path in sorted(kafka_broker.data.glob("__consumer_offsets-*"))]
+    text = kbroker("dump-log", *folders, "--decode", "offsets").out
+    key = f'"data": {{"group": "{group}", "topic": "{kafka_topic}", "partition": 0}}'
+    assert key in text
+    assert '"type": "OffsetCommitValue", "data": {"offset": 2, ' in text
