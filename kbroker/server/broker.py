@@ -49,6 +49,10 @@ logger = logging.getLogger(__name__)
 WORKER_THREADS: Final = 4
 """Threads for what may leave the loop (docs/adr/0007)."""
 
+MIN_BACKLOG: Final = 1024
+"""Unless configured. The loop accepts between requests, so a burst of clients must find room: one
+that does not tries again a second later."""
+
 SWEEP_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 3.0
 """How long a stop waits for responses to leave."""
@@ -214,6 +218,9 @@ class Broker:
                 self._groups.on_topics_deleted(gone)
 
     def _bind(self, network: NetworkConfig) -> None:
+        backlog = network.socket_listen_backlog_size
+        if not self.config.is_explicit("socket.listen.backlog.size"):
+            backlog = max(backlog, MIN_BACKLOG)
         for listener in self.config.listeners:
             self._listeners.append(
                 ListenerServer(
@@ -221,7 +228,7 @@ class Broker:
                     listener.host,
                     listener.port,
                     listener.security_protocol,
-                    backlog=network.socket_listen_backlog_size,
+                    backlog=backlog,
                     send_buffer_bytes=network.socket_send_buffer_bytes,
                     receive_buffer_bytes=network.socket_receive_buffer_bytes,
                 )
