@@ -21,6 +21,7 @@ from kbroker.metadata.image import (
     PartitionImage,
     QuotaEntity,
     TopicImage,
+    metric_name,
 )
 from kbroker.model import InvariantError, Uuid
 from kbroker.protocol.messages import metadata_records as records
@@ -119,6 +120,7 @@ class MetadataDelta:
             brokers=_merged(image.brokers, draft.brokers),
             controllers=_merged(image.controllers, draft.controllers),
             topics=image.topics.changed(by_name),
+            names_by_metric=image.names_by_metric.changed(_metric_names(image, by_name)),
             topics_by_id=image.topics_by_id.changed(by_id),
             configs=image.configs.changed(
                 {key: values or None for key, values in draft.configs.items()}
@@ -373,6 +375,24 @@ def _endpoints(
     | list[records.RegisterControllerRecord.ControllerEndpoint],
 ) -> dict[str, Endpoint]:
     return {e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in listed}
+
+
+def _metric_names(
+    image: MetadataImage, topics: Mapping[str, TopicImage | None]
+) -> dict[str, str | None]:
+    """What changes in `names_by_metric` with those topics; a removed name gives way to a new
+    one.
+    """
+    changes: dict[str, str | None] = {}
+    for name, topic in topics.items():
+        metric = metric_name(name)
+        if "_" not in metric:
+            continue
+        if topic is not None:
+            changes[metric] = name
+        elif image.names_by_metric.get(metric) == name:
+            changes.setdefault(metric, None)
+    return changes
 
 
 def _merged(

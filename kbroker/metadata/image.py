@@ -112,6 +112,11 @@ class TopicImage:
     partitions: Mapping[int, PartitionImage]
 
 
+def metric_name(topic: str) -> str:
+    """The name in a topic's metrics; two topics may not share one."""
+    return topic.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
     """All metadata up to and with `offset` of the metadata log (-1: nothing yet). Every mapping is
@@ -125,6 +130,10 @@ class MetadataImage:
     controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
     topics: LayeredMap[str, TopicImage] = field(default_factory=LayeredMap)
     topics_by_id: LayeredMap[Uuid, TopicImage] = field(default_factory=LayeredMap)
+    names_by_metric: LayeredMap[str, str] = field(default_factory=LayeredMap, compare=False)
+    """Names with '.' or '_' by the name of their metrics, in which the two are the same: for
+    collisions.
+    """
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = field(default_factory=LayeredMap)
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized levels; a feature at level 0 is left out. kraft.version is not among them: the

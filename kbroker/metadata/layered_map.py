@@ -9,7 +9,7 @@ the hash seed.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from typing import Final, Generic, TypeVar, cast
 
 K = TypeVar("K")
@@ -61,6 +61,16 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
         if len(overlay) > SMALLEST_MELT and len(overlay) ** 2 > len(self._base):
             result._base, result._changes = dict(result.items()), {}
         return result
+
+    def changed_keys(self, old: LayeredMap[K, V]) -> list[K]:
+        """Keys whose values are not the very same in both, without a look at what they share."""
+        if self is old:
+            return []
+        if self._base is old._base:
+            keys: Iterable[K] = {**old._changes, **self._changes}
+        else:
+            keys = {**dict.fromkeys(old), **dict.fromkeys(self)}
+        return [key for key in keys if self.get(key) is not old.get(key)]
 
     def __getitem__(self, key: K) -> V:
         value = self._changes.get(key)

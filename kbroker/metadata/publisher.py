@@ -63,56 +63,52 @@ class Publisher:
         self._make_config = make_config
 
     def orders(self, old: MetadataImage, new: MetadataImage) -> list[Order]:
-        """What changes for this broker between the two. Cost: one identity check per topic, then
-        what differs.
-        """
+        """What changes for this broker between the two. Cost: what differs, not what there is."""
         orders: list[Order] = []
-        if new.topics is not old.topics:
-            orders += self._removals(old, new)
-            orders += self._hosted(old, new)
+        changed = new.topics.changed_keys(old.topics)
+        for name in changed:
+            orders += self._removals(old.topics.get(name), new.topics.get(name))
+        for name in changed:
+            orders += self._hosted(old.topics.get(name), new.topics.get(name), new)
         if new.configs is not old.configs:
             orders += self._config_changes(old, new)
         return orders
 
-    def _removals(self, old: MetadataImage, new: MetadataImage) -> Iterator[Order]:
-        for name, topic in old.topics.items():
-            now = new.topics.get(name)
-            if now is topic:
-                continue
-            same = now is not None and now.topic_id == topic.topic_id
-            for index, partition in topic.partitions.items():
-                if self._node_id not in partition.replicas:
-                    continue
-                replica = now.partitions.get(index) if same and now is not None else None
-                if replica is None or self._node_id not in replica.replicas:
-                    yield RemovePartition(TopicPartition(name, index))
+    def _removals(self, before: TopicImage | None, now: TopicImage | None) -> Iterator[Order]:
+        if before is None:
+            return
+        kept = now.partitions if now is not None and now.topic_id == before.topic_id else {}
+        for index, partition in before.partitions.items():
+            replica = kept.get(index)
+            if self._node_id in partition.replicas and (
+                replica is None or self._node_id not in replica.replicas
+            ):
+                yield RemovePartition(TopicPartition(before.name, index))
 
-    def _hosted(self, old: MetadataImage, new: MetadataImage) -> Iterator[Order]:
-        for name, topic in new.topics.items():
-            before = old.topics.get(name)
-            if before is topic:
-                continue
-            changed = [
-                (index, partition)
-                for index, partition in topic.partitions.items()
-                if self._node_id in partition.replicas
-                and not _same(before, topic, index, partition)
-            ]
-            if changed:
-                config = self._make_config(new, new.topic_configs(name))
-                for index, partition in changed:
-                    yield _host(topic, index, partition, config)
+    def _hosted(
+        self, before: TopicImage | None, topic: TopicImage | None, new: MetadataImage
+    ) -> Iterator[Order]:
+        if topic is None:
+            return
+        changed = [
+            (index, partition)
+            for index, partition in topic.partitions.items()
+            if self._node_id in partition.replicas and not _same(before, topic, index, partition)
+        ]
+        if changed:
+            config = self._make_config(new, new.topic_configs(topic.name))
+            for index, partition in changed:
+                yield _host(topic, index, partition, config)
 
     def _config_changes(self, old: MetadataImage, new: MetadataImage) -> Iterator[Order]:
         brokers = (None, self._node_id)
         defaults_changed = any(old.broker_configs(b) != new.broker_configs(b) for b in brokers)
         names = set(new.topics) if defaults_changed else set()
-        for key, values in new.configs.items():
-            if key[0] == TOPIC_RESOURCE and old.configs.get(key) is not values:
-                names.add(key[1])
-        for key in old.configs:
-            if key[0] == TOPIC_RESOURCE and key not in new.configs:
-                names.add(key[1])
+        names.update(
+            name
+            for resource_type, name in new.configs.changed_keys(old.configs)
+            if resource_type == TOPIC_RESOURCE
+        )
         for name in sorted(names):
             topic, before = new.topics.get(name), old.topics.get(name)
             if topic is None or before is None or topic.topic_id != before.topic_id:

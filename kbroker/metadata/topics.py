@@ -15,7 +15,7 @@ from random import Random
 from typing import Final
 
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
-from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.image import MetadataImage, metric_name
 from kbroker.metadata.placement import place
 from kbroker.metadata.result import ControllerResult
 from kbroker.model import ZERO_UUID, Uuid, random_uuid
@@ -77,7 +77,7 @@ def name_error(name: str) -> str | None:
 class TopicCreation:
     """One CreateTopics request being decided on an image."""
 
-    __slots__ = ("_defaults", "_image", "_random", "_settings", "_unified", "records")
+    __slots__ = ("_decided", "_defaults", "_image", "_random", "_settings", "records")
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TopicCreation:
         self._defaults = defaults
         self._settings = settings
         self._random = random
-        self._unified: dict[str, str] | None = None
+        self._decided: dict[str, str] = {}
         self.records: list[Message] = []
 
     def decide(
@@ -138,8 +138,7 @@ class TopicCreation:
             return _create_error(topic.name, error.code, error.message)
         topic_id = self._new_topic_id()
         self.records += self._topic_records(topic.name, topic_id, values, assignments)
-        if self._unified is not None:
-            self._unified[_unify(topic.name)] = topic.name
+        self._decided[metric_name(topic.name)] = topic.name
         result = CreatableTopicResult(
             name=topic.name,
             topic_id=topic_id,
@@ -167,25 +166,13 @@ class TopicCreation:
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
-            collides = self._unified_names().get(_unify(name))
+            metric = metric_name(name)
+            collides = self._image.names_by_metric.get(metric) or self._decided.get(metric)
             if collides is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
                     f"Topic '{name}' collides with existing topic: {collides}",
                 )
-
-    def _unified_names(self) -> dict[str, str]:
-        """Existing and just decided names by the name of their metrics, in which '.' and '_' are
-        the same.
-        """
-        if self._unified is None:
-            self._unified = {
-                _unify(name): name for name in self._image.topics if "." in name or "_" in name
-            }
-            self._unified.update(
-                (_unify(r.name), r.name) for r in self.records if isinstance(r, TopicRecord)
-            )
-        return self._unified
 
     def _new_topic_id(self) -> Uuid:
         while True:
@@ -388,10 +375,6 @@ def _deletion_problem(
     if topic_id not in image.topics_by_id:
         return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
     return ErrorCode.NONE, ""
-
-
-def _unify(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _bad_assignment(message: str) -> KafkaError:

@@ -55,3 +55,17 @@ def test_a_removed_key_raises_key_error_and_can_come_back() -> None:
 def test_iteration_keeps_the_order_of_insertion() -> None:
     layered = LayeredMap({"b": 1, "a": 2}).changed({"c": 3}).changed({"b": 4})
     assert list(layered) == ["b", "a", "c"]
+
+
+@given(
+    st.dictionaries(KEYS, st.integers(), max_size=100),
+    st.lists(st.dictionaries(KEYS, st.integers() | st.none(), max_size=40), max_size=4),
+)
+def test_changed_keys_are_those_that_differ(
+    start: dict[int, int], steps: list[dict[int, int | None]]
+) -> None:
+    old = new = LayeredMap(start)
+    for changes in steps:
+        new = new.changed(changes)
+    differing = {key for key in range(201) if new.get(key) is not old.get(key)}
+    assert set(new.changed_keys(old)) == set(old.changed_keys(new)) == differing
