@@ -249,6 +249,7 @@ class PartitionLog:
             origin=origin,
             compacted=config.compact,
             produce_version=produce_version,
+            validate_records=config.validate_records,
         )
         headers = validated.headers
         markers = markers_of(validated.batches, headers)

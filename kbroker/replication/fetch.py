@@ -23,6 +23,13 @@ from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
 PartitionData = FetchResponse.PartitionData
 
 # Defaults of the response, shared by all partitions: nobody changes one in place.
+_NOT_FOUND: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
 _NO_EPOCH: Final = FetchResponse.EpochEndOffset()
 _NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
 _NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
@@ -279,7 +286,8 @@ class FetchReader:
             diverging_epoch=_NO_EPOCH,
             current_leader=_NO_LEADER,
             snapshot_id=_NO_SNAPSHOT,
-            aborted_transactions=[],
+            # Kafka's two ways of failing: not found before the log was asked, or refused by it.
+            aborted_transactions=[] if error in _NOT_FOUND else None,
             records=b"",
         )
 

@@ -38,6 +38,10 @@ does.
 """
 
 _NO_ERRORS: Final[tuple[RecordError, ...]] = ()
+_BEFORE_THE_LOG: Final = frozenset(
+    {ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+)
+"""Refusals after which Kafka does not tell where the log starts."""
 
 
 class PartitionAppendResult:
@@ -380,6 +384,7 @@ class ReplicaManager:
         except KafkaError as failure:
             return PartitionAppendResult(
                 failure.code,
+                log_start_offset=-1 if failure.code in _BEFORE_THE_LOG else log.log_start_offset,
                 error_message=failure.message or None,
                 record_errors=failure.record_errors
                 if isinstance(failure, InvalidRecords)

@@ -18,8 +18,27 @@ pytestmark = pytest.mark.clients
 
 ANSWERS = Path(__file__).resolve().parents[1] / "data" / "reference" / "answers.json"
 
-DEVIATIONS: dict[str, str] = {}
+DEVIATIONS: dict[str, str] = {
+    step: "log_start_offset is told with every INVALID_RECORD, in Kafka only with some"
+    for step in ("produce two batches", "produce cut")
+}
 """Step -> why our answer is another one."""
+
+
+def without_words(ours: object, recorded: object) -> object:
+    """Our answer with Kafka's error messages in place of ours: the words are our own, and where
+    Kafka has none a client only prints ours. A message that Kafka gives may not be missing.
+    """
+    if isinstance(ours, dict) and isinstance(recorded, dict):
+        return {
+            name: recorded.get(name)
+            if name.endswith("error_message") and (value or not recorded.get(name))
+            else without_words(value, recorded.get(name))
+            for name, value in ours.items()
+        }
+    if isinstance(ours, list) and isinstance(recorded, list) and len(ours) == len(recorded):
+        return [without_words(*pair) for pair in zip(ours, recorded, strict=True)]
+    return ours
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +63,7 @@ def test_same_answer(name: str, recorded: dict[str, object], given: dict[str, ob
     if name in DEVIATIONS:
         assert given[name] != recorded[name], f"no deviation any more: {DEVIATIONS[name]}"
     else:
-        assert given[name] == recorded[name]
+        assert without_words(given[name], recorded[name]) == recorded[name]
 
 
 def test_step_names_are_unique() -> None:

@@ -90,7 +90,7 @@ def _response(coordinators: list[_Coordinator], *, batched: bool) -> FindCoordin
     only = coordinators[0]
     return FindCoordinatorResponse(
         error_code=only.error_code,
-        error_message=only.error_message or None,
+        error_message=only.error_message or ErrorCode(only.error_code).name,
         node_id=only.node_id,
         host=only.host,
         port=only.port,

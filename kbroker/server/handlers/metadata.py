@@ -369,7 +369,8 @@ def handle_describe_cluster(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE
             if context.api_version
             else ErrorCode.INVALID_REQUEST,
-            "The request was sent to an endpoint of type BROKER, but wanted one of type CONTROLLER",
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint "
+            "of type CONTROLLER",
         )
     if endpoint_type != BROKER_ENDPOINT:
         raise KafkaError(
