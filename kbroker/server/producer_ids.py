@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from kbroker.metadata.producer_ids import ProducerIdBlock
 from kbroker.model import Deferred
+from kbroker.protocol.errors import KafkaError
 
 PREFETCH_LEFT: Final = 100
 """With so many ids left the next block is asked for, so that requests hardly ever wait."""
@@ -43,15 +45,15 @@ class ProducerIdManager:
             producer_id = self._next
             self._next += 1
             if self._end - self._next == PREFETCH_LEFT:
-                self._ask()
+                with suppress(KafkaError):  # this id is good; whoever finds none left hears of it
+                    self._ask()
             return producer_id
         deferred: Deferred[int] = Deferred()
         self._waiting.append(deferred)
         try:
             self._ask()
-        except Exception:
-            if not deferred.done:
-                self._waiting.remove(deferred)
+        except KafkaError:
+            self._waiting.remove(deferred)
             raise
         return deferred
 

@@ -223,7 +223,7 @@ def note(acknowledged: list[bytes], record: bytes, offset: int) -> None:
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync", "pwrite", "chmod", "write"])
-@pytest.mark.parametrize("countdown", range(10))
+@pytest.mark.parametrize("countdown", range(8))
 def test_a_crash_between_any_two_steps_leaves_a_startable_directory(
     tmp_path: Path,
     timers: StillTimers,
@@ -403,5 +403,22 @@ def test_kafkas_own_directories(
         again = await restarted(directory, timers)
         assert again.seen == node.seen
         await again.driver.stop()
+
+    asyncio.run(script())
+
+
+def test_a_listener_that_fails_stops_the_node(tmp_path: Path, timers: StillTimers) -> None:
+    async def script() -> None:
+        node = await restarted(tmp_path, timers)
+
+        def fail(base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
+            raise KeyError("surprise")
+
+        node.driver.on_commit(fail)
+        deferred = node.driver.append([b"a"])
+        await node.settle()
+        assert not deferred.done
+        assert [type(failure) for failure in node.failures] == [KeyError]
+        await node.driver.stop()
 
     asyncio.run(script())

@@ -1,0 +1,74 @@
+"""Producer ids from blocks: each once, waiting only where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.metadata.producer_ids import ProducerIdBlock
+from kbroker.model import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.server.producer_ids import ProducerIdManager
+
+
+class Blocks:
+    """The controller's side: answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Deferred[ProducerIdBlock]] = []
+        self.refuse = False
+
+    def allocate(self) -> Deferred[ProducerIdBlock]:
+        if self.refuse:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        self.asked.append(Deferred())
+        return self.asked[-1]
+
+    def answer(self) -> None:
+        number = len(self.asked) - 1
+        self.asked[-1].resolve(ProducerIdBlock(number * 1000, 1000))
+
+
+def test_the_first_ids_wait_and_come_in_order() -> None:
+    blocks = Blocks()
+    manager = ProducerIdManager(blocks.allocate)
+    waiting = [manager.next_id() for _ in range(3)]
+    assert len(blocks.asked) == 1
+    blocks.answer()
+    assert [each.value for each in waiting if isinstance(each, Deferred)] == [0, 1, 2]
+    assert manager.next_id() == 3
+
+
+def test_the_next_block_is_asked_for_before_it_is_needed() -> None:
+    blocks = Blocks()
+    manager = ProducerIdManager(blocks.allocate)
+    manager.next_id()
+    blocks.answer()
+    ids = [manager.next_id() for _ in range(950)]
+    assert len(blocks.asked) == 2
+    blocks.answer()
+    ids += [manager.next_id() for _ in range(100)]
+    assert ids == list(range(1, 1051))
+
+
+def test_more_waiting_than_a_block_holds() -> None:
+    blocks = Blocks()
+    manager = ProducerIdManager(blocks.allocate)
+    waiting = [manager.next_id() for _ in range(1500)]
+    blocks.answer()
+    blocks.answer()
+    assert [each.value for each in waiting if isinstance(each, Deferred)] == list(range(1500))
+
+
+def test_a_refusal_is_the_callers_only_when_none_is_left() -> None:
+    blocks = Blocks()
+    blocks.refuse = True
+    manager = ProducerIdManager(blocks.allocate)
+    with pytest.raises(KafkaError):
+        manager.next_id()
+    blocks.refuse = False
+    manager.next_id()
+    blocks.answer()
+    blocks.refuse = True
+    assert [manager.next_id() for _ in range(999)] == list(range(1, 1000))
+    with pytest.raises(KafkaError):
+        manager.next_id()
