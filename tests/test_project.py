@@ -1,0 +1,156 @@
+"""The project as a whole: its public names, its documents, and that it runs anywhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kbroker
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.properties import parse_properties
+from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
+from kbroker.settings.table import BROKER_KEYS
+from kbroker.settings.topic_table import TOPIC_KEYS
+
+ROOT = Path(__file__).parents[1]
+TEXT = {".py", ".md", ".toml", ".txt", ".properties", ".json", ".cfg", ""}
+
+
+def tracked_files() -> list[Path]:
+    run = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if run.returncode:
+        pytest.skip("not a git work tree")
+    return [ROOT / name for name in run.stdout.split("\0") if name]
+
+
+def test_public_names() -> None:
+    assert kbroker.__all__ == ["Broker", "BrokerConfig", "__version__"]
+    assert dir(kbroker) == sorted(kbroker.__all__)
+    assert kbroker.BrokerConfig is BrokerConfig
+    assert kbroker.Broker.__name__ == "Broker"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", kbroker.__version__)
+    with pytest.raises(AttributeError):
+        kbroker.no_such_name  # noqa: B018
+
+
+def test_import_is_light() -> None:
+    code = "import sys, kbroker; print('asyncio' in sys.modules, 'kbroker.server' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False False\n"
+
+
+def test_no_machine_paths() -> None:
+    """Nothing in the repository knows where it was written."""
+    machine = re.compile("/" + "(work/(main|shared)|home/[a-z]+|Users/[a-z]+|tmp/w)/")
+    for path in tracked_files():
+        if path.suffix in TEXT and path.is_file():
+            text = path.read_text(errors="replace")
+            found = machine.search(text)
+            assert found is None, f"{path.relative_to(ROOT)}: {found and found[0]}"
+
+
+def test_the_repository_is_small() -> None:
+    assert sum(path.stat().st_size for path in tracked_files() if path.is_file()) < 20_000_000
+
+
+def test_pins_cover_the_dependencies() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = {
+        re.split("==", line)[0].lower().replace("_", "-")
+        for name in ("broker", "dev")
+        for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+        if "==" in line
+    }
+    wanted = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        wanted += extra
+    for requirement in wanted:
+        name = re.split(r"[<>=;\s\[]", requirement)[0].lower().replace("_", "-")
+        assert name in pins, name
+    for name in ("broker", "dev"):
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        assert "://" not in text
+        assert " @ " not in text
+
+
+def properties_blocks(path: Path) -> list[str]:
+    return re.findall(r"```properties\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/configuration.md"])
+def test_examples_of_configuration_are_valid(name: str) -> None:
+    for block in properties_blocks(ROOT / name):
+        config = BrokerConfig.from_properties(parse_properties(block, source=name))
+        assert config.warnings == ()
+
+
+def test_configuration_document_has_every_key() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    documented = set(re.findall(r"^\| `([a-z0-9.]+)` \|", text, re.MULTILINE))
+    topics = {
+        name
+        for name in TOPIC_KEYS
+        if not name.startswith(("remote.", "local.", "internal.", "follower.", "leader."))
+    }
+    internal = {name for name in SERVED_KEYS if BROKER_KEYS[name].internal}
+    assert documented >= (SERVED_KEYS - internal) | set(OWN_KEYS) | topics
+    assert documented <= set(BROKER_KEYS) | set(OWN_KEYS) | set(TOPIC_KEYS)
+
+
+def test_defaults_in_the_configuration_document() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    broker_part = text[text.index("## Broker") : text.index("## Topics")]
+    for name, default in re.findall(r"^\| `([a-z0-9.]+)` \| ([^|]*) \|", broker_part, re.MULTILINE):
+        key = BROKER_KEYS.get(name) or OWN_KEYS[name]
+        expected = BrokerConfig.load(None).default_text(name)
+        shown = {"1 (see below)": expected, "none": None, "empty": ""}.get(default, default)
+        assert shown == expected or name in ("node.id", "process.roles"), key.name
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/cli.md"])
+def test_commands_in_documents_exist(name: str) -> None:
+    """Every `kbroker ...` line names a command and options that its help lists."""
+    from typer.main import get_command
+
+    from kbroker.cli.app import app
+
+    text = (ROOT / name).read_text()
+    blocks = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+    lines = [
+        part.strip()
+        for line in blocks.splitlines()
+        for part in line.split("|")
+        if part.strip().startswith("kbroker ")
+    ]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)[1:]
+        command: Any = get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands"), line
+        known = {option for parameter in command.params for option in parameter.opts}
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert options <= known, line
+
+
+def test_python_in_the_readme_compiles() -> None:
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        compile(block, "README.md", "exec")
+
+
+def test_make_help_names_what_the_readme_uses() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    readme = (ROOT / "README.md").read_text()
+    for target in re.findall(r"^make ([a-z-]+)", readme, re.MULTILINE):
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
