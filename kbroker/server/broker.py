@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ class Broker:
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="kbroker")
         self._failed = asyncio.Event()
         self._stopped = False
+        self._released = False
         self._logs: LogManager | None = None
         self._controller: ControllerRuntime | None = None
         self._replicas: ReplicaManager | None = None
@@ -322,6 +324,7 @@ class Broker:
         if self._stopped:
             return
         self._stopped = True
+        logger.info("stopping")
         for listener in self._listeners:
             listener.close()
         if self._sweep_timer is not None:
@@ -369,7 +372,10 @@ class Broker:
 
     async def _release(self) -> None:
         """Close what is open, in the reverse order of the start; clean unless the broker failed."""
-        clean = self.failure is None
+        if self._released:
+            return
+        self._released = True
+        clean = self.failure is None and self._services is not None
         broker_epoch = -1
         for listener in self._listeners:
             listener.close()
@@ -381,7 +387,8 @@ class Broker:
                 await self._controller.stop()
         if self._logs is not None:
             logs, self._logs = self._logs, None
-            logs.close(clean=clean and self._services is not None, broker_epoch=broker_epoch)
+            close = partial(logs.close, clean=clean, broker_epoch=broker_epoch)
+            await asyncio.get_running_loop().run_in_executor(self._executor, close)
         self._executor.shutdown(wait=False)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from kbroker import __version__
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from tests.e2e.wire import frame_of
 
 
 def serve(folder: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -49,6 +51,25 @@ def test_it_says_where_it_listens_and_stops_in_order(
         broker.send_signal(number)
         assert broker.wait(20) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_second_signal_stops_at_once(broker: subprocess.Popen[str], tmp_path: Path) -> None:
+    """The first stop waits for a peer that does not read its response."""
+    port = int(first_line(broker).split(":")[-1].split()[0])
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = frame_of(ApiVersionsRequest(), 0)
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):  # until the broker reads no more either
+            for _ in range(1_000_000):
+                connection.send(request)
+        broker.send_signal(signal.SIGTERM)
+        assert broker.stderr is not None
+        while "stop" not in broker.stderr.readline():
+            pass
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(2) == 130
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_startup_problem_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
