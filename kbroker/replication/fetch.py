@@ -23,6 +23,12 @@ from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
 PartitionData = FetchResponse.PartitionData
 
 # Defaults of the response, shared by all partitions: nobody changes one in place.
+_NO_EPOCH: Final = FetchResponse.EpochEndOffset()
+_NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
+_NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
+
+_NONE: Final = int(ErrorCode.NONE)
+
 _NOT_FOUND: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -30,13 +36,6 @@ _NOT_FOUND: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-_NO_EPOCH: Final = FetchResponse.EpochEndOffset()
-_NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
-_NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
-
-_NONE: Final = int(ErrorCode.NONE)
-
-_UNKNOWN: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 """Errors that do not hurry an answer, as in Kafka: the metadata may just be on its way."""
 
 
@@ -133,7 +132,7 @@ class FetchReader:
                 found = self._find(wanted.topic, wanted.index)
                 if isinstance(found, ErrorCode):
                     self._failed(wanted, found, progress)
-                    progress.urgent |= found not in _UNKNOWN
+                    progress.urgent |= found not in _NOT_FOUND
                     continue
                 partition = wanted.partition = found
             try:
