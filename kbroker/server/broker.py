@@ -293,6 +293,8 @@ class Broker:
             on_fatal=self.fail,
             node_id=self.config.node_id,
         )
+        if network.queued_max_request_bytes > 0:
+            shared.max_buffered_bytes = network.queued_max_request_bytes
         for listener in self._listeners:
             await listener.start(shared)
         idle_ms = network.connections_max_idle_ms

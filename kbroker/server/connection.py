@@ -22,7 +22,7 @@ from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
 from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
-from kbroker.server.receive_buffer import ReceiveBuffer
+from kbroker.server.receive_buffer import KEEP_BYTES, ReceiveBuffer
 from kbroker.server.response_writer import ResponseWriter
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,9 @@ class ConnectionShared:
     executor: Executor | None
     on_fatal: Callable[[BaseException], None]
     node_id: int = -1
+    max_buffered_bytes: int = 1 << 30
+    """What all connections together may hold of requests that are not whole yet."""
+    buffered_bytes: int = 0
     connections: set[Connection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0
@@ -79,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         "_counted",
         "_extra",
         "_flush_planned",
+        "_held_bytes",
         "_host",
         "_info",
         "_last_active",
@@ -106,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._counted = False
         self._pump_planned = False
         self._flush_planned = False
+        self._held_bytes = 0  # of the buffer, as counted in shared.buffered_bytes
         self._extra = 0  # places taken in the pipeline budget
         self._last_active = 0.0
 
@@ -152,6 +157,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._buffer.received(nbytes)
         self._last_active = self._shared.loop.time()
+        if self._buffer.capacity_bytes != self._held_bytes and not self._may_hold():
+            return
         if not self._pump_planned:
             self._pump()
 
@@ -174,6 +181,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         self._account()
         self._shared.limits.release(self._host)
+        self._shared.buffered_bytes -= self._held_bytes
+        self._held_bytes = 0
         self._shared.connections.discard(self)
         if not self._shared.connections:
             self._shared.on_empty()
@@ -193,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     def sweep(self, now: float, max_idle_seconds: float) -> None:
         """Give memory back; end a connection idle for too long. now: the loop's clock."""
         self._buffer.trim()
+        self._hold()
         if now - self._last_active <= max_idle_seconds:
             return
         waiting_for_us = self._queue and self._queue[0].message is None
@@ -215,6 +225,24 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     # requests
+
+    def _hold(self) -> None:
+        """Count what the buffer has grown or shrunk by."""
+        held = self._buffer.capacity_bytes
+        self._shared.buffered_bytes += held - self._held_bytes
+        self._held_bytes = held
+
+    def _may_hold(self) -> bool:
+        """Whether the buffer may be as large as it is now; if not, the connection has ended."""
+        self._hold()
+        shared = self._shared
+        if self._held_bytes <= KEEP_BYTES or shared.buffered_bytes <= shared.max_buffered_bytes:
+            return True
+        self._end(
+            f"requests not yet whole fill {shared.buffered_bytes} bytes,"
+            " more than queued.max.request.bytes allows"
+        )
+        return False
 
     def _pump(self) -> None:
         """Handle the whole frames in the buffer, as far as limits and fairness allow."""

@@ -37,7 +37,8 @@ SERVED_KEYS: Final = _words(
     metadata.max.retention.ms min.insync.replicas node.id num.partitions offset.metadata.max.bytes
     offsets.commit.timeout.ms offsets.retention.check.interval.ms offsets.retention.minutes
     offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
-    offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.requests
+    offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.request.bytes
+    queued.max.requests
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     security.inter.broker.protocol socket.listen.backlog.size socket.receive.buffer.bytes
     socket.request.max.bytes socket.send.buffer.bytes transaction.state.log.segment.bytes

@@ -323,6 +323,31 @@ def test_a_peer_that_leaves_takes_its_waiting_requests_along(new_loop: NewLoop) 
     run(new_loop, main)
 
 
+def test_half_sent_frames_are_bounded_together(
+    new_loop: NewLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=8 << 20) as loopback:
+            loopback.shared.max_buffered_bytes = 7 << 20
+            small = await loopback.connect()
+            await small.send(b"e small")
+            assert await small.receive() == b"e small"
+            greedy = [await loopback.connect() for _ in range(4)]
+            for peer in greedy:
+                peer.writer.write(frame(b"e" * (6 << 20))[: 3 << 20])
+            await until(lambda: len(loopback.shared.connections) < 5)
+            assert loopback.shared.buffered_bytes <= 2 * (7 << 20)
+            await small.send(b"e " + bytes(200_000))
+            assert len(await small.receive()) == 200_002
+            for peer in [*greedy, small]:
+                peer.writer.transport.abort()
+            await until(lambda: not loopback.shared.connections)
+            assert loopback.shared.buffered_bytes == 0
+
+    run(new_loop, main)
+    assert "queued.max.request.bytes" in caplog.text
+
+
 def test_an_idle_connection_holds_little(new_loop: NewLoop) -> None:
     async def main() -> None:
         async with Loopback() as loopback:
