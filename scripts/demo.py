@@ -197,9 +197,8 @@ def run(broker: BrokerProcess, tell: Callable[[str], None]) -> None:
         note(f"{broker.bootstrap_servers}, {broker.resident_bytes() / 1e6:.0f} MB of memory")
     bootstrap = broker.bootstrap_servers
     with step(f"create topic {TOPIC} with {PARTITIONS} partitions"):
-        AdminClient({"bootstrap.servers": bootstrap}).create_topics(
-            [NewTopic(TOPIC, PARTITIONS, 1)]
-        )[TOPIC].result(20)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(20)
     with step(f"produce {EVENTS:,} events (confluent-kafka, idempotent, lz4)") as note:
         acknowledged = produce(bootstrap, events)
         note(f"{len(acknowledged):,} acknowledged")
