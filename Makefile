@@ -44,8 +44,16 @@ serve: $(STAMP)  ## start a broker on localhost:9092, data in ./data (CONFIG=pat
 demo: $(STAMP)  ## broker, 10,000 events, a consumer group, Spark to Parquet, and a check of every row
 	@$(BIN)/python scripts/demo.py
 
+# The tests of kcat need it installed; where this machine lets us, it is.
+.PHONY: kcat
+kcat:
+	@command -v kcat > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	    && echo "installing kcat" && apt-get update -qq > /dev/null 2>&1 \
+	    && apt-get install -y -qq kcat > /dev/null 2>&1; } \
+	    || echo "kcat is not installed: its tests are left out (Debian: apt-get install kcat)"
+
 .PHONY: test
-test: lint  ## lint, types, import rules and all tests but the slow ones (under 10 minutes)
+test: lint kcat  ## lint, types, import rules and all tests but the slow ones (under 10 minutes)
 	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
 	    print("spark tests are left out: " + p()) if p() else None'
 	@$(PYTEST) -q -m "not slow and not reference"

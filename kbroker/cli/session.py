@@ -13,7 +13,7 @@ T = TypeVar("T")
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap",
+        "--bootstrap-server",
         "-b",
         envvar="KBROKER_BOOTSTRAP",
         metavar="HOST:PORT,...",
