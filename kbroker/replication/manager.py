@@ -17,6 +17,7 @@ from typing import Final
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.model import Deferred, Timers, TopicPartition, Uuid
@@ -36,6 +37,9 @@ LeadershipCallback = Callable[[TopicPartition, int | None], None]
 """Called with the leader epoch once this broker leads a partition, with None when it no longer
 does.
 """
+
+HIGH_WATERMARK: Final = -1
+"""The offset that stands for the high watermark in DeleteRecords."""
 
 _NO_ERRORS: Final[tuple[RecordError, ...]] = ()
 _BEFORE_THE_LOG: Final = frozenset(
@@ -224,7 +228,7 @@ class ReplicaManager:
                 replicas=order.replicas,
                 isr=order.isr,
                 min_isr=order.config.min_insync_replicas,
-                now_ms=self._timers.now_ms(),
+                now_ms=self._timers.monotonic_ms(),
             )
             if is_new:
                 self._assign_epoch(partition)
@@ -313,7 +317,7 @@ class ReplicaManager:
             if log is not None:
                 log.update_config(order.config)
             partition.set_min_isr(order.config.min_insync_replicas)
-            partition.advance(self._timers.now_ms())
+            partition.advance(self._timers.monotonic_ms())
 
     def _tell_leadership(self, key: TopicPartition, leader_epoch: int | None) -> None:
         for callback in self._leadership_callbacks:
@@ -395,7 +399,7 @@ class ReplicaManager:
             self._take_offline(partition)
             return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
         if not info.duplicate:
-            partition.after_append(len(batches), now_ms)
+            partition.after_append(len(batches), self._timers.monotonic_ms())
         result = PartitionAppendResult(
             ErrorCode.NONE,
             info.base_offset,
@@ -530,16 +534,50 @@ class ReplicaManager:
                 starts[partition.topic_partition] = start
                 partition.log_start_moved()
 
-    def delete_records_before(self, partition: Partition, offset: int) -> int:
-        """Move the start of a log led here (DeleteRecords). Returns its start. Raises KafkaError,
-        OSError.
+    def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Move the start of a log led here up to offset (DeleteRecords), -1 for the high watermark.
+
+        Returns where the log begins now. Raises KafkaError.
         """
-        log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
-        if offset > partition.high_watermark:
+        partition, log = self._led(topic_partition)
+        if not log.config.delete:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+        if offset == HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if log.delete_records_before(offset):
-            self._log_starts_moved()
+        try:
+            if log.delete_records_before(offset):
+                self._log_starts_moved()
+        except LogDirectoryError as failure:
+            self._read_failed(partition, failure)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
         return log.log_start_offset
+
+    def epoch_end(
+        self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int = -1
+    ) -> tuple[ErrorCode, int, int]:
+        """(error, epoch, its end offset, exclusive): see LeaderEpochCache.end_offset_for."""
+        found = self.find(topic_partition.topic, topic_partition.partition)
+        if isinstance(found, ErrorCode):
+            return found, -1, -1
+        error = found.check_leader(current_leader_epoch)
+        if error:
+            return error, -1, -1
+        return ErrorCode.NONE, *found.log.leader_epochs.end_offset_for(leader_epoch)
+
+    def producers_of(self, topic_partition: TopicPartition) -> list[ProducerState]:
+        """The producers a partition led here remembers (DescribeProducers). Raises KafkaError."""
+        return list(self._led(topic_partition)[1].producers.active_producers.values())
+
+    def _led(self, topic_partition: TopicPartition) -> tuple[Partition, PartitionLog]:
+        """A partition led here, with its log. Raises KafkaError."""
+        found = self.find(topic_partition.topic, topic_partition.partition)
+        error = found if isinstance(found, ErrorCode) else found.check_leader()
+        if error or isinstance(found, ErrorCode):
+            raise KafkaError(error)
+        log: PartitionLog = found.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        return found, log
 
     def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint. Blocks."""

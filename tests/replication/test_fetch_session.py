@@ -165,11 +165,11 @@ def test_a_moved_log_start_is_reported_once(world: World) -> None:
     world.append(batches=batch(5))
     session_id = opened(world, {0: 5, 1: 0})
     partition = next(iter(world.replicas.partitions()))
-    assert world.replicas.delete_records_before(partition, 3) == 3
+    assert world.replicas.delete_records(partition.topic_partition, 3) == 3
     told = partitions_of(poll(world, session_id, 1))
     assert told[0].log_start_offset == 3
     assert partitions_of(poll(world, session_id, 2)) == {}
-    world.replicas.delete_records_before(partition, 5)
+    world.replicas.delete_records(partition.topic_partition, 5)
     assert partitions_of(poll(world, session_id, 3))[0].log_start_offset == 5
 
 
@@ -286,7 +286,7 @@ def _run_model(world: World, events: list[tuple[str, int]]) -> None:
         elif what == "cut":
             partition = world.replicas.find("events", index)
             assert not isinstance(partition, ErrorCode)
-            world.replicas.delete_records_before(partition, partition.high_watermark)
+            world.replicas.delete_records(partition.topic_partition, partition.high_watermark)
         else:
             forgotten = []
             if what == "forget" and index in known and len(known) > 1:

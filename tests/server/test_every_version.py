@@ -28,7 +28,10 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kbroker.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
@@ -36,8 +39,15 @@ from kbroker.protocol.messages.metadata import (
 )
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.protocol.messages.transactions import InitProducerIdRequest
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+)
+from kbroker.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    InitProducerIdRequest,
+)
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.server.broker import Broker
@@ -167,11 +177,31 @@ def describe_configs(version: int, topic_id: bytes) -> Message:
     return DescribeConfigsRequest(resources=[resource])
 
 
+def delete_records(version: int, topic_id: bytes) -> Message:
+    asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[asked])
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
+
+
+def offset_for_leader_epoch(version: int, topic_id: bytes) -> Message:
+    asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])
+    return OffsetForLeaderEpochRequest(topics=[topic])
+
+
+def describe_producers(version: int, topic_id: bytes) -> Message:
+    topic = DescribeProducersRequest.TopicRequest(name=TOPIC, partition_indexes=[0, 9])
+    return DescribeProducersRequest(topics=[topic])
+
+
 REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: fetch,
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.METADATA: metadata,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_FETCH: offset_fetch,
     ApiKey.FIND_COORDINATOR: find_coordinator,

@@ -1,0 +1,88 @@
+"""DeleteRecords v0-2: move the start of a log up (KIP-107).
+
+v1 may be throttled (KIP-219), v2 is flexible. Offset -1 stands for the high watermark; the answer's
+low watermark is where the log begins afterwards. Records beyond the high watermark stay
+(OFFSET_OUT_OF_RANGE), topics without the cleanup policy `delete` keep theirs (POLICY_VIOLATION),
+and internal topics are not to be touched (INVALID_TOPIC_EXCEPTION). Segments that lie wholly before
+the new start go at the next retention run. timeout_ms is for followers, which move their own start
+with their next fetch; nobody waits for them here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.metadata.internal_topics import INTERNAL_TOPICS
+from kbroker.model import TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+NO_LOW_WATERMARK: Final = -1
+
+_Partition = DeleteRecordsResponse.DeleteRecordsPartitionResult
+_Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
+
+
+def handle_delete_records(
+    services: Services, context: RequestContext, request: DeleteRecordsRequest
+) -> Outcome:
+    """Each partition by itself."""
+    del context
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            key = TopicPartition(topic.name, asked.partition_index)
+            low_watermark, error = NO_LOW_WATERMARK, ErrorCode.NONE
+            try:
+                low_watermark = _delete(services, key, asked.offset)
+            except KafkaError as failure:
+                error = failure.code
+            answers.append(
+                _Partition(
+                    partition_index=key.partition,
+                    low_watermark=low_watermark,
+                    error_code=int(error),
+                )
+            )
+        topics.append(_Topic(name=topic.name, partitions=answers))
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _delete(services: Services, key: TopicPartition, offset: int) -> int:
+    if services.image.partition(key.topic, key.partition) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if key.topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return services.replicas.delete_records(key, offset)
+
+
+def delete_records_error(
+    request: DeleteRecordsRequest, code: ErrorCode, message: str
+) -> DeleteRecordsResponse:
+    """Every partition fails in the same way."""
+    del message
+    return DeleteRecordsResponse(
+        topics=[
+            _Topic(
+                name=topic.name,
+                partitions=[
+                    _Partition(
+                        partition_index=asked.partition_index,
+                        low_watermark=NO_LOW_WATERMARK,
+                        error_code=int(code),
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, handle_delete_records, delete_records_error),
+)

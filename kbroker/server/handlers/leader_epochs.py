@@ -1,0 +1,78 @@
+"""OffsetForLeaderEpoch v2-4: where a leader epoch ended, so that a consumer or follower can tell
+whether its history is still this log's (KIP-101, KIP-279, KIP-320).
+
+v2: the client's own epoch fences it. v3: replica id, which changes nothing here. v4 is flexible.
+The answer is the largest epoch not above the one asked for, with its end; -1 and -1 if that epoch
+is newer than all this log knows.
+"""
+
+from __future__ import annotations
+
+from kbroker.model import TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+_Partition = OffsetForLeaderEpochResponse.EpochEndOffset
+_Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+
+
+def handle_offset_for_leader_epoch(
+    services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> Outcome:
+    """Look up each partition, in the order of the request."""
+    del context
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            error, epoch, end_offset = services.replicas.epoch_end(
+                TopicPartition(topic.topic, asked.partition),
+                asked.leader_epoch,
+                current_leader_epoch=asked.current_leader_epoch,
+            )
+            answers.append(
+                _Partition(
+                    error_code=int(error),
+                    partition=asked.partition,
+                    leader_epoch=epoch,
+                    end_offset=end_offset,
+                )
+            )
+        topics.append(_Topic(topic=topic.topic, partitions=answers))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def offset_for_leader_epoch_error(
+    request: OffsetForLeaderEpochRequest, code: ErrorCode, message: str
+) -> OffsetForLeaderEpochResponse:
+    """Every partition fails in the same way."""
+    del message
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            _Topic(
+                topic=topic.topic,
+                partitions=[
+                    _Partition(partition=asked.partition, error_code=int(code))
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        2,
+        4,
+        handle_offset_for_leader_epoch,
+        offset_for_leader_epoch_error,
+    ),
+)
