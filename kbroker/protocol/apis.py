@@ -1,7 +1,8 @@
 """The table of APIs: keys, versions, header versions, and where each message is declared.
 
 Nothing of `messages` is imported before it is asked for. What this broker serves is not here: that
-is the handler table in `server/`; this is what Kafka 4.3.1 knows.
+is the handler table in `server/`; this is what Kafka 4.3.1 knows, and below its lowest versions
+those that Kafka 3.9 was the last to have and that we can still read and write.
 """
 
 from __future__ import annotations
@@ -120,13 +121,16 @@ class ApiKey(IntEnum):
 class ApiInfo(NamedTuple):
     """One API. Versions are inclusive.
 
-    max_version: the highest stable one; unstable_max_version: the highest at all.
+    oldest_version: the lowest that is declared; min_version: the lowest of Kafka 4.3.1 (for clients
+    before 0.11 it dropped some). max_version: the highest stable one; unstable_max_version: the
+    highest at all.
     flexible_from: first version with request header 2 and, save for ApiVersions, response header 1.
     family: the module in `messages`. forwardable: goes on to the controller in an Envelope.
     """
 
     name: str
     family: str
+    oldest_version: int
     min_version: int
     max_version: int
     unstable_max_version: int
@@ -143,25 +147,34 @@ def _api(
     flexible_from: int,
     listeners: str = "broker",
     *,
+    oldest: int | None = None,
     unstable_max: int | None = None,
     forwardable: bool = False,
     cluster_action: bool = False,
 ) -> ApiInfo:
     low, high = versions
     unstable = high if unstable_max is None else unstable_max
-    where = tuple(listeners.split())
     return ApiInfo(
-        name, family, low, high, unstable, flexible_from, where, forwardable, cluster_action
+        name,
+        family,
+        low if oldest is None else oldest,
+        low,
+        high,
+        unstable,
+        flexible_from,
+        tuple(listeners.split()),
+        forwardable,
+        cluster_action,
     )
 
 
 APIS: Final[dict[int, ApiInfo]] = {
-    ApiKey.PRODUCE: _api("Produce", "produce", (3, 13), 9),
-    ApiKey.FETCH: _api("Fetch", "fetch", (4, 18), 12, "broker controller"),
-    ApiKey.LIST_OFFSETS: _api("ListOffsets", "list_offsets", (1, 11), 6),
+    ApiKey.PRODUCE: _api("Produce", "produce", (3, 13), 9, oldest=0),
+    ApiKey.FETCH: _api("Fetch", "fetch", (4, 18), 12, "broker controller", oldest=0),
+    ApiKey.LIST_OFFSETS: _api("ListOffsets", "list_offsets", (1, 11), 6, oldest=0),
     ApiKey.METADATA: _api("Metadata", "metadata", (0, 13), 9),
-    ApiKey.OFFSET_COMMIT: _api("OffsetCommit", "offsets", (2, 10), 8),
-    ApiKey.OFFSET_FETCH: _api("OffsetFetch", "offsets", (1, 10), 6),
+    ApiKey.OFFSET_COMMIT: _api("OffsetCommit", "offsets", (2, 10), 8, oldest=0),
+    ApiKey.OFFSET_FETCH: _api("OffsetFetch", "offsets", (1, 10), 6, oldest=0),
     ApiKey.FIND_COORDINATOR: _api("FindCoordinator", "groups", (0, 6), 3),
     ApiKey.JOIN_GROUP: _api("JoinGroup", "groups", (0, 9), 6),
     ApiKey.HEARTBEAT: _api("Heartbeat", "groups", (0, 4), 4),
@@ -174,14 +187,16 @@ APIS: Final[dict[int, ApiInfo]] = {
     ),
     ApiKey.API_VERSIONS: _api("ApiVersions", "api_versions", (0, 4), 3, "broker controller"),
     ApiKey.CREATE_TOPICS: _api(
-        "CreateTopics", "topics", (2, 7), 5, "broker controller", forwardable=True
+        "CreateTopics", "topics", (2, 7), 5, "broker controller", forwardable=True, oldest=0
     ),
     ApiKey.DELETE_TOPICS: _api(
-        "DeleteTopics", "topics", (1, 6), 4, "broker controller", forwardable=True
+        "DeleteTopics", "topics", (1, 6), 4, "broker controller", forwardable=True, oldest=0
     ),
     ApiKey.DELETE_RECORDS: _api("DeleteRecords", "topics", (0, 2), 2),
     ApiKey.INIT_PRODUCER_ID: _api("InitProducerId", "transactions", (0, 5), 2, unstable_max=6),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _api("OffsetForLeaderEpoch", "list_offsets", (2, 4), 4),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(
+        "OffsetForLeaderEpoch", "list_offsets", (2, 4), 4, oldest=0
+    ),
     ApiKey.ADD_PARTITIONS_TO_TXN: _api("AddPartitionsToTxn", "transactions", (0, 5), 3),
     ApiKey.ADD_OFFSETS_TO_TXN: _api("AddOffsetsToTxn", "transactions", (0, 4), 3),
     ApiKey.END_TXN: _api("EndTxn", "transactions", (0, 5), 3),
@@ -189,19 +204,21 @@ APIS: Final[dict[int, ApiInfo]] = {
         "WriteTxnMarkers", "transactions", (1, 2), 1, cluster_action=True
     ),
     ApiKey.TXN_OFFSET_COMMIT: _api("TxnOffsetCommit", "transactions", (0, 5), 3),
-    ApiKey.DESCRIBE_ACLS: _api("DescribeAcls", "acls", (1, 3), 2, "broker controller"),
+    ApiKey.DESCRIBE_ACLS: _api("DescribeAcls", "acls", (1, 3), 2, "broker controller", oldest=0),
     ApiKey.CREATE_ACLS: _api(
-        "CreateAcls", "acls", (1, 3), 2, "broker controller", forwardable=True
+        "CreateAcls", "acls", (1, 3), 2, "broker controller", forwardable=True, oldest=0
     ),
     ApiKey.DELETE_ACLS: _api(
-        "DeleteAcls", "acls", (1, 3), 2, "broker controller", forwardable=True
+        "DeleteAcls", "acls", (1, 3), 2, "broker controller", forwardable=True, oldest=0
     ),
-    ApiKey.DESCRIBE_CONFIGS: _api("DescribeConfigs", "configs", (1, 4), 4, "broker controller"),
+    ApiKey.DESCRIBE_CONFIGS: _api(
+        "DescribeConfigs", "configs", (1, 4), 4, "broker controller", oldest=0
+    ),
     ApiKey.ALTER_CONFIGS: _api(
         "AlterConfigs", "configs", (0, 2), 2, "broker controller", forwardable=True
     ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _api("AlterReplicaLogDirs", "log_dirs", (1, 2), 2),
-    ApiKey.DESCRIBE_LOG_DIRS: _api("DescribeLogDirs", "log_dirs", (1, 5), 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _api("AlterReplicaLogDirs", "log_dirs", (1, 2), 2, oldest=0),
+    ApiKey.DESCRIBE_LOG_DIRS: _api("DescribeLogDirs", "log_dirs", (1, 5), 2, oldest=0),
     ApiKey.SASL_AUTHENTICATE: _api(
         "SaslAuthenticate", "authentication", (0, 2), 2, "broker controller"
     ),
@@ -209,16 +226,34 @@ APIS: Final[dict[int, ApiInfo]] = {
         "CreatePartitions", "topics", (0, 3), 2, "broker controller", forwardable=True
     ),
     ApiKey.CREATE_DELEGATION_TOKEN: _api(
-        "CreateDelegationToken", "authentication", (1, 3), 2, "broker controller", forwardable=True
+        "CreateDelegationToken",
+        "authentication",
+        (1, 3),
+        2,
+        "broker controller",
+        forwardable=True,
+        oldest=0,
     ),
     ApiKey.RENEW_DELEGATION_TOKEN: _api(
-        "RenewDelegationToken", "authentication", (1, 2), 2, "broker controller", forwardable=True
+        "RenewDelegationToken",
+        "authentication",
+        (1, 2),
+        2,
+        "broker controller",
+        forwardable=True,
+        oldest=0,
     ),
     ApiKey.EXPIRE_DELEGATION_TOKEN: _api(
-        "ExpireDelegationToken", "authentication", (1, 2), 2, "broker controller", forwardable=True
+        "ExpireDelegationToken",
+        "authentication",
+        (1, 2),
+        2,
+        "broker controller",
+        forwardable=True,
+        oldest=0,
     ),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _api(
-        "DescribeDelegationToken", "authentication", (1, 3), 2, "broker controller"
+        "DescribeDelegationToken", "authentication", (1, 3), 2, "broker controller", oldest=0
     ),
     ApiKey.DELETE_GROUPS: _api("DeleteGroups", "groups", (0, 2), 2),
     ApiKey.ELECT_LEADERS: _api(
@@ -361,7 +396,7 @@ def api_info(api_key: int) -> ApiInfo:
 
 
 def valid_versions(api_key: int) -> tuple[int, int]:
-    """Lowest and highest stable version of an API, both inclusive, as in Kafka's schemas."""
+    """Lowest and highest stable version of an API, both inclusive, as in Kafka 4.3.1's schemas."""
     info = api_info(api_key)
     return info.min_version, info.max_version
 

@@ -53,12 +53,23 @@ def test_the_message_classes_agree_with_the_table(key: int) -> None:
         assert message.__name__ == info.name + suffix
         assert key == message.API_KEY
         assert (message.VERSIONS.low, message.VERSIONS.high) == (
-            info.min_version,
+            info.oldest_version,
             info.unstable_max_version,
         )
-        for version in range(info.min_version, info.unstable_max_version + 1):
+        for version in range(info.oldest_version, info.unstable_max_version + 1):
             assert (version in message.FLEXIBLE) == (version >= info.flexible_from)
     assert set(info.listeners) == set(request_class(key).LISTENERS)
+
+
+def test_what_kafka_4_dropped_is_declared_where_a_client_of_old_needs_it() -> None:
+    older = {
+        key.name
+        for key in ApiKey
+        if key in APIS and api_info(key).oldest_version != api_info(key).min_version
+    }
+    assert {"PRODUCE", "FETCH", "LIST_OFFSETS", "OFFSET_COMMIT", "OFFSET_FETCH"} <= older
+    assert all(api_info(ApiKey[name]).oldest_version == 0 for name in older)
+    assert {header_version(key, 0, "request") for key in (ApiKey.PRODUCE, ApiKey.FETCH)} == {1}
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 5, 127])

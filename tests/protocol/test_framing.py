@@ -20,7 +20,7 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 EVERY_VERSION = [
     (key, version)
     for key, info in APIS.items()
-    for version in range(info.min_version, info.unstable_max_version + 1)
+    for version in range(info.oldest_version, info.unstable_max_version + 1)
 ]
 
 

@@ -1,4 +1,5 @@
-"""Bytes written by Kafka 4.3.1's own classes: every schema, every version, three styles.
+"""Bytes written by Kafka 4.3.1's own classes, and by 3.9.0's the versions that 4 dropped: every
+schema, every version, three styles.
 
 Also what becomes of them when they are cut short or altered.
 """
@@ -77,8 +78,8 @@ def from_json_value(field: Field, type_name: str, value: Any) -> Any:
 @pytest.fixture(scope="module")
 def samples(declared: dict[str, type[Message]]) -> list[Sample]:
     found = []
-    with gzip.open(WIRE / "samples.jsonl.gz", "rt") as lines:
-        for line in lines:
+    for name in ("samples.jsonl.gz", "samples-3.9.0.jsonl.gz"):
+        for line in gzip.decompress((WIRE / name).read_bytes()).decode().splitlines():
             entry = json.loads(line)
             message = declared[entry["message"]]
             value = from_json(message, entry["value"])
@@ -90,7 +91,7 @@ def samples(declared: dict[str, type[Message]]) -> list[Sample]:
 def test_the_samples_cover_every_message_and_version(
     samples: list[Sample], declared: dict[str, type[Message]]
 ) -> None:
-    assert len(samples) == 2193
+    assert len(samples) == 2193 + 156
     wanted = {
         (message, version)
         for message in declared.values()

@@ -6,7 +6,7 @@ from kbroker.protocol.schema import Request, Response, Struct, array, int8, int1
 
 
 class DescribeAclsRequest(
-    Request, api_key=29, versions="1-3", flexible="2+", listeners="broker controller"
+    Request, api_key=29, versions="0-3", flexible="2+", listeners="broker controller"
 ):
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
@@ -17,7 +17,7 @@ class DescribeAclsRequest(
     permission_type: int = int8("0+")
 
 
-class DescribeAclsResponse(Response, api_key=29, versions="1-3", flexible="2+"):
+class DescribeAclsResponse(Response, api_key=29, versions="0-3", flexible="2+"):
     class AclDescription(Struct):
         principal: str = string("0+")
         host: str = string("0+")
@@ -37,7 +37,7 @@ class DescribeAclsResponse(Response, api_key=29, versions="1-3", flexible="2+"):
 
 
 class CreateAclsRequest(
-    Request, api_key=30, versions="1-3", flexible="2+", listeners="broker controller"
+    Request, api_key=30, versions="0-3", flexible="2+", listeners="broker controller"
 ):
     class AclCreation(Struct):
         resource_type: int = int8("0+")
@@ -51,7 +51,7 @@ class CreateAclsRequest(
     creations: list[CreateAclsRequest.AclCreation] = array("AclCreation", "0+")
 
 
-class CreateAclsResponse(Response, api_key=30, versions="1-3", flexible="2+"):
+class CreateAclsResponse(Response, api_key=30, versions="0-3", flexible="2+"):
     class AclCreationResult(Struct):
         error_code: int = int16("0+")
         error_message: str | None = string("0+", nullable="0+")
@@ -61,7 +61,7 @@ class CreateAclsResponse(Response, api_key=30, versions="1-3", flexible="2+"):
 
 
 class DeleteAclsRequest(
-    Request, api_key=31, versions="1-3", flexible="2+", listeners="broker controller"
+    Request, api_key=31, versions="0-3", flexible="2+", listeners="broker controller"
 ):
     class DeleteAclsFilter(Struct):
         resource_type_filter: int = int8("0+")
@@ -75,7 +75,7 @@ class DeleteAclsRequest(
     filters: list[DeleteAclsRequest.DeleteAclsFilter] = array("DeleteAclsFilter", "0+")
 
 
-class DeleteAclsResponse(Response, api_key=31, versions="1-3", flexible="2+"):
+class DeleteAclsResponse(Response, api_key=31, versions="0-3", flexible="2+"):
     class DeleteAclsMatchingAcl(Struct):
         error_code: int = int16("0+")
         error_message: str | None = string("0+", nullable="0+")

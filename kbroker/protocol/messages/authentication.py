@@ -108,7 +108,7 @@ class AlterUserScramCredentialsResponse(Response, api_key=51, versions="0", flex
 
 
 class CreateDelegationTokenRequest(
-    Request, api_key=38, versions="1-3", flexible="2+", listeners="broker controller"
+    Request, api_key=38, versions="0-3", flexible="2+", listeners="broker controller"
 ):
     class CreatableRenewers(Struct):
         principal_type: str = string("0+")
@@ -122,7 +122,7 @@ class CreateDelegationTokenRequest(
     max_lifetime_ms: int = int64("0+")
 
 
-class CreateDelegationTokenResponse(Response, api_key=38, versions="1-3", flexible="2+"):
+class CreateDelegationTokenResponse(Response, api_key=38, versions="0-3", flexible="2+"):
     error_code: int = int16("0+")
     principal_type: str = string("0+")
     principal_name: str = string("0+")
@@ -137,33 +137,33 @@ class CreateDelegationTokenResponse(Response, api_key=38, versions="1-3", flexib
 
 
 class RenewDelegationTokenRequest(
-    Request, api_key=39, versions="1-2", flexible="2+", listeners="broker controller"
+    Request, api_key=39, versions="0-2", flexible="2+", listeners="broker controller"
 ):
     hmac: Binary = binary("0+")
     renew_period_ms: int = int64("0+")
 
 
-class RenewDelegationTokenResponse(Response, api_key=39, versions="1-2", flexible="2+"):
+class RenewDelegationTokenResponse(Response, api_key=39, versions="0-2", flexible="2+"):
     error_code: int = int16("0+")
     expiry_timestamp_ms: int = int64("0+")
     throttle_time_ms: int = int32("0+")
 
 
 class ExpireDelegationTokenRequest(
-    Request, api_key=40, versions="1-2", flexible="2+", listeners="broker controller"
+    Request, api_key=40, versions="0-2", flexible="2+", listeners="broker controller"
 ):
     hmac: Binary = binary("0+")
     expiry_time_period_ms: int = int64("0+")
 
 
-class ExpireDelegationTokenResponse(Response, api_key=40, versions="1-2", flexible="2+"):
+class ExpireDelegationTokenResponse(Response, api_key=40, versions="0-2", flexible="2+"):
     error_code: int = int16("0+")
     expiry_timestamp_ms: int = int64("0+")
     throttle_time_ms: int = int32("0+")
 
 
 class DescribeDelegationTokenRequest(
-    Request, api_key=41, versions="1-3", flexible="2+", listeners="broker controller"
+    Request, api_key=41, versions="0-3", flexible="2+", listeners="broker controller"
 ):
     class DescribeDelegationTokenOwner(Struct):
         principal_type: str = string("0+")
@@ -174,7 +174,7 @@ class DescribeDelegationTokenRequest(
     )
 
 
-class DescribeDelegationTokenResponse(Response, api_key=41, versions="1-3", flexible="2+"):
+class DescribeDelegationTokenResponse(Response, api_key=41, versions="0-3", flexible="2+"):
     class DescribedDelegationTokenRenewer(Struct):
         principal_type: str = string("0+")
         principal_name: str = string("0+")

@@ -16,7 +16,7 @@ from kbroker.protocol.schema import (
 
 
 class DescribeConfigsRequest(
-    Request, api_key=32, versions="1-4", flexible="4+", listeners="broker controller"
+    Request, api_key=32, versions="0-4", flexible="4+", listeners="broker controller"
 ):
     class DescribeConfigsResource(Struct):
         resource_type: int = int8("0+")
@@ -30,7 +30,7 @@ class DescribeConfigsRequest(
     include_documentation: bool = boolean("3+", default=False)
 
 
-class DescribeConfigsResponse(Response, api_key=32, versions="1-4", flexible="4+"):
+class DescribeConfigsResponse(Response, api_key=32, versions="0-4", flexible="4+"):
     class DescribeConfigsSynonym(Struct):
         name: str = string("1+")
         value: str | None = string("1+", nullable="0+")
@@ -40,6 +40,7 @@ class DescribeConfigsResponse(Response, api_key=32, versions="1-4", flexible="4+
         name: str = string("0+")
         value: str | None = string("0+", nullable="0+")
         read_only: bool = boolean("0+")
+        is_default: bool = boolean("0")
         config_source: int = int8("1+", default=-1, ignorable=True)
         is_sensitive: bool = boolean("0+")
         synonyms: list[DescribeConfigsResponse.DescribeConfigsSynonym] = array(

@@ -21,7 +21,7 @@ from kbroker.protocol.schema import (
 
 
 class FetchRequest(
-    Request, api_key=1, versions="4-18", flexible="12+", listeners="broker controller"
+    Request, api_key=1, versions="0-18", flexible="12+", listeners="broker controller"
 ):
     class ReplicaState(Struct):
         replica_id: int = int32("15+", default=-1)
@@ -65,7 +65,7 @@ class FetchRequest(
     rack_id: str = string("11+", default="", ignorable=True)
 
 
-class FetchResponse(Response, api_key=1, versions="4-18", flexible="12+"):
+class FetchResponse(Response, api_key=1, versions="0-18", flexible="12+"):
     class EpochEndOffset(Struct):
         epoch: int = int32("12+", default=-1)
         end_offset: int = int64("12+", default=-1)

@@ -15,11 +15,12 @@ from kbroker.protocol.schema import (
 )
 
 
-class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+", listeners="broker"):
+class ListOffsetsRequest(Request, api_key=2, versions="0-11", flexible="6+", listeners="broker"):
     class ListOffsetsPartition(Struct):
         partition_index: int = int32("0+")
         current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
         timestamp: int = int64("0+")
+        max_num_offsets: int = int32("0", default=1)
 
     class ListOffsetsTopic(Struct):
         name: str = string("0+")
@@ -33,10 +34,11 @@ class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+", lis
     timeout_ms: int = int32("10+", ignorable=True)
 
 
-class ListOffsetsResponse(Response, api_key=2, versions="1-11", flexible="6+"):
+class ListOffsetsResponse(Response, api_key=2, versions="0-11", flexible="6+"):
     class ListOffsetsPartitionResponse(Struct):
         partition_index: int = int32("0+")
         error_code: int = int16("0+")
+        old_style_offsets: list[int] = array("int64", "0")
         timestamp: int = int64("1+", default=-1)
         offset: int = int64("1+", default=-1)
         leader_epoch: int = int32("4+", default=-1)
@@ -54,7 +56,7 @@ class ListOffsetsResponse(Response, api_key=2, versions="1-11", flexible="6+"):
 
 
 class OffsetForLeaderEpochRequest(
-    Request, api_key=23, versions="2-4", flexible="4+", listeners="broker"
+    Request, api_key=23, versions="0-4", flexible="4+", listeners="broker"
 ):
     class OffsetForLeaderPartition(Struct):
         partition: int = int32("0+")
@@ -73,7 +75,7 @@ class OffsetForLeaderEpochRequest(
     )
 
 
-class OffsetForLeaderEpochResponse(Response, api_key=23, versions="2-4", flexible="4+"):
+class OffsetForLeaderEpochResponse(Response, api_key=23, versions="0-4", flexible="4+"):
     class EpochEndOffset(Struct):
         error_code: int = int16("0+")
         partition: int = int32("0+")

@@ -16,7 +16,7 @@ from kbroker.protocol.schema import (
 
 
 class DescribeLogDirsRequest(
-    Request, api_key=35, versions="1-5", flexible="2+", listeners="broker"
+    Request, api_key=35, versions="0-5", flexible="2+", listeners="broker"
 ):
     class DescribableLogDirTopic(Struct):
         topic: str = string("0+")
@@ -27,7 +27,7 @@ class DescribeLogDirsRequest(
     )
 
 
-class DescribeLogDirsResponse(Response, api_key=35, versions="1-5", flexible="2+"):
+class DescribeLogDirsResponse(Response, api_key=35, versions="0-5", flexible="2+"):
     class DescribeLogDirsPartition(Struct):
         partition_index: int = int32("0+")
         partition_size: int = int64("0+")
@@ -58,7 +58,7 @@ class DescribeLogDirsResponse(Response, api_key=35, versions="1-5", flexible="2+
 
 
 class AlterReplicaLogDirsRequest(
-    Request, api_key=34, versions="1-2", flexible="2+", listeners="broker"
+    Request, api_key=34, versions="0-2", flexible="2+", listeners="broker"
 ):
     class AlterReplicaLogDirTopic(Struct):
         name: str = string("0+")
@@ -73,7 +73,7 @@ class AlterReplicaLogDirsRequest(
     dirs: list[AlterReplicaLogDirsRequest.AlterReplicaLogDir] = array("AlterReplicaLogDir", "0+")
 
 
-class AlterReplicaLogDirsResponse(Response, api_key=34, versions="1-2", flexible="2+"):
+class AlterReplicaLogDirsResponse(Response, api_key=34, versions="0-2", flexible="2+"):
     class AlterReplicaLogDirPartitionResult(Struct):
         partition_index: int = int32("0+")
         error_code: int = int16("0+")

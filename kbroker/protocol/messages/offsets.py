@@ -17,11 +17,12 @@ from kbroker.protocol.schema import (
 )
 
 
-class OffsetCommitRequest(Request, api_key=8, versions="2-10", flexible="8+", listeners="broker"):
+class OffsetCommitRequest(Request, api_key=8, versions="0-10", flexible="8+", listeners="broker"):
     class OffsetCommitRequestPartition(Struct):
         partition_index: int = int32("0+")
         committed_offset: int = int64("0+")
         committed_leader_epoch: int = int32("6+", default=-1, ignorable=True)
+        commit_timestamp: int = int64("1", default=-1)
         committed_metadata: str | None = string("0+", nullable="0+")
 
     class OffsetCommitRequestTopic(Struct):
@@ -41,7 +42,7 @@ class OffsetCommitRequest(Request, api_key=8, versions="2-10", flexible="8+", li
     )
 
 
-class OffsetCommitResponse(Response, api_key=8, versions="2-10", flexible="8+"):
+class OffsetCommitResponse(Response, api_key=8, versions="0-10", flexible="8+"):
     class OffsetCommitResponsePartition(Struct):
         partition_index: int = int32("0+")
         error_code: int = int16("0+")
@@ -59,7 +60,7 @@ class OffsetCommitResponse(Response, api_key=8, versions="2-10", flexible="8+"):
     )
 
 
-class OffsetFetchRequest(Request, api_key=9, versions="1-10", flexible="6+", listeners="broker"):
+class OffsetFetchRequest(Request, api_key=9, versions="0-10", flexible="6+", listeners="broker"):
     class OffsetFetchRequestTopic(Struct):
         name: str = string("0-7")
         partition_indexes: list[int] = array("int32", "0-7")
@@ -87,7 +88,7 @@ class OffsetFetchRequest(Request, api_key=9, versions="1-10", flexible="6+", lis
     require_stable: bool = boolean("7+", default=False)
 
 
-class OffsetFetchResponse(Response, api_key=9, versions="1-10", flexible="6+"):
+class OffsetFetchResponse(Response, api_key=9, versions="0-10", flexible="6+"):
     class OffsetFetchResponsePartition(Struct):
         partition_index: int = int32("0-7")
         committed_offset: int = int64("0-7")

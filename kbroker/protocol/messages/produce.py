@@ -19,7 +19,7 @@ from kbroker.protocol.schema import (
 )
 
 
-class ProduceRequest(Request, api_key=0, versions="3-13", flexible="9+", listeners="broker"):
+class ProduceRequest(Request, api_key=0, versions="0-13", flexible="9+", listeners="broker"):
     class PartitionProduceData(Struct):
         index: int = int32("0+")
         records: Records | None = records("0+", nullable="0+")
@@ -37,7 +37,7 @@ class ProduceRequest(Request, api_key=0, versions="3-13", flexible="9+", listene
     topic_data: list[ProduceRequest.TopicProduceData] = array("TopicProduceData", "0+")
 
 
-class ProduceResponse(Response, api_key=0, versions="3-13", flexible="9+"):
+class ProduceResponse(Response, api_key=0, versions="0-13", flexible="9+"):
     class BatchIndexAndErrorMessage(Struct):
         batch_index: int = int32("8+")
         batch_index_error_message: str | None = string("8+", nullable="8+", default=None)

@@ -19,7 +19,7 @@ from kbroker.protocol.schema import (
 
 
 class CreateTopicsRequest(
-    Request, api_key=19, versions="2-7", flexible="5+", listeners="broker controller"
+    Request, api_key=19, versions="0-7", flexible="5+", listeners="broker controller"
 ):
     class CreatableReplicaAssignment(Struct):
         partition_index: int = int32("0+")
@@ -45,7 +45,7 @@ class CreateTopicsRequest(
     validate_only: bool = boolean("1+", default=False)
 
 
-class CreateTopicsResponse(Response, api_key=19, versions="2-7", flexible="5+"):
+class CreateTopicsResponse(Response, api_key=19, versions="0-7", flexible="5+"):
     class CreatableTopicConfigs(Struct):
         name: str = string("5+")
         value: str | None = string("5+", nullable="5+")
@@ -70,7 +70,7 @@ class CreateTopicsResponse(Response, api_key=19, versions="2-7", flexible="5+"):
 
 
 class DeleteTopicsRequest(
-    Request, api_key=20, versions="1-6", flexible="4+", listeners="broker controller"
+    Request, api_key=20, versions="0-6", flexible="4+", listeners="broker controller"
 ):
     class DeleteTopicState(Struct):
         name: str | None = string("6+", nullable="6+", default=None)
@@ -81,7 +81,7 @@ class DeleteTopicsRequest(
     timeout_ms: int = int32("0+")
 
 
-class DeleteTopicsResponse(Response, api_key=20, versions="1-6", flexible="4+"):
+class DeleteTopicsResponse(Response, api_key=20, versions="0-6", flexible="4+"):
     class DeletableTopicResult(Struct):
         name: str | None = string("0+", nullable="6+")
         topic_id: Uuid = uuid("6+", ignorable=True)
