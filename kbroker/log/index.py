@@ -10,10 +10,11 @@ the log. Why the files equal Kafka's byte for byte: docs/adr/0006.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from kbroker.log.files import create_file, file_size, read_file, resize_file, unlink, write_range
 
@@ -37,34 +38,137 @@ class CorruptIndexError(Exception):
     """
 
 
-class OffsetIndex:
-    """`.index`: the last offset of a batch and the position of that batch, ascending."""
+class _SparseIndex(ABC):
+    """What the two preallocated indexes share: ascending entries of an offset and one more value.
+
+    entry_bytes: size of an entry in the file. value_type: array type code of the other value.
+    """
 
     __slots__ = (
         "_loaded",
         "_offsets",
-        "_positions",
+        "_values",
         "_written",
         "base_offset",
         "max_entries",
         "path",
     )
 
+    entry_bytes: ClassVar[int]
+    value_type: ClassVar[Literal["i", "q"]]
+
     def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
         self.path = path
         self.base_offset = base_offset
-        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
+        self.max_entries = max_bytes // self.entry_bytes
         self._offsets: array[int] = array("i")
-        self._positions: array[int] = array("i")
+        self._values: array[int] = array(self.value_type)
         self._written = -1  # entries in the file; unknown until it is read
         self._loaded = False
 
-    def _read(self) -> bytes:
-        limit = self._written * OFFSET_ENTRY_BYTES if self._written >= 0 else -1
-        return read_file(self.path, limit) or b""
+    @abstractmethod
+    def _parse(self, data: bytes) -> None:
+        """Fill the arrays from the whole file, the zeros behind its entries left out."""
+
+    @abstractmethod
+    def _pending(self) -> bytes:
+        """The entries that are not in the file yet, as bytes."""
 
     def _load(self) -> None:
-        data = self._read()
+        limit = self._written * self.entry_bytes if self._written >= 0 else -1
+        self._parse(read_file(self.path, limit) or b"")
+        self._written = len(self._offsets)
+        self._loaded = True
+
+    def check(self, file_bytes: int) -> None:
+        """On opening; does not read the file. Raises CorruptIndexError."""
+        if file_bytes % self.entry_bytes:
+            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
+
+    @property
+    def entry_count(self) -> int:
+        if not self._loaded:
+            self._load()
+        return len(self._offsets)
+
+    def _append(self, offset: int, value: int) -> None:
+        self._offsets.append(offset - self.base_offset)
+        self._values.append(value)
+        if len(self._offsets) - self._written >= PENDING_LIMIT:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Bring the file up to the array (no fsync)."""
+        if self._loaded and self._written < len(self._offsets):
+            write_range(self.path, self._pending(), self._written * self.entry_bytes)
+            self._written = len(self._offsets)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the entries at or above offset, and an entry exactly at it."""
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        if slot and self.base_offset + self._offsets[slot - 1] == offset:
+            slot -= 1
+        del self._offsets[slot:], self._values[slot:]
+        self._written = min(self._written, slot)
+
+    def reset(self) -> None:
+        """Forget everything: the segment is about to be scanned."""
+        self._offsets = array("i")
+        self._values = array(self.value_type)
+        self._written = 0
+        self._loaded = True
+
+    def preallocate(self, max_bytes: int) -> None:
+        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
+        segment is active.
+        """
+        self.max_entries = max_bytes // self.entry_bytes
+        if self._loaded:
+            self._rewrite(max(self.max_entries, len(self._offsets)) * self.entry_bytes)
+        else:
+            # a cleanly closed file: only its length changes
+            self._written = file_size(self.path) // self.entry_bytes
+            resize_file(self.path, max(self.max_entries, self._written) * self.entry_bytes)
+
+    def trim(self) -> None:
+        """Cut the file to its entries: at a roll and at a clean close."""
+        if not self._loaded:
+            if self._written >= 0:
+                resize_file(self.path, self._written * self.entry_bytes)
+                return
+            self._load()
+        self._rewrite(len(self._offsets) * self.entry_bytes)
+
+    def _rewrite(self, size: int) -> None:
+        write_range(self.path, self._pending(), self._written * self.entry_bytes, size=size)
+        self._written = len(self._offsets)
+
+    def unload(self) -> None:
+        """Give the memory back; the file is complete."""
+        if self._loaded:
+            self.write_pending()
+            self._offsets = array("i")
+            self._values = array(self.value_type)
+            self._loaded = False
+
+    def create(self, max_bytes: int) -> None:
+        """Make the file of a new active segment."""
+        self.reset()
+        self.max_entries = max_bytes // self.entry_bytes
+        create_file(self.path, self.max_entries * self.entry_bytes)
+
+
+class OffsetIndex(_SparseIndex):
+    """`.index`: the last offset of a batch and the position of that batch, ascending."""
+
+    __slots__ = ()
+
+    entry_bytes = OFFSET_ENTRY_BYTES
+    value_type = "i"
+
+    def _parse(self, data: bytes) -> None:
         count = len(data) // OFFSET_ENTRY_BYTES
         words = array("i")
         words.frombytes(memoryview(data)[: count * OFFSET_ENTRY_BYTES])
@@ -75,20 +179,16 @@ class OffsetIndex:
             # needs none
             count -= 1
         self._offsets = words[0 : 2 * count : 2]
-        self._positions = words[1 : 2 * count : 2]
-        self._written = count
-        self._loaded = True
+        self._values = words[1 : 2 * count : 2]
 
-    def check(self, file_bytes: int) -> None:
-        """On opening; does not read the file. Raises CorruptIndexError."""
-        if file_bytes % OFFSET_ENTRY_BYTES:
-            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
-
-    @property
-    def entry_count(self) -> int:
-        if not self._loaded:
-            self._load()
-        return len(self._offsets)
+    def _pending(self) -> bytes:
+        words = array("i")
+        for slot in range(self._written, len(self._offsets)):
+            words.append(self._offsets[slot])
+            words.append(self._values[slot])
+        if _LITTLE:
+            words.byteswap()
+        return words.tobytes()
 
     @property
     def is_full(self) -> bool:
@@ -104,14 +204,14 @@ class OffsetIndex:
         if not self._loaded:
             self._load()
         slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
-        return self._positions[slot - 1] if slot else 0
+        return self._values[slot - 1] if slot else 0
 
     def floor_position(self, position: int) -> int:
         """The largest indexed position <= position, 0 before the first: a batch begins there."""
         if not self._loaded:
             self._load()
-        slot = bisect_right(self._positions, position)
-        return self._positions[slot - 1] if slot else 0
+        slot = bisect_right(self._values, position)
+        return self._values[slot - 1] if slot else 0
 
     def append(self, offset: int, position: int) -> None:
         """offset: the last offset of the batch at position. The caller saw that it is not full and
@@ -119,10 +219,7 @@ class OffsetIndex:
         """
         if not self._loaded:
             self._load()
-        self._offsets.append(offset - self.base_offset)
-        self._positions.append(position)
-        if len(self._offsets) - self._written >= PENDING_LIMIT:
-            self.write_pending()
+        self._append(offset, position)
 
     def entries(self) -> list[tuple[int, int]]:
         """All (offset, position)."""
@@ -131,111 +228,21 @@ class OffsetIndex:
         base = self.base_offset
         return [
             (base + offset, position)
-            for offset, position in zip(self._offsets, self._positions, strict=True)
+            for offset, position in zip(self._offsets, self._values, strict=True)
         ]
 
-    def _pending(self) -> bytes:
-        words = array("i")
-        for slot in range(self._written, len(self._offsets)):
-            words.append(self._offsets[slot])
-            words.append(self._positions[slot])
-        if _LITTLE:
-            words.byteswap()
-        return words.tobytes()
 
-    def write_pending(self) -> None:
-        """Bring the file up to the array (no fsync)."""
-        if self._loaded and self._written < len(self._offsets):
-            write_range(self.path, self._pending(), self._written * OFFSET_ENTRY_BYTES)
-            self._written = len(self._offsets)
-
-    def truncate_to(self, offset: int) -> None:
-        """Forget the entries at or above offset, and an entry exactly at it."""
-        if not self._loaded:
-            self._load()
-        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
-        if slot and self.base_offset + self._offsets[slot - 1] == offset:
-            slot -= 1
-        del self._offsets[slot:], self._positions[slot:]
-        self._written = min(self._written, slot)
-
-    def reset(self) -> None:
-        """Forget everything: the segment is about to be scanned."""
-        self._offsets = array("i")
-        self._positions = array("i")
-        self._written = 0
-        self._loaded = True
-
-    def preallocate(self, max_bytes: int) -> None:
-        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
-        segment is active.
-        """
-        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
-        if self._loaded:
-            self._rewrite(max(self.max_entries, len(self._offsets)) * OFFSET_ENTRY_BYTES)
-        else:
-            # a cleanly closed file: only its length changes
-            self._written = file_size(self.path) // OFFSET_ENTRY_BYTES
-            resize_file(self.path, max(self.max_entries, self._written) * OFFSET_ENTRY_BYTES)
-
-    def trim(self) -> None:
-        """Cut the file to its entries: at a roll and at a clean close."""
-        if not self._loaded:
-            if self._written >= 0:
-                resize_file(self.path, self._written * OFFSET_ENTRY_BYTES)
-                return
-            self._load()
-        self._rewrite(len(self._offsets) * OFFSET_ENTRY_BYTES)
-
-    def _rewrite(self, size: int) -> None:
-        write_range(self.path, self._pending(), self._written * OFFSET_ENTRY_BYTES, size=size)
-        self._written = len(self._offsets)
-
-    def unload(self) -> None:
-        """Give the memory back; the file is complete."""
-        if self._loaded:
-            self.write_pending()
-            self._offsets = array("i")
-            self._positions = array("i")
-            self._loaded = False
-
-    def create(self, max_bytes: int) -> None:
-        """Make the file of a new active segment."""
-        self.reset()
-        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
-        create_file(self.path, self.max_entries * OFFSET_ENTRY_BYTES)
-
-
-class TimeIndex:
+class TimeIndex(_SparseIndex):
     """`.timeindex`: the largest timestamp so far and the last offset of the batch that has it, both
     ascending.
     """
 
-    __slots__ = (
-        "_loaded",
-        "_offsets",
-        "_timestamps",
-        "_written",
-        "base_offset",
-        "max_entries",
-        "path",
-    )
+    __slots__ = ()
 
-    def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
-        self.path = path
-        self.base_offset = base_offset
-        self.max_entries = max_bytes // TIME_ENTRY_BYTES
-        self._timestamps: array[int] = array("q")
-        self._offsets: array[int] = array("i")
-        self._written = -1  # entries in the file; unknown until it is read
-        self._loaded = False
+    entry_bytes = TIME_ENTRY_BYTES
+    value_type = "q"
 
-    def _read(self) -> bytes:
-        limit = self._written * TIME_ENTRY_BYTES if self._written >= 0 else -1
-        return read_file(self.path, limit) or b""
-
-    def _load(self) -> None:
-        data = self._read()
+    def _parse(self, data: bytes) -> None:
         whole = len(data) - len(data) % TIME_ENTRY_BYTES
         end = len(data[:whole].rstrip(b"\0"))
         count = -(-end // TIME_ENTRY_BYTES)
@@ -251,21 +258,12 @@ class TimeIndex:
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data[: count * TIME_ENTRY_BYTES]):
             timestamps.append(timestamp)
             offsets.append(offset)
-        self._timestamps = timestamps
+        self._values = timestamps
         self._offsets = offsets
-        self._written = count
-        self._loaded = True
 
-    def check(self, file_bytes: int) -> None:
-        """On opening; does not read the file. Raises CorruptIndexError."""
-        if file_bytes % TIME_ENTRY_BYTES:
-            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
-
-    @property
-    def entry_count(self) -> int:
-        if not self._loaded:
-            self._load()
-        return len(self._offsets)
+    def _pending(self) -> bytes:
+        start = self._written
+        return b"".join(map(_TIME_ENTRY.pack, self._values[start:], self._offsets[start:]))
 
     @property
     def is_full(self) -> bool:
@@ -277,7 +275,7 @@ class TimeIndex:
         """(timestamp, offset) of the last entry; (-1, base offset) if there is none."""
         if not self.entry_count:
             return -1, self.base_offset
-        return self._timestamps[-1], self.base_offset + self._offsets[-1]
+        return self._values[-1], self.base_offset + self._offsets[-1]
 
     def lookup(self, timestamp: int) -> int:
         """Offset of the last entry whose timestamp is <= timestamp; the base offset before the
@@ -285,7 +283,7 @@ class TimeIndex:
         """
         if not self._loaded:
             self._load()
-        slot = bisect_right(self._timestamps, timestamp)
+        slot = bisect_right(self._values, timestamp)
         return self.base_offset + self._offsets[slot - 1] if slot else self.base_offset
 
     def maybe_append(self, timestamp: int, offset: int, *, last: bool = False) -> None:
@@ -296,11 +294,8 @@ class TimeIndex:
             self._load()
         if not last and len(self._offsets) >= self.max_entries - 1:
             return
-        if timestamp > (self._timestamps[-1] if self._timestamps else -1):
-            self._timestamps.append(timestamp)
-            self._offsets.append(offset - self.base_offset)
-            if len(self._offsets) - self._written >= PENDING_LIMIT:
-                self.write_pending()
+        if timestamp > (self._values[-1] if self._values else -1):
+            self._append(offset, timestamp)
 
     def entries(self) -> list[tuple[int, int]]:
         """All (timestamp, offset)."""
@@ -309,74 +304,8 @@ class TimeIndex:
         base = self.base_offset
         return [
             (timestamp, base + offset)
-            for timestamp, offset in zip(self._timestamps, self._offsets, strict=True)
+            for timestamp, offset in zip(self._values, self._offsets, strict=True)
         ]
-
-    def _pending(self) -> bytes:
-        pack = _TIME_ENTRY.pack
-        start = self._written
-        return b"".join(map(pack, self._timestamps[start:], self._offsets[start:]))
-
-    def write_pending(self) -> None:
-        """Bring the file up to the array (no fsync)."""
-        if self._loaded and self._written < len(self._offsets):
-            write_range(self.path, self._pending(), self._written * TIME_ENTRY_BYTES)
-            self._written = len(self._offsets)
-
-    def truncate_to(self, offset: int) -> None:
-        """Forget the entries at or above offset."""
-        if not self._loaded:
-            self._load()
-        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
-        if slot and self.base_offset + self._offsets[slot - 1] == offset:
-            slot -= 1
-        del self._offsets[slot:], self._timestamps[slot:]
-        self._written = min(self._written, slot)
-
-    def reset(self) -> None:
-        """Forget everything: the segment is about to be scanned."""
-        self._timestamps = array("q")
-        self._offsets = array("i")
-        self._written = 0
-        self._loaded = True
-
-    def preallocate(self, max_bytes: int) -> None:
-        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
-        segment is active.
-        """
-        self.max_entries = max_bytes // TIME_ENTRY_BYTES
-        if self._loaded:
-            self._rewrite(max(self.max_entries, len(self._offsets)) * TIME_ENTRY_BYTES)
-        else:
-            self._written = file_size(self.path) // TIME_ENTRY_BYTES
-            resize_file(self.path, max(self.max_entries, self._written) * TIME_ENTRY_BYTES)
-
-    def trim(self) -> None:
-        """Cut the file to its entries: at a roll and at a clean close."""
-        if not self._loaded:
-            if self._written >= 0:
-                resize_file(self.path, self._written * TIME_ENTRY_BYTES)
-                return
-            self._load()
-        self._rewrite(len(self._offsets) * TIME_ENTRY_BYTES)
-
-    def _rewrite(self, size: int) -> None:
-        write_range(self.path, self._pending(), self._written * TIME_ENTRY_BYTES, size=size)
-        self._written = len(self._offsets)
-
-    def unload(self) -> None:
-        """Give the memory back; the file is complete."""
-        if self._loaded:
-            self.write_pending()
-            self._timestamps = array("q")
-            self._offsets = array("i")
-            self._loaded = False
-
-    def create(self, max_bytes: int) -> None:
-        """Make the file of a new active segment."""
-        self.reset()
-        self.max_entries = max_bytes // TIME_ENTRY_BYTES
-        create_file(self.path, self.max_entries * TIME_ENTRY_BYTES)
 
 
 class AbortedTransaction(NamedTuple):
