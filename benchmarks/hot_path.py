@@ -53,6 +53,9 @@ class _Clock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> TimerHandle:
         return _NoTimer()
 

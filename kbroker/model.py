@@ -1,7 +1,8 @@
 """Plain values shared by every room, and the two ports that let cores wait without asyncio.
 
-Nothing here does I/O or knows a protocol. `Deferred` is the single-threaded promise that carries an answer from stage
-two of a request back to its connection; `Timers` is the port through which shells get their deadlines.
+Nothing here does I/O or knows a protocol. `Deferred` is the single-threaded promise that carries an
+answer from stage two of a request back to its connection; `Timers` is the port through which shells
+get their deadlines.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Uuid = bytes
 ZERO_UUID: Final[Uuid] = bytes(16)
 """Kafka's Uuid.ZERO_UUID: "no id"."""
 
-RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset({ZERO_UUID, bytes(15) + b"\x01", bytes(15) + b"\x02"})
+RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset(
+    {ZERO_UUID, bytes(15) + b"\x01", bytes(15) + b"\x02"}
+)
 """ZERO, METADATA_TOPIC_ID/LOST_DIR and MIGRATING_DIR: never given to a topic or a directory."""
 
 
@@ -35,11 +38,14 @@ class TopicPartition(NamedTuple):
 
 
 class StartupError(Exception):
-    """A problem the user can mend: one line that says what, where and what to do. Exit code 1, no traceback."""
+    """A problem the user can mend: one line that says what, where and what to do.
+
+    Exit code 1, no traceback.
+    """
 
 
 class InvariantError(Exception):
-    """A state that must not exist. Stops the broker; raised instead of `assert`, which `-O` removes."""
+    """A state that must not exist. Stops the broker; raised, as `-O` removes asserts."""
 
 
 def uuid_to_string(uuid: Uuid) -> str:
@@ -52,14 +58,18 @@ def uuid_from_string(text: str) -> Uuid:
     try:
         uuid = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{text!r} is not a Kafka uuid (22 characters of URL-safe base64)") from error
+        raise ValueError(
+            f"{text!r} is not a Kafka uuid (22 characters of URL-safe base64)"
+        ) from error
     if len(uuid) != 16 or len(text) > 24:
         raise ValueError(f"{text!r} is not a Kafka uuid (22 characters of URL-safe base64)")
     return uuid
 
 
 def random_uuid(random: Random) -> Uuid:
-    """A version 4 uuid, none of the reserved ones, whose text does not begin with '-' (it would read as an option)."""
+    """A version 4 uuid, none of the reserved ones, whose text does not begin with '-' (an option
+    would).
+    """
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -70,9 +80,11 @@ def random_uuid(random: Random) -> Uuid:
 
 
 class Deferred(Generic[T]):
-    """A value that comes later, on the loop thread. Resolved once; callbacks run at once, in order of registration.
+    """A value that comes later, on the loop thread. Resolved once; callbacks run at once, in order
+    of registration.
 
-    Unlike asyncio.Future it needs no loop, so cores may hand it out, and a callback costs no extra turn of the loop.
+    Unlike asyncio.Future it needs no loop, so cores may hand it out, and a callback costs no extra
+    turn of the loop.
     """
 
     __slots__ = ("_callbacks", "_value", "done")
@@ -117,6 +129,11 @@ class Deferred(Generic[T]):
         else:
             self._callbacks.append(callback)
 
+    def cancel(self) -> None:
+        """Nobody reads the value any more. What waits may stop waiting, and then never resolves;
+        here nothing happens.
+        """
+
 
 class TimerHandle(Protocol):
     """What `Timers.call_later` gives; cancelling twice or after it fired is harmless."""
@@ -129,6 +146,10 @@ class Timers(Protocol):
 
     def now_ms(self) -> int:
         """Wall clock, ms since the epoch: for record timestamps and expiry of what is on disk."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Time that nobody sets, from an unknown origin: for every deadline that is not stored."""
         ...
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> TimerHandle:

@@ -12,7 +12,7 @@ answers for groups that do not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Final, Protocol
@@ -74,6 +74,7 @@ class ClassicGroup:
         "_remaining_delay_ms",
         "_settings",
         "_sync_deadline",
+        "_wall_ms",
         "generation_id",
         "group_id",
         "leader_id",
@@ -96,12 +97,12 @@ class ClassicGroup:
         settings: GroupSettings,
         deadlines: Deadlines,
         random: Random,
-        now_ms: int,
+        wall_ms: Callable[[], int],
     ) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.EMPTY
-        self.state_since_ms = now_ms
+        self.state_since_ms = wall_ms()
         self.generation_id = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
@@ -117,6 +118,7 @@ class ClassicGroup:
         self._settings = settings
         self._deadlines = deadlines
         self._random = random
+        self._wall_ms = wall_ms
         self._protocol_counts: dict[str, int] = {}
         self._awaiting_join_count = 0
         self._delay_ms = 0
@@ -538,7 +540,7 @@ class ClassicGroup:
         self._deadlines.cancel(self._sync_deadline)
         self.pending_syncs.clear()
         is_initial = self.state is GroupState.EMPTY
-        self._transition(GroupState.PREPARING_REBALANCE, now_ms)
+        self._transition(GroupState.PREPARING_REBALANCE)
         if is_initial:
             self.new_member_added = False
             self._delay_ms = self._settings.group_initial_rebalance_delay_ms
@@ -582,10 +584,10 @@ class ClassicGroup:
         if not self.members:
             self.protocol_name = None
             self.leader_id = None
-            self._transition(GroupState.EMPTY, now_ms)
+            self._transition(GroupState.EMPTY)
             return [*effects, Append([group_metadata_record(self.group_id, self.to_value({}))])]
         self.protocol_name = self._select_protocol()
-        self._transition(GroupState.COMPLETING_REBALANCE, now_ms)
+        self._transition(GroupState.COMPLETING_REBALANCE)
         self._deadlines.set(self._sync_deadline, now_ms + self.rebalance_timeout_ms())
         for member in self.members.values():
             self.pending_syncs.add(member.member_id)
@@ -632,7 +634,7 @@ class ClassicGroup:
         if error is not ErrorCode.NONE:
             effects = self._fail_syncs(error, now_ms)
             return effects + self._prepare_rebalance(now_ms)
-        self._transition(GroupState.STABLE, now_ms, keep_time=True)
+        self._transition(GroupState.STABLE, keep_time=True)
         replies: list[Effect] = []
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -762,12 +764,12 @@ class ClassicGroup:
         parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
         return "-".join((prefix, *parts))
 
-    def _transition(self, state: GroupState, now_ms: int, *, keep_time: bool = False) -> None:
+    def _transition(self, state: GroupState, *, keep_time: bool = False) -> None:
         if state not in TRANSITIONS[self.state]:
             raise InvariantError(f"group {self.group_id}: {self.state.value} to {state.value}")
         self.previous_state, self.state = self.state, state
         if not keep_time:
-            self.state_since_ms = now_ms
+            self.state_since_ms = self._wall_ms()
 
     # -- responses ---------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ built from `metadata`. A core: time, randomness and the log are its caller's (`r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from random import Random
 from typing import Final, Protocol
@@ -68,17 +68,31 @@ class ShardSettings(GroupSettings, Protocol):
 
 
 class GroupShard:
-    """The groups of one partition."""
+    """The groups of one partition.
 
-    __slots__ = ("_deadlines", "_expiry", "_random", "_settings", "groups", "metadata", "offsets")
+    wall_ms: the wall clock, for what is stored and how old that is. The now_ms of requests and
+    deadlines is monotonic: a jump of the wall clock expires no member.
+    """
 
-    def __init__(self, settings: ShardSettings, random: Random) -> None:
+    __slots__ = (
+        "_deadlines",
+        "_expiry",
+        "_random",
+        "_settings",
+        "_wall_ms",
+        "groups",
+        "metadata",
+        "offsets",
+    )
+
+    def __init__(self, settings: ShardSettings, random: Random, wall_ms: Callable[[], int]) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self.metadata: dict[str, GroupMetadataValue] = {}
         """The last record of every group that has one."""
         self.offsets = OffsetStore()
         self._settings = settings
         self._random = random
+        self._wall_ms = wall_ms
         self._deadlines = Deadlines()
         self._expiry = Deadline(self._on_expiry)
 
@@ -88,14 +102,14 @@ class GroupShard:
         """See `records.decode_record`."""
         return decode_record(key, value)
 
-    def replay(self, record: CoordinatorRecord, now_ms: int) -> None:
+    def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record that is in the log."""
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey) and not isinstance(value, GroupMetadataValue):
             offset = value if isinstance(value, OffsetCommitValue) else None
             self.offsets.replay(key, offset)
             if offset is not None and key.group not in self.groups:
-                self._create(key.group, now_ms)
+                self._create(key.group)
         elif isinstance(key, GroupMetadataKey):
             if isinstance(value, GroupMetadataValue):
                 self.metadata[key.group] = value
@@ -112,11 +126,11 @@ class GroupShard:
             offset = value if isinstance(value, OffsetCommitValue) else None
             self.offsets.replay_pending(producer_id, key, offset)
 
-    def end_transaction(self, producer_id: int, *, commit: bool, now_ms: int) -> None:
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply the marker that ends a transaction."""
         for group_id in self.offsets.end_transaction(producer_id, commit=commit):
             if group_id not in self.groups:
-                self._create(group_id, now_ms)
+                self._create(group_id)
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
         """All records were replayed: bring the groups to life."""
@@ -124,7 +138,7 @@ class GroupShard:
         for group_id, value in self.metadata.items():
             group = self.groups.get(group_id)
             if group is None:
-                group = self._create(group_id, now_ms)
+                group = self._create(group_id)
             group.restore(value, now_ms)
             effects += group.on_loaded(now_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
@@ -176,7 +190,7 @@ class GroupShard:
         if not join.protocol_type or not join.protocols:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(join.waiter, join_error(join.member_id, error))]
-        group = self._create(group_id, now_ms)
+        group = self._create(group_id)
         record = group_metadata_record(group_id, group.empty_value())
         effects = group.join(join, now_ms)
         if any(isinstance(effect, Append) for effect in effects):
@@ -305,9 +319,10 @@ class GroupShard:
     def _on_expiry(self, now_ms: int) -> list[Effect]:
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
+        wall_ms = self._wall_ms()
         records: list[CoordinatorRecord] = []
         for group_id, group in self.groups.items():
-            expired, kept = self._expired_offsets(group, now_ms)
+            expired, kept = self._expired_offsets(group, wall_ms)
             records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
             if not kept and self._may_be_deleted(group):
                 records.append(group_tombstone(group_id))
@@ -321,7 +336,7 @@ class GroupShard:
         )
 
     def _expired_offsets(
-        self, group: ClassicGroup, now_ms: int
+        self, group: ClassicGroup, wall_ms: int
     ) -> tuple[list[tuple[str, int]], bool]:
         """(topic, partition) of offsets whose time is over, and whether any other is left. KIP-211.
 
@@ -348,7 +363,7 @@ class GroupShard:
                 if until == NO_EXPIRY:
                     until = since + retention_ms
                 if (
-                    now_ms >= until
+                    wall_ms >= until
                     and (subscribed is None or topic not in subscribed)
                     and (topic, partition) not in unstable
                 ):
@@ -357,13 +372,13 @@ class GroupShard:
                     kept = True
         return expired, kept
 
-    def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
+    def _create(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = ClassicGroup(
             group_id,
             settings=self._settings,
             deadlines=self._deadlines,
             random=self._random,
-            now_ms=now_ms,
+            wall_ms=self._wall_ms,
         )
         return group
 

@@ -120,7 +120,7 @@ class GroupCoordinator:
             GROUP_TOPIC,
             log=log,
             timers=timers,
-            make_shard=lambda: GroupShard(config, random),
+            make_shard=lambda: GroupShard(config, random, timers.now_ms),
             compression=Compression(config.offsets_topic_compression_codec),
         )
 
@@ -176,7 +176,7 @@ class GroupCoordinator:
             reason=request.reason or "",
             waiter=waiter,
         )
-        effects = host.shard.join(request.group_id, join, self._timers.now_ms())
+        effects = host.shard.join(request.group_id, join, self._timers.monotonic_ms())
         self.runtime.carry_out(host, effects)
         return waiter
 
@@ -192,7 +192,7 @@ class GroupCoordinator:
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             return SyncGroupResponse(error_code=error.code)
         waiter: Waiter = Deferred()
-        effects = host.shard.sync(request, waiter, self._timers.now_ms())
+        effects = host.shard.sync(request, waiter, self._timers.monotonic_ms())
         self.runtime.carry_out(host, effects)
         return waiter
 
@@ -204,7 +204,9 @@ class GroupCoordinator:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return HeartbeatResponse()
             return HeartbeatResponse(error_code=error.code)
-        return HeartbeatResponse(error_code=host.shard.heartbeat(request, self._timers.now_ms()))
+        return HeartbeatResponse(
+            error_code=host.shard.heartbeat(request, self._timers.monotonic_ms())
+        )
 
     def leave_group(self, context: CallContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """LeaveGroup; before v3 the one member's error is that of the response."""
@@ -215,7 +217,9 @@ class GroupCoordinator:
         identities = request.members
         if context.api_version < 3:
             identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
-        response, effects = host.shard.leave(request.group_id, identities, self._timers.now_ms())
+        response, effects = host.shard.leave(
+            request.group_id, identities, self._timers.monotonic_ms()
+        )
         self.runtime.carry_out(host, effects)
         if context.api_version < 3:
             return LeaveGroupResponse(error_code=response.members[0].error_code)
@@ -243,15 +247,14 @@ class GroupCoordinator:
         )
         if refusal is not ErrorCode.NONE:
             return commit.fail(refusal)
-        now_ms = self._timers.now_ms()
         if member_id:
-            host.shard.touch(group_id, member_id, now_ms)
+            host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
         records = commit_records(
             commit,
             group_id,
             retention_time_ms=request.retention_time_ms,
             max_metadata_bytes=self._config.offset_metadata_max_bytes,
-            now_ms=now_ms,
+            now_ms=self._timers.now_ms(),
         )
         if not records:
             return commit.response

@@ -99,9 +99,9 @@ class Shard(Protocol):
     """The state of one partition of an internal topic, as the runtime sees it."""
 
     def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None: ...
-    def replay(self, record: CoordinatorRecord, now_ms: int) -> None: ...
+    def replay(self, record: CoordinatorRecord) -> None: ...
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None: ...
-    def end_transaction(self, producer_id: int, *, commit: bool, now_ms: int) -> None: ...
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
     def on_loaded(self, now_ms: int) -> list[Effect]: ...
     def unload(self, error: ErrorCode) -> list[Effect]: ...
     def next_deadline_ms(self) -> int | None: ...
@@ -216,7 +216,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _load(self, partition: int, epoch: int) -> None:
         topic_partition = TopicPartition(self._topic, partition)
-        now_ms = self._timers.now_ms()
+        now_ms = self._timers.monotonic_ms()
         host = self._hosts[partition] = Host(topic_partition, epoch, self._make_shard(), now_ms)
         self._load_step(host)
 
@@ -235,7 +235,7 @@ class CoordinatorRuntime(Generic[S]):
             self._timers.call_later(0, lambda: self._replay_step(host, data))
             return
         host.status = HostStatus.ACTIVE
-        now_ms = self._timers.now_ms()
+        now_ms = self._timers.monotonic_ms()
         if host.record_count:
             logger.info(
                 "Loaded %s epoch %d: %d records in %d ms",
@@ -262,14 +262,13 @@ class CoordinatorRuntime(Generic[S]):
 
     def _replay_batch(self, host: Host[S], batch: memoryview, header: BatchHeader) -> None:
         shard = host.shard
-        now_ms = self._timers.now_ms()
         for record in iter_records(batch, header):
             host.record_count += 1
             if header.is_control:
                 kind = control_type(record)
                 if kind in (ControlType.COMMIT, ControlType.ABORT):
                     commit = kind is ControlType.COMMIT
-                    shard.end_transaction(header.producer_id, commit=commit, now_ms=now_ms)
+                    shard.end_transaction(header.producer_id, commit=commit)
                 continue
             try:
                 decoded = shard.decode(record.key, record.value)
@@ -281,7 +280,7 @@ class CoordinatorRuntime(Generic[S]):
             if header.is_transactional:
                 shard.replay_transactional(header.producer_id, decoded)
             else:
-                shard.replay(decoded, now_ms)
+                shard.replay(decoded)
 
     def _load_failed(self, host: Host[S], error: KafkaError) -> None:
         logger.error("%s epoch %d cannot be loaded: %s", host.topic_partition, host.epoch, error)
@@ -332,7 +331,7 @@ class CoordinatorRuntime(Generic[S]):
             if effect.then is None:
                 continue
             if isinstance(outcome, ErrorCode):
-                todo.extend(effect.then(client_error(outcome), self._timers.now_ms()))
+                todo.extend(effect.then(client_error(outcome), self._timers.monotonic_ms()))
             else:
                 outcome.on_done(partial(self._continue, host, effect.then))
         self._arm(host)
@@ -348,9 +347,8 @@ class CoordinatorRuntime(Generic[S]):
         """
         if host.status is not HostStatus.ACTIVE:
             return ErrorCode.NOT_COORDINATOR
-        now_ms = self._timers.now_ms()
         try:
-            batch = encode_batch(records, now_ms, self._compression)
+            batch = encode_batch(records, self._timers.now_ms(), self._compression)
         except ValueError as error:
             logger.warning("%s: a record cannot be written: %s", host.topic_partition, error)
             return ErrorCode.MESSAGE_TOO_LARGE
@@ -360,7 +358,7 @@ class CoordinatorRuntime(Generic[S]):
             return self._refused(host, error.code)
         if isinstance(outcome, Deferred):
             if not outcome.done:
-                self._replay_written(host, records, now_ms)
+                self._replay_written(host, records)
                 deferred: Deferred[ErrorCode] = Deferred()
                 host.pending.append(deferred)
                 outcome.on_done(lambda result: self._on_outcome(host, deferred, result.error))
@@ -369,19 +367,17 @@ class CoordinatorRuntime(Generic[S]):
         error_code = outcome.error
         if error_code is not ErrorCode.NONE and error_code not in _IN_LOG_ANYWAY:
             return self._refused(host, error_code)
-        self._replay_written(host, records, now_ms)
+        self._replay_written(host, records)
         return error_code
 
     def after_pending(self, host: Host[S]) -> Deferred[ErrorCode] | None:
         """Resolves when all that is in the log now is committed; None if it is."""
         return host.pending[-1] if host.pending else None
 
-    def _replay_written(
-        self, host: Host[S], records: Sequence[CoordinatorRecord], now_ms: int
-    ) -> None:
+    def _replay_written(self, host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
         replay = host.shard.replay
         for record in records:
-            replay(record, now_ms)
+            replay(record)
 
     def _log_news(self, host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
         for record in records:
@@ -406,7 +402,7 @@ class CoordinatorRuntime(Generic[S]):
         self, host: Host[S], then: Callable[[ErrorCode, int], list[Effect]], error: ErrorCode
     ) -> None:
         if host.status is HostStatus.ACTIVE:
-            self.carry_out(host, then(client_error(error), self._timers.now_ms()))
+            self.carry_out(host, then(client_error(error), self._timers.monotonic_ms()))
 
     def _reply(self) -> None:
         if self._is_replying:
@@ -433,13 +429,13 @@ class CoordinatorRuntime(Generic[S]):
                 return
             host.timer.cancel()
         host.timer_ms = due_ms
-        delay_ms = max(due_ms - self._timers.now_ms(), 0)
+        delay_ms = max(due_ms - self._timers.monotonic_ms(), 0)
         host.timer = self._timers.call_later(delay_ms, lambda: self._on_timer(host))
 
     def _on_timer(self, host: Host[S]) -> None:
         host.timer = None
         if host.status is HostStatus.ACTIVE:
-            self.carry_out(host, host.shard.on_deadline(self._timers.now_ms()))
+            self.carry_out(host, host.shard.on_deadline(self._timers.monotonic_ms()))
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

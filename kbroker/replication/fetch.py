@@ -253,7 +253,7 @@ class FetchReader:
             replica_id,
             fetch_offset=wanted.fetch_offset,
             log_start_offset=wanted.log_start_offset,
-            now_ms=self._timers.now_ms(),
+            now_ms=self._timers.monotonic_ms(),
         )
 
     def _diverging_epoch(

@@ -28,6 +28,7 @@ from kbroker.protocol.schema import RecordsPayload
 from kbroker.replication.purgatory import Waiter, Watcher
 
 NO_LEADER = -1
+NEVER_MS = -(1 << 62)
 
 
 class EpochHistory(Protocol):
@@ -113,7 +114,7 @@ class RemoteReplica:
         self.log_start_offset = -1
         self.last_fetch_ms = 0
         self.last_fetch_leader_end = -1
-        self.last_caught_up_ms = now_ms if in_sync else 0
+        self.last_caught_up_ms = now_ms if in_sync else NEVER_MS
 
     def fetched(
         self, *, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int

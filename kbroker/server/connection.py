@@ -178,7 +178,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._counted = False
         self._writer.close()
-        self._queue.clear()
+        while self._queue:
+            _abandon(self._queue.popleft())
         self._account()
         self._shared.limits.release(self._host)
         self._shared.buffered_bytes -= self._held_bytes
@@ -380,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading()
         queue = self._queue
         while queue and queue[-1].message is None:
-            queue.pop()
+            _abandon(queue.pop())
         self._flush()
         if self.outstanding == 0:
             self._transport.close()
@@ -402,6 +403,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
+
+
+def _abandon(pending: PendingResponse) -> None:
+    """Its connection is gone: whoever works on the answer need not wait for what it waits for."""
+    if pending.deferred is not None:
+        pending.deferred.cancel()
 
 
 def plain_host(host: str) -> str:

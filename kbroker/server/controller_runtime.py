@@ -373,7 +373,7 @@ class ControllerRuntime:
     def _count_towards_snapshot(self, size_bytes: int) -> None:
         if size_bytes == 0:
             return
-        now_ms = self._timers.now_ms()
+        now_ms = self._timers.monotonic_ms()
         self._bytes_since_snapshot += size_bytes
         interval_ms = self._config.get_int("metadata.log.max.snapshot.interval.ms")
         if self._snapshot_due_ms is None and interval_ms > 0:

@@ -19,6 +19,10 @@ class LoopTimers:
         """Wall clock, ms since the epoch."""
         return time.time_ns() // 1_000_000
 
+    def monotonic_ms(self) -> int:
+        """The loop's clock, which nobody sets."""
+        return int(self._loop.time() * 1000)
+
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run callback on the loop thread after delay_ms of monotonic time."""
         return self._loop.call_later(delay_ms / 1000, callback)

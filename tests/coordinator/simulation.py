@@ -39,10 +39,15 @@ class SimTimers:
 
     def __init__(self) -> None:
         self.time_ms = START_MS
+        self.wall_jump_ms = 0
+        """How far somebody has set the wall clock forward."""
         self._heap: list[tuple[float, int, SimTimer, Callable[[], None]]] = []
         self._count = 0
 
     def now_ms(self) -> int:
+        return self.time_ms + self.wall_jump_ms
+
+    def monotonic_ms(self) -> int:
         return self.time_ms
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> SimTimer:
@@ -186,12 +191,12 @@ class World:
 
     def replayed(self, partition: int = 0) -> GroupShard:
         """A fresh shard, made from the log alone."""
-        shard = GroupShard(self.config, Random(0))
+        shard = GroupShard(self.config, Random(0), self.timers.now_ms)
         for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
             for position, header in iter_batches(batch):
                 for record in iter_records(batch[position:], header):
                     decoded = shard.decode(record.key, record.value)
                     if decoded is not None:
-                        shard.replay(decoded, self.timers.now_ms())
+                        shard.replay(decoded)
         shard.on_loaded(self.timers.now_ms())
         return shard

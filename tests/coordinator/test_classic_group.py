@@ -138,6 +138,21 @@ def test_session_timeout_removes_a_silent_member() -> None:
     assert members[0].partitions == list(range(PARTITION_COUNT))
 
 
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000], ids=["forward", "back"])
+def test_wall_clock_jump_expires_nobody(jump_ms: int) -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    settle(world, members)
+    world.timers.wall_jump_ms = jump_ms
+    for _ in range(3):
+        world.timers.advance(9_000)
+        assert [member.heartbeat() for member in members] == [ErrorCode.NONE] * 2
+    world.timers.advance(11_000)
+    assert state(world) is GroupState.EMPTY, "silence still counts"
+    written = world.shard().metadata["g"].current_state_timestamp
+    assert abs(written - world.timers.now_ms()) < 60_000, "what is stored has the wall clock's time"
+
+
 def test_member_that_joined_but_never_syncs_is_dropped() -> None:
     world = World()
     members = [ClientMember(world, "a"), ClientMember(world, "b", session_timeout_ms=100_000)]

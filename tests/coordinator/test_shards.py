@@ -47,7 +47,7 @@ def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
         GROUP_TOPIC,
         log=kafka_log(),
         timers=timers,
-        make_shard=lambda: GroupShard(GroupCoordinatorConfig(), Random(1)),
+        make_shard=lambda: GroupShard(GroupCoordinatorConfig(), Random(1), timers.now_ms),
         load_step_bytes=200,
     )
     runtime.on_leadership(0, 4)

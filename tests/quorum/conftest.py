@@ -24,6 +24,9 @@ class StillTimers:
     def now_ms(self) -> int:
         return self.time_ms
 
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> TimerHandle:
         raise AssertionError("the quorum needs no timers")
 

@@ -62,6 +62,7 @@ class Script:
     def __init__(self) -> None:
         self.seen: list[bytes] = []
         self.waiting: dict[bytes, Deferred[bytes]] = {}
+        self.new_deferred: type[Deferred[bytes]] = Deferred
         self.parts: dict[bytes, Callable[[], list[Part]]] = {}
         self.rendered = 0
         self.on_request: Callable[[bytes], None] = lambda body: None
@@ -82,7 +83,7 @@ class Script:
             return None
         pending = PendingResponse(0, 0, 0)
         if kind == b"d":
-            self.waiting[rest] = pending.deferred = Deferred()
+            self.waiting[rest] = pending.deferred = self.new_deferred()
         else:
             pending.message = body  # type: ignore[assignment] # the script's own kind of message
         return pending

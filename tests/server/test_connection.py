@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.model import InvariantError
+from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.codec import Part
 from kbroker.server import connection as connection_module
 from kbroker.server.connection import FRAMES_PER_TURN, MAX_PIPELINED
@@ -319,6 +319,31 @@ def test_a_peer_that_leaves_takes_its_waiting_requests_along(new_loop: NewLoop) 
             assert loopback.shared.budget.used == 0
             loopback.script.waiting[b"a"].resolve(b"a")
             await asyncio.sleep(0)
+
+    run(new_loop, main)
+
+
+def test_what_waits_is_cancelled_when_its_connection_goes(new_loop: NewLoop) -> None:
+    cancelled: list[int] = []
+
+    class Wait(Deferred[bytes]):
+        def cancel(self) -> None:
+            cancelled.append(id(self))
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            loopback.script.new_deferred = Wait
+            waiting = loopback.script.waiting
+            for how in (b"n nothing wrong", b"m no request"):
+                cancelled.clear()
+                peer = await loopback.connect()
+                await peer.send(b"da", b"db")
+                await until(lambda: {b"a", b"b"} <= waiting.keys())
+                await peer.send(how)
+                await peer.close()
+                await until(lambda: not loopback.shared.connections)
+                assert sorted(cancelled) == sorted(id(one) for one in waiting.values())
+                waiting.clear()
 
     run(new_loop, main)
 

@@ -33,7 +33,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def handle(world: World, version: int, request: FetchRequest) -> Any:  # a response or a Deferred
     received, _ = decode(FetchRequest, encode(request, version), version)
-    services: Any = SimpleNamespace(replicas=world.replicas, image=image())
+    services: Any = SimpleNamespace(replicas=world.replicas, image=image(), timers=world.timers)
     context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
     return HANDLER.handle(services, context, received)
 

@@ -23,6 +23,13 @@ def test_callbacks_come_in_order_and_can_be_cancelled() -> None:
     assert asyncio.run(main()) == ["first", "second"]
 
 
+def test_monotonic_time_goes_with_the_loop() -> None:
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        before = int(loop.time() * 1000)
+        assert before <= LoopTimers(loop).monotonic_ms() <= loop.time() * 1000
+
+
 def test_now_is_the_wall_clock_in_ms() -> None:
     before = time.time_ns() // 1_000_000
     with asyncio.Runner() as runner:

@@ -31,7 +31,7 @@ _HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_L
 def handle_fetch(services: Services, context: RequestContext, request: FetchRequest) -> Outcome:
     """Answer at once if there is enough to send; else wait on the partitions."""
     outcome = services.replicas.fetch(
-        request, api_version=context.api_version, now_ms=context.arrived_ms
+        request, api_version=context.api_version, now_ms=services.timers.monotonic_ms()
     )
     if context.api_version < LEADER_HINT_SINCE:
         return outcome
