@@ -26,6 +26,7 @@ Examples:
   kbroker dump-log data/orders-0 --records
   kbroker dump-log data/__cluster_metadata-0 --decode metadata
   kbroker dump-log data/__consumer_offsets-7 --decode offsets
+  kbroker dump-log data --verify
 """
 
 
@@ -45,11 +46,20 @@ def dump_log(
     decode: Annotated[
         Decode | None, typer.Option("--decode", "-d", help="Read keys and values as these.")
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Check whole data folders; with --records unpack every record too."
+        ),
+    ] = False,
 ) -> None:
     """Show the batches and index entries of log files, as Kafka's dump tool does."""
     from kbroker.log.dump import DumpError, dump_file
     from kbroker.log.files import LogDirectoryError
 
+    if verify:
+        _verify(paths, records=records)
+        return
     text = None if decode is None else _decoder(decode)
     files = _files(paths)
     failures = 0
@@ -66,6 +76,37 @@ def dump_log(
                 note(f"kbroker: {error}")
             done.advance()
     if failures:
+        raise typer.Exit(1)
+
+
+def _verify(paths: list[Path], *, records: bool) -> None:
+    """A line for each thing that is wrong, and a last one that counts; exit code 1 if there was
+    any.
+    """
+    from kbroker.log.files import LogDirectoryError
+    from kbroker.log.verify import Problem, data_bytes, verify_folder
+
+    for path in paths:
+        if not path.is_dir():
+            raise StartupError(f"{path}: no such directory; --verify checks whole data folders")
+    problems = files = size_bytes = 0
+    try:
+        total = sum(data_bytes(path) for path in paths)
+        with progress("bytes", total, visible=True) as done:
+            for path in paths:
+                for finding in verify_folder(path, records=records):
+                    if isinstance(finding, Problem):
+                        problems += 1
+                        print(finding, flush=True)
+                    else:
+                        files += 1
+                        size_bytes += finding.size_bytes
+                        done.advance(finding.size_bytes)
+    except LogDirectoryError as error:
+        raise StartupError(str(error)) from error
+    found = "nothing is wrong" if not problems else f"{problems} things are wrong"
+    note(f"{files} files with {size_bytes} bytes of batches checked: {found}")
+    if problems:
         raise typer.Exit(1)
 
 

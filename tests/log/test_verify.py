@@ -1,0 +1,149 @@
+"""`dump-log --verify`: a sound folder is sound; each kind of damage is named with its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kbroker.cli.app import app
+from kbroker.log.verify import Problem, verify_folder
+
+Unpack = Callable[[str], Path]
+
+
+def problems(folder: Path, *, records: bool = True) -> list[Problem]:
+    return [item for item in verify_folder(folder, records=records) if isinstance(item, Problem)]
+
+
+@pytest.mark.parametrize("name", ["data-clean", "data-recovered"])
+def test_what_kafka_closed_or_recovered_is_sound(unpack: Unpack, name: str) -> None:
+    assert problems(unpack(name)) == []
+
+
+def test_what_a_crash_left_is_named(unpack: Unpack) -> None:
+    data = unpack("data-unclean")
+    assert [
+        (str(item.path.relative_to(data)), item.what.partition(":")[0])
+        for item in problems(data)
+        if item.what != "it is missing"  # `unpack` leaves large files out
+    ] == [
+        ("codec-gzip-0/00000000000000000000.log", "position 2199"),
+        ("replication-offset-checkpoint", "codec-gzip-0 91"),
+        ("codec-none-0/00000000000000000000.log", "position 19896"),
+        ("replication-offset-checkpoint", "codec-none-0 126"),
+        ("parts-0/00000000000000000000.log", "position 884"),
+    ]
+
+
+def flip(path: Path, byte: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def cut(path: Path, count: int = 1) -> None:
+    path.write_bytes(path.read_bytes()[:-count])
+
+
+def replace(old: bytes, new: bytes) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        data = path.read_bytes()
+        assert old in data
+        path.write_bytes(data.replace(old, new, 1))
+
+    return change
+
+
+DAMAGE = [
+    pytest.param("segments-0/{log}", lambda p: flip(p, 100), "wrong CRC", id="bit of a record"),
+    pytest.param("segments-0/{log}", lambda p: flip(p, 7), "comes after", id="bit of an offset"),
+    pytest.param("segments-0/{log}", cut, "are left", id="log cut"),
+    pytest.param("segments-0/{log}", lambda p: flip(p, 16), "magic", id="bit of a magic"),
+    pytest.param("segments-0/{index}", cut, "no whole entries", id="offset index cut"),
+    pytest.param("segments-0/{index}", lambda p: flip(p, 3), "not", id="bit of an index offset"),
+    pytest.param(
+        "segments-0/{index}", lambda p: flip(p, 7), "no batch begins", id="bit of a position"
+    ),
+    pytest.param("segments-0/{index}", Path.unlink, "missing", id="offset index gone"),
+    pytest.param("segments-0/{timeindex}", cut, "no whole entries", id="time index cut"),
+    pytest.param(
+        "segments-0/{timeindex}", lambda p: flip(p, 7), "largest timestamp", id="bit of a time"
+    ),
+    pytest.param("segments-0/{timeindex}", Path.unlink, "missing", id="time index gone"),
+    pytest.param("segments-0/{log}", Path.unlink, "no log beside it", id="log gone"),
+    pytest.param("txn-0/{txnindex}", lambda p: flip(p, 1), "version", id="bit of a version"),
+    pytest.param("txn-0/{txnindex}", lambda p: flip(p, 9), "it says", id="bit of a producer"),
+    pytest.param("txn-0/{txnindex}", cut, "no whole entries", id="transaction index cut"),
+    pytest.param("txn-0/{txnindex}", Path.unlink, "is not in it", id="transaction index gone"),
+    pytest.param("txn-0/{snapshot}", lambda p: flip(p, 20), "", id="bit of a snapshot"),
+    pytest.param("txn-0/{snapshot}", cut, "", id="snapshot cut"),
+    pytest.param(
+        "segments-0/leader-epoch-checkpoint",
+        replace(b"\n0 101\n", b"\n0 x\n"),
+        "no number",
+        id="leader epochs with a letter",
+    ),
+    pytest.param(
+        "segments-0/leader-epoch-checkpoint",
+        replace(b"\n0 101\n", b"\n1 101\n"),
+        "was written in epoch 0",
+        id="leader epochs with another epoch",
+    ),
+    pytest.param(
+        "segments-0/partition.metadata", replace(b"version: 0", b"version: 9"), "version", id="pm"
+    ),
+    pytest.param("meta.properties", replace(b"node.id=", b"node.xx="), "node.id", id="no node.id"),
+    pytest.param(
+        "recovery-point-offset-checkpoint", replace(b"0\n", b"8\n"), "version", id="checkpoint"
+    ),
+    pytest.param(
+        "recovery-point-offset-checkpoint",
+        replace(b"segments 0 ", b"segments 0 9"),
+        "the log ends at",
+        id="recovery point beyond the end",
+    ),
+    pytest.param(
+        "__cluster_metadata-0/quorum-state", replace(b"leaderEpoch", b"leaderEpach"), "", id="vote"
+    ),
+    pytest.param("__cluster_metadata-0/{checkpoint}", cut, "", id="metadata snapshot cut"),
+    pytest.param(
+        "__cluster_metadata-0/{checkpoint}", lambda p: flip(p, 90), "CRC", id="metadata snapshot"
+    ),
+    pytest.param(".kafka_cleanshutdown", lambda p: p.write_text("{"), "", id="clean shutdown"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "expected"), DAMAGE)
+def test_damage_is_named_with_its_file(
+    unpack: Unpack, name: str, damage: Callable[[Path], None], expected: str
+) -> None:
+    data = unpack("data-clean")
+    folder, _, kind = name.partition("/{")
+    if kind:
+        found = sorted((data / folder).glob(f"*.{kind[:-1]}"))
+        path = next(path for path in found if path.stat().st_size)
+    else:
+        path = data / name
+    damage(path)
+    about_it = [item for item in problems(data) if path.stem in (item.path.stem, path.name)]
+    assert about_it, problems(data)
+    assert any(expected in item.what for item in about_it), about_it
+
+
+def test_the_command_says_what_is_wrong_and_exits_with_1(unpack: Unpack) -> None:
+    data = unpack("data-clean")
+    sound = CliRunner().invoke(app, ["dump-log", "--verify", str(data)])
+    assert (sound.exit_code, sound.stdout) == (0, "")
+    assert "nothing is wrong" in sound.stderr
+    path = data / "segments-0" / "00000000000000000105.log"
+    flip(path, 100)
+    damaged = CliRunner().invoke(app, ["dump-log", "--verify", str(data)])
+    assert damaged.exit_code == 1
+    assert str(path) in damaged.stdout
+    one = CliRunner().invoke(app, ["dump-log", "--verify", "--records", str(path.parent)])
+    assert one.exit_code == 1
+    missing = CliRunner().invoke(app, ["dump-log", "--verify", str(data / "nothing")])
+    assert missing.exit_code == 1
