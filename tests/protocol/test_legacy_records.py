@@ -1,0 +1,334 @@
+"""Message sets of magic 0 and 1: Kafka's own files, both ways of conversion, hostile bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.protocol.compression import Compression, compress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import (
+    Message,
+    check_any_crc,
+    down_convert,
+    iter_any_batches,
+    iter_any_records,
+    iter_messages,
+    iter_unpacked,
+    read_any_header,
+    read_message,
+    to_record_batch,
+    write_message_set,
+)
+from kbroker.protocol.records import (
+    Record,
+    build_batch,
+    build_end_transaction_marker,
+    iter_records,
+    read_batch_header,
+)
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "kafka-4.3.1" / "legacy.tar.gz"
+OLD_CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4]
+BASE_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def kafka_logs() -> dict[str, bytes]:
+    """The log of each folder `v<magic>-<codec>`."""
+    logs = {}
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(ARCHIVE.read_bytes()))) as archive:
+        for member in archive.getmembers():
+            stream = archive.extractfile(member)
+            if stream is not None:
+                logs[Path(member.name).parent.name] = stream.read()
+    return logs
+
+
+def expected_records(magic: int) -> Iterator[Record]:
+    for offset in range(10 if magic == 0 else 15):
+        index = offset % 5
+        timestamp = (
+            -1 if magic == 0 else BASE_MS + offset * 1000 if offset < 10 else BASE_MS + 999_000
+        )
+        key = None if index == 1 else f"k{index}".encode()
+        value = None if index == 3 else f"value value value {index}".encode()
+        yield Record(offset, timestamp, key, value)
+
+
+def all_records(data: bytes | bytearray) -> list[Record]:
+    return [
+        record
+        for position, header in iter_any_batches(data)
+        for record in iter_any_records(data[position : position + header.size_bytes], header)
+    ]
+
+
+def message_set(
+    count: int, magic: int, codec: Compression = Compression.NONE, first: int = 0
+) -> bytearray:
+    out = bytearray()
+    records = (Record(first + i, BASE_MS + i, b"k%d" % i, b"v%d" % i) for i in range(count))
+    write_message_set(out, records, magic=magic, codec=codec)
+    return out
+
+
+def wrapper(inner: bytes, *, magic: int = 1, codec: int = 1, offset: int = 0) -> bytes:
+    """A wrapper with any bytes in it, and a right CRC."""
+    value = gzip.compress(inner)
+    body = struct.pack(">bb", magic, codec) + (struct.pack(">q", BASE_MS) if magic else b"")
+    body += struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def test_kafkas_files_of_every_magic_and_codec(kafka_logs: dict[str, bytes]) -> None:
+    assert len(kafka_logs) == 13
+    for name, data in kafka_logs.items():
+        magic = int(name[1])
+        assert all_records(data) == list(expected_records(magic)), name
+        for position, header in iter_any_batches(data):
+            assert header.magic == magic
+            assert header.codec.name.lower() == name[3:]
+            assert check_any_crc(data, position, header)
+            assert not check_any_crc(data[:-1] + bytes((data[-1] ^ 1,)), position, header) or (
+                position + header.size_bytes < len(data)
+            )
+
+
+@pytest.mark.parametrize("name", ["v0-none", "v0-lz4", "v1-none", "v1-lz4"])
+def test_what_is_written_are_kafkas_bytes(kafka_logs: dict[str, bytes], name: str) -> None:
+    """gzip and snappy differ in what the compressor chooses, nothing else."""
+    data, out = kafka_logs[name], bytearray()
+    for position, header in iter_any_batches(data):
+        records = iter_any_records(data[position : position + header.size_bytes], header)
+        append_time = header.is_log_append_time
+        write_message_set(
+            out, records, magic=header.magic, codec=header.codec, log_append_time=append_time
+        )
+    assert bytes(out) == data
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_set_becomes_one_batch_in_the_same_codec(magic: int, codec: Compression) -> None:
+    batch = to_record_batch(message_set(7, magic, codec, first=40), max_message_bytes=10_000)
+    header = read_batch_header(batch)
+    assert (header.size_bytes, header.record_count, header.codec) == (len(batch), 7, codec)
+    assert header.max_timestamp == (BASE_MS + 6 if magic else -1)
+    assert [(r.offset, r.key, r.value) for r in iter_records(batch)] == [
+        (i, b"k%d" % i, b"v%d" % i) for i in range(7)
+    ]
+
+
+def test_wrong_offsets_inside_a_wrapper_do_not_matter_on_the_way_in() -> None:
+    """Some clients of the 0.10 era left every relative offset at 0."""
+    inner = b"".join(bytes(message_set(1, 1)) for _ in range(3))
+    batch = to_record_batch(wrapper(inner), max_message_bytes=10_000)
+    assert [record.offset for record in iter_records(batch)] == [0, 1, 2]
+
+
+def test_relative_offsets_count_back_from_the_wrappers() -> None:
+    (message,) = iter_messages(wrapper(bytes(message_set(3, 1)), offset=12))
+    assert [inner.offset for inner in iter_unpacked(message)] == [10, 11, 12]
+    (message,) = iter_messages(wrapper(bytes(message_set(3, 1)), offset=0))  # old librdkafka
+    assert [inner.offset for inner in iter_unpacked(message)] == [0, 1, 2]
+
+
+def test_gaps_inside_a_wrapper_are_kept() -> None:
+    records = [Record(offset, BASE_MS, b"", b"") for offset in (3, 7, 9)]
+    for magic in (0, 1):
+        out = bytearray()
+        write_message_set(out, records, magic=magic, codec=Compression.GZIP)
+        assert [record.offset for record in all_records(out)] == [3, 7, 9]
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_down_conversion(magic: int, codec: Compression) -> None:
+    batch = build_batch(
+        [(BASE_MS + i, b"k%d" % i, None, [(b"h", b"x")]) for i in range(5)],
+        base_offset=20,
+        compression=codec,
+    )
+    converted = all_records(down_convert(batch, magic=magic, first_offset=22))
+    first = 22 if codec is Compression.NONE else 20  # a compressed batch stays whole
+    assert [record.offset for record in converted] == list(range(first, 25))
+    assert [record.timestamp for record in converted] == [
+        BASE_MS + offset - 20 if magic else -1 for offset in range(first, 25)
+    ]
+    assert converted[-1] == Record(24, BASE_MS + 4 if magic else -1, b"k4", None)
+
+
+def test_down_conversion_keeps_the_timestamp_type() -> None:
+    records = [(BASE_MS, b"k", b"v", ())] * 2
+    for codec in (Compression.NONE, Compression.LZ4):
+        batch = build_batch(records, compression=codec, log_append_time_ms=BASE_MS + 77)
+        (header, *_) = [header for _, header in iter_any_batches(down_convert(batch, magic=1))]
+        assert header.is_log_append_time
+        assert header.max_timestamp == BASE_MS + 77
+
+
+def test_down_conversion_from_magic_1_to_0(kafka_logs: dict[str, bytes]) -> None:
+    for codec in ("none", "gzip", "snappy", "lz4"):
+        data = kafka_logs[f"v1-{codec}"]
+        converted = all_records(down_convert(data, magic=0))
+        assert [record.value for record in converted] == [r.value for r in expected_records(1)]
+        assert down_convert(data, magic=1) == data
+
+
+def test_control_records_are_left_out_and_transactions_are_plain() -> None:
+    data = build_batch(
+        [(BASE_MS, b"k", b"v", ())],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    marker = build_end_transaction_marker(
+        commit=True,
+        producer_id=1,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=0,
+        base_offset=1,
+    )
+    assert len(all_records(down_convert(data + marker, magic=1))) == 1
+    assert down_convert(marker, magic=1) == b""
+
+
+def test_zstd_ends_a_down_conversion_and_alone_it_is_refused() -> None:
+    plain = build_batch([(BASE_MS, b"k", b"v", ())])
+    zstd = build_batch([(BASE_MS, b"k", b"v", ())], base_offset=1, compression=Compression.ZSTD)
+    assert len(all_records(down_convert(plain + zstd + plain, magic=1))) == 1
+    with pytest.raises(KafkaError) as caught:
+        down_convert(zstd + plain, magic=1)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def with_flag(data: bytearray, attributes: int) -> bytes:
+    data[17] = attributes
+    struct.pack_into(">I", data, 12, zlib.crc32(data[16:]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(b"", ErrorCode.INVALID_RECORD, id="nothing"),
+        pytest.param(bytes(25), ErrorCode.CORRUPT_MESSAGE, id="too short"),
+        pytest.param(bytes(message_set(1, 1))[:-1], ErrorCode.CORRUPT_MESSAGE, id="cut"),
+        pytest.param(
+            bytes(message_set(1, 1)[:-1]) + b"x", ErrorCode.CORRUPT_MESSAGE, id="wrong crc"
+        ),
+        pytest.param(
+            with_flag(message_set(1, 1), 8), ErrorCode.INVALID_TIMESTAMP, id="log append time"
+        ),
+        pytest.param(with_flag(message_set(1, 1), 4), ErrorCode.CORRUPT_MESSAGE, id="zstd"),
+        pytest.param(with_flag(message_set(1, 1), 7), ErrorCode.CORRUPT_MESSAGE, id="no codec"),
+        pytest.param(wrapper(b""), ErrorCode.INVALID_RECORD, id="empty wrapper"),
+        pytest.param(wrapper(b"x" * 40), ErrorCode.CORRUPT_MESSAGE, id="no set inside"),
+        pytest.param(
+            wrapper(bytes(message_set(2, 1))[:-1]), ErrorCode.CORRUPT_MESSAGE, id="inner cut"
+        ),
+        pytest.param(
+            wrapper(bytes(message_set(1, 1))[:-1] + b"x"), ErrorCode.CORRUPT_MESSAGE, id="inner crc"
+        ),
+        pytest.param(wrapper(bytes(message_set(2, 0))), ErrorCode.INVALID_RECORD, id="inner magic"),
+        pytest.param(
+            wrapper(wrapper(bytes(message_set(2, 1)))), ErrorCode.INVALID_RECORD, id="nested"
+        ),
+        pytest.param(
+            wrapper(bytes(message_set(1, 1))) * 2, ErrorCode.INVALID_RECORD, id="two wrappers"
+        ),
+        pytest.param(
+            bytes(message_set(1, 1)) + wrapper(bytes(message_set(1, 1))),
+            ErrorCode.INVALID_RECORD,
+            id="plain and wrapper",
+        ),
+        pytest.param(
+            bytes(message_set(1, 1)) + bytes(build_batch([(0, b"", b"", ())])),
+            ErrorCode.CORRUPT_MESSAGE,
+            id="a batch behind a message",
+        ),
+        pytest.param(
+            wrapper(bytes(message_set(1, 1)) + bytes(33 << 20)),
+            ErrorCode.MESSAGE_TOO_LARGE,
+            id="a bomb",
+        ),
+        pytest.param(
+            wrapper(Random(1).randbytes(50_001)),
+            ErrorCode.MESSAGE_TOO_LARGE,
+            id="above max.message.bytes",
+        ),
+    ],
+)
+def test_what_is_refused_on_the_way_in(data: bytes, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as caught:
+        to_record_batch(data, max_message_bytes=50_000)
+    assert caught.value.code is code
+
+
+@pytest.mark.parametrize("length", [-2, -(2**31), 2**31 - 1, 1000])
+@pytest.mark.parametrize("position", [8, 26, 32])
+def test_lengths_that_lie(length: int, position: int) -> None:
+    """Size of the message, of its key, of its value."""
+    data = message_set(1, 1)
+    struct.pack_into(">i", data, position, length)
+    with pytest.raises(KafkaError) as caught:
+        read_message(data)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_every_prefix_and_many_changed_bytes_raise_nothing_unmeant(
+    magic: int, codec: Compression
+) -> None:
+    data = bytes(message_set(6, magic, codec))
+    for end in range(len(data)):
+        list(iter_any_batches(data[:end], partial_ok=True))
+        with pytest.raises(KafkaError):
+            to_record_batch(data[:end], max_message_bytes=10_000)
+            raise KafkaError(ErrorCode.NONE, "a prefix of whole messages")
+    source = Random(magic * 10 + codec)
+    for _ in range(300):
+        changed = bytearray(data)
+        for _ in range(source.randint(1, 4)):
+            changed[source.randrange(len(changed))] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
+        try:
+            all_records(changed)
+            to_record_batch(changed, max_message_bytes=10_000)
+        except KafkaError:
+            continue
+
+
+def test_a_header_that_lies_is_refused_even_where_a_cut_end_is_allowed() -> None:
+    with pytest.raises(KafkaError):
+        list(iter_any_batches(bytes(61), partial_ok=True))
+    with pytest.raises(KafkaError):
+        read_any_header(bytes(16) + b"\x01" + bytes(9))
+    batch = bytes(build_batch([(0, b"k", b"v", ())]))
+    assert [h.magic for _, h in iter_any_batches(batch + batch[:40], partial_ok=True)] == [2]
+    with pytest.raises(KafkaError):
+        list(iter_any_batches(batch + batch[:40]))
+
+
+def test_an_lz4_frame_with_a_content_size_in_magic_0() -> None:
+    import lz4.frame
+
+    inner = bytes(message_set(2, 0))
+    packed = lz4.frame.compress(inner, store_size=True)
+    broken = packed[:14] + b"\x00" + packed[15:]  # the header checksum
+    message = Message(1, 0, 0, True, Compression.LZ4, -1, None, broken)
+    assert [one.offset for one in iter_unpacked(message)] == [0, 1]
+    message.value = compress(Compression.LZ4, inner)[:5]
+    with pytest.raises(KafkaError):
+        list(iter_unpacked(message))
