@@ -390,12 +390,29 @@ def file_size(path: str) -> int:
         raise LogDirectoryError(path, "stat", error) from error
 
 
+def disk_space(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """(total, usable by this user) bytes of the disk that a directory is on."""
+    try:
+        usage = os.statvfs(path)
+    except OSError as error:
+        raise LogDirectoryError(path, "stat", error) from error
+    return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+
+
 def modified_ms(path: str) -> int:
     """When a file was last changed, ms since the epoch."""
     try:
         return os.stat(path).st_mtime_ns // 1_000_000
     except OSError as error:
         raise LogDirectoryError(path, "stat", error) from error
+
+
+def set_modified_ns(path: str, modified_ns: int) -> None:
+    """Give a file the time of another: a rewritten segment is as old as what it replaces."""
+    try:
+        os.utime(path, ns=(modified_ns, modified_ns))
+    except OSError as error:
+        raise LogDirectoryError(path, "set the time of", error) from error
 
 
 class DirectoryLock:

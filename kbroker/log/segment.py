@@ -72,24 +72,25 @@ class Segment:
         created_ms: int,
         has_transaction_index: bool = False,
         roll_jitter_ms: int = 0,
+        suffix: str = "",
     ) -> None:
-        """Describes files that are there; `create` makes them."""
+        """Describes files that are there; `create` makes them. suffix: behind each file's name."""
         prefix = os.path.join(directory, names.offset_name(base_offset, ""))
         self.base_offset = base_offset
-        self.path = prefix + names.LOG
+        self.path = prefix + names.LOG + suffix
         self.size = size
         self.file: LogFile | None = None
         self.used = False
         self.open_files = open_files
         self.index_interval_bytes = config.index_interval_bytes
         self.offset_index = OffsetIndex(
-            prefix + names.INDEX, base_offset, config.segment_index_bytes
+            prefix + names.INDEX + suffix, base_offset, config.segment_index_bytes
         )
         self.time_index = TimeIndex(
-            prefix + names.TIME_INDEX, base_offset, config.segment_index_bytes
+            prefix + names.TIME_INDEX + suffix, base_offset, config.segment_index_bytes
         )
         self.transaction_index = TransactionIndex(
-            prefix + names.TRANSACTION_INDEX, exists=has_transaction_index
+            prefix + names.TRANSACTION_INDEX + suffix, exists=has_transaction_index
         )
         self.bytes_since_index_entry = 0
         self.created_ms = created_ms
@@ -111,6 +112,7 @@ class Segment:
         open_files: OpenFiles,
         now_ms: int,
         roll_jitter_ms: int = 0,
+        suffix: str = "",
     ) -> Segment:
         """Make the files of a new active segment: an empty log and two preallocated indexes."""
         segment = cls(
@@ -121,6 +123,7 @@ class Segment:
             open_files=open_files,
             created_ms=now_ms,
             roll_jitter_ms=roll_jitter_ms,
+            suffix=suffix,
         )
         create_file(segment.path, config.segment_bytes if config.preallocate else 0)
         segment.offset_index.create(config.segment_index_bytes)
@@ -219,17 +222,12 @@ class Segment:
             return True
         return (
             size > 0
-            and self._age_ms(now_ms, max_timestamp) > config.segment_ms - self.roll_jitter_ms
+            and self._age_ms(now_ms, max_timestamp) > config.max_segment_ms - self.roll_jitter_ms
         )
 
     def _age_ms(self, now_ms: int, max_timestamp: int) -> int:
-        if self._rolling_timestamp is None and self.size:
-            for _, _, _, _, timestamp in self.scan(0):
-                self._rolling_timestamp = timestamp if timestamp >= 0 else None
-                break
-        if self._rolling_timestamp is not None:
-            return max_timestamp - self._rolling_timestamp
-        return now_ms - self.created_ms
+        timestamp = self.first_timestamp
+        return max_timestamp - timestamp if timestamp >= 0 else now_ms - self.created_ms
 
     def become_inactive(self) -> None:
         """At a roll: add the closing time entry, cut files to size."""
@@ -385,6 +383,15 @@ class Segment:
         """For retention: the largest timestamp, or the file's time if the records have none."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else modified_ms(self.path)
+
+    @property
+    def first_timestamp(self) -> int:
+        """The max timestamp of the first batch: what the segment's age counts from; -1 without."""
+        if self._rolling_timestamp is None and self.size:
+            for _, _, _, _, timestamp in self.scan(0):
+                self._rolling_timestamp = timestamp if timestamp >= 0 else None
+                break
+        return NO_TIMESTAMP if self._rolling_timestamp is None else self._rolling_timestamp
 
     def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
         """Where to begin to look for the first record with this timestamp or a later one."""

@@ -358,6 +358,44 @@ def recompress(
     return changed
 
 
+def replace_records(
+    header: BatchHeader,
+    body: Buffer,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    delete_horizon: bool,
+) -> bytearray:
+    """The batch of header with other records: offsets, producer and codec stay as they are.
+
+    body: the records, not compressed; their deltas count from the header's base offset and from
+    base_timestamp. delete_horizon: base_timestamp is one.
+    """
+    payload = compress(header.codec, body)
+    batch = bytearray(BATCH_OVERHEAD)
+    batch += payload
+    _HEADER.pack_into(
+        batch,
+        0,
+        header.base_offset,
+        len(batch) - LENGTH_OVERHEAD,
+        header.partition_leader_epoch,
+        MAGIC,
+        0,
+        header.attributes & ~DELETE_HORIZON_FLAG | (DELETE_HORIZON_FLAG if delete_horizon else 0),
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        record_count,
+    )
+    _seal(batch, 0, len(batch))
+    return batch
+
+
 def _seal(batches: bytearray | memoryview, position: int, size_bytes: int) -> None:
     """Write the CRC of the batch at position."""
     covered = memoryview(batches)[position + ATTRIBUTES_POSITION : position + size_bytes]

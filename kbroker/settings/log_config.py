@@ -58,6 +58,13 @@ class LogConfig:
         """Whether old segments go by time and size."""
         return "delete" in self.cleanup_policy
 
+    @property
+    def max_segment_ms(self) -> int:
+        """When a segment is rolled for its age: early enough that max.compaction.lag.ms holds."""
+        if self.compact and self.max_compaction_lag_ms > 0:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
     @classmethod
     def from_configs(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
         """The broker's defaults under the topic's overrides. Raises ConfigError for a bad value."""

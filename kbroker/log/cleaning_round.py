@@ -1,0 +1,269 @@
+"""One round of cleaning one log: the part that leaves the loop thread.
+
+A round indexes the keys of the dirty segments, then rewrites every segment below the end of what it
+indexed, group by group, into `.cleaned` files. Each method runs in a worker, one at a time, and
+gets file handles and values; the round itself is nobody else's while it does. The swap is done on
+the loop by `partition_log`; who calls what, when, is in `cleaner`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Final
+
+from kbroker.log import names
+from kbroker.log.compaction import (
+    BatchFilter,
+    Buffer,
+    LastRecord,
+    TransactionView,
+    index_batch,
+)
+from kbroker.log.files import LogFile, OpenFiles, set_modified_ns
+from kbroker.log.index import AbortedTransaction
+from kbroker.log.offset_map import OffsetMap
+from kbroker.log.segment import Segment
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    BatchHeader,
+    check_crc,
+    read_batch_header,
+)
+from kbroker.settings.log_config import LogConfig
+
+MIN_BUFFER_BYTES: Final = 4096
+THROTTLE_WINDOW_SECONDS: Final = 0.3
+
+
+class CleaningStopped(Exception):
+    """The round was told to stop: nothing it wrote counts."""
+
+
+class Throttle:
+    """Bounds the bytes read and written by all rounds together, per second."""
+
+    def __init__(
+        self, bytes_per_second: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._lock = Lock()
+        self._began = clock()
+        self._bytes = 0
+
+    def charge(self, count: int) -> float:
+        """Account for count bytes. Returns how many seconds to wait now."""
+        with self._lock:
+            self._bytes += count
+            elapsed = self._clock() - self._began
+            needed = self._bytes / self.bytes_per_second
+            if max(elapsed, needed) < THROTTLE_WINDOW_SECONDS:
+                return 0.0
+            self._began += max(elapsed, needed)
+            self._bytes = 0
+            return max(0.0, needed - elapsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One segment to read. next_base_offset: where the following one begins."""
+
+    file: LogFile
+    base_offset: int
+    next_base_offset: int
+    size: int
+    start_position: int = 0
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedSegment:
+    """The `.cleaned` files of a group, synced."""
+
+    base_offset: int
+    size: int
+    has_transaction_index: bool
+
+
+class CleaningRound:
+    """See the module. stop: set by the loop; the worker looks at it between reads."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        producers: Mapping[int, LastRecord],
+        *,
+        now_ms: int,
+        first_dirty_offset: int,
+        upper_offset: int,
+        map_bytes: int,
+        buffer_bytes: int,
+        throttle: Throttle,
+    ) -> None:
+        self.stop = Event()
+        self.offsets = OffsetMap(map_bytes)
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._first_dirty_offset = first_dirty_offset
+        self._buffer_bytes = max(buffer_bytes, MIN_BUFFER_BYTES)
+        self._throttle = throttle
+        self._index_view = TransactionView()
+        self._view = TransactionView()
+        self._filter = BatchFilter(
+            self.offsets,
+            self._view,
+            producers,
+            now_ms=now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            upper_offset=upper_offset,
+        )
+        self._cleaned: Segment | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """Up to where this round makes the log clean (exclusive)."""
+        return self.offsets.latest_offset + 1
+
+    def index_segment(self, source: Source) -> bool:
+        """Note the keys of a dirty segment. Returns False if the map is full: no more of them."""
+        self._index_view.add_aborted(source.aborted)
+        for header, batch in self._batches(source):
+            if header.last_offset < self._first_dirty_offset:
+                continue
+            if not index_batch(
+                self.offsets,
+                self._index_view,
+                header,
+                batch,
+                first_dirty_offset=self._first_dirty_offset,
+            ):
+                return False
+        self.offsets.latest_offset = max(self.offsets.latest_offset, source.next_base_offset - 1)
+        return True
+
+    def begin_group(self, base_offset: int) -> None:
+        """Make the `.cleaned` files that the next segments go into."""
+        self._cleaned = Segment.create(
+            self._directory,
+            base_offset,
+            config=self._config,
+            open_files=OpenFiles(2),
+            now_ms=self._now_ms,
+            suffix=names.CLEANED,
+        )
+
+    def clean_segment(self, source: Source) -> None:
+        """Append what remains of a segment."""
+        self._view.add_aborted(source.aborted)
+        headers: list[BatchHeader] = []
+        pieces: list[Buffer] = []
+        waiting_bytes = 0
+        for header, batch in self._batches(source):
+            remains = self._filter.apply(header, batch)
+            self._move_aborted()
+            if remains is None:
+                continue
+            # a view of the read buffer is copied: it would keep the whole buffer
+            piece = bytes(remains) if remains is batch else remains
+            headers.append(read_batch_header(piece))
+            pieces.append(piece)
+            waiting_bytes += len(piece)
+            if waiting_bytes >= self._buffer_bytes:
+                self._write(pieces, headers)
+                headers, pieces, waiting_bytes = [], [], 0
+        if pieces:
+            self._write(pieces, headers)
+
+    def _move_aborted(self) -> None:
+        if self._view.kept:
+            for transaction in self._view.kept:
+                self._group.transaction_index.append(transaction)
+            self._view.kept.clear()
+
+    @property
+    def _group(self) -> Segment:
+        if self._cleaned is None:
+            raise RuntimeError("no group was begun")
+        return self._cleaned
+
+    def _write(self, pieces: Iterable[Buffer], headers: list[BatchHeader]) -> None:
+        data = b"".join(pieces)
+        self._group.append(data, headers)
+        self.bytes_written += len(data)
+        self._wait(self._throttle.charge(len(data)))
+
+    def end_group(self, modified_ns: int) -> CleanedSegment:
+        """Close and sync the files. modified_ns: given to the log, the time of the newest it
+        replaces.
+        """
+        segment = self._group
+        segment.become_inactive()
+        for path in segment.file_paths():
+            LogFile(path).sync()
+        segment.close_file()
+        set_modified_ns(segment.path, modified_ns)
+        self._cleaned = None
+        return CleanedSegment(segment.base_offset, segment.size, segment.transaction_index.exists)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The batches of a segment, their CRC checked: damage must not get a new, sound CRC.
+
+        Raises KafkaError(CORRUPT_MESSAGE).
+        """
+        position, end = source.start_position, source.size
+        while position < end:
+            data = memoryview(self._read(source, position, min(self._buffer_bytes, end - position)))
+            at = 0
+            while len(data) - at >= BATCH_OVERHEAD:
+                header = read_batch_header(data, at)
+                size = header.size_bytes
+                if position + at + size > end:
+                    raise _damaged(source, position + at, f"a batch of {size} bytes")
+                if at + size > len(data):
+                    break
+                if not check_crc(data, at, header):
+                    raise _damaged(source, position + at, "the CRC is wrong")
+                yield header, data[at : at + size]
+                at += size
+            if at == 0:
+                if end - position < BATCH_OVERHEAD or len(data) < BATCH_OVERHEAD:
+                    raise _damaged(source, position, f"{end - position} bytes are left")
+                # a batch larger than the buffer; its size was checked against the segment's
+                size = read_batch_header(data).size_bytes
+                data = memoryview(self._read(source, position, size))
+                header = read_batch_header(data)
+                if len(data) < size or not check_crc(data, 0, header):
+                    raise _damaged(source, position, "the CRC is wrong")
+                yield header, data
+                at = size
+            position += at
+
+    def _read(self, source: Source, position: int, count: int) -> bytes:
+        data = source.file.read_at(position, count)
+        self.bytes_read += len(data)
+        self._wait(self._throttle.charge(len(data)))
+        return data
+
+    def _wait(self, seconds: float) -> None:
+        if self.stop.wait(seconds) if seconds > 0 else self.stop.is_set():
+            raise CleaningStopped
+
+
+def _damaged(source: Source, position: int, why: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{source.file.path}: position {position}: {why}")
+
+
+def cleaned_path(directory: str, base_offset: int) -> str:
+    """Of the log among a group's `.cleaned` files."""
+    return os.path.join(directory, names.offset_name(base_offset, names.LOG + names.CLEANED))

@@ -1,0 +1,394 @@
+"""Which records of a batch compaction keeps, and the batch that remains. KIP-534, KIP-98, KIP-280's
+default strategy (by offset).
+
+A record stays if the dirty part has no later one of its key; one without a value (a tombstone)
+until the delete horizon of its batch has passed. The horizon is set when the tombstone is first
+seen as the last of its key: now + delete.retention.ms, written in place of the base timestamp
+(attribute bit 6). Records of aborted transactions go at once, a transaction marker when nothing of
+its transaction is left and a horizon of its own has passed. The last batch of a producer, and the
+last one of the round, stay even without records: sequence numbers and offsets would be lost.
+
+Nothing here reads files or a clock. Bytes come from `cleaning_round`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from kbroker.log.index import AbortedTransaction
+from kbroker.log.offset_map import OffsetMap
+from kbroker.log.producer_state import ProducerStateManager
+from kbroker.protocol.compression import decompress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    MIN_RECORD_BYTES,
+    BatchHeader,
+    ControlType,
+    append_varint,
+    build_batch,
+    control_type,
+    iter_records,
+    read_varint,
+    read_varlong,
+    replace_records,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+
+class StoredRecord(NamedTuple):
+    """Where a record lies in the unpacked records of its batch, and what compaction asks of it.
+
+    start, end: of all its bytes. timestamp_end: behind its timestamp delta. key: None without one.
+    """
+
+    start: int
+    timestamp_end: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def unpack_records(header: BatchHeader, batch: Buffer) -> bytes:
+    """The records of a whole batch as one stream. Raises KafkaError as `iter_records` does."""
+    body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
+    return bytes(decompress(header.codec, body, max_bytes=DEFAULT_MAX_DECOMPRESSED_BYTES))
+
+
+def scan_records(data: bytes, count: int) -> Iterator[StoredRecord]:
+    """The count records in data, values and headers not looked at.
+
+    Raises KafkaError(INVALID_RECORD) where the bytes are no records or others are left over.
+    """
+    if not 0 <= count <= len(data) // MIN_RECORD_BYTES:
+        raise _invalid(f"{count} records in {len(data)} bytes")
+    position = 0
+    size = len(data)
+    try:
+        for _ in range(count):
+            start = position
+            length, position = read_varint(data, position)
+            end = position + length
+            if length < 0 or end > size:
+                raise _invalid(f"a record of {length} bytes, {size - position} left")
+            position += 1  # attributes
+            byte = data[position]
+            if byte < 0x80:
+                timestamp_delta = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                timestamp_delta, position = read_varlong(data, position)
+            timestamp_end = position
+            byte = data[position]
+            if byte < 0x80:
+                offset_delta = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                offset_delta, position = read_varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                length, position = read_varint(data, position)
+            key = None
+            if length >= 0:
+                key = data[position : position + length]
+                position += length
+            # a value of -1 bytes is none; its length is a varint whose lowest bit is the sign
+            has_value = not data[position] & 1
+            if position >= end:
+                raise _invalid(f"a record's key runs past its end at byte {end}")
+            yield StoredRecord(
+                start, timestamp_end, end, timestamp_delta, offset_delta, key, has_value
+            )
+            position = end
+    except IndexError:
+        raise _invalid("a record runs past the end of its batch") from None
+    if position != size:
+        raise _invalid(f"{size - position} bytes after the last record")
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, why)
+
+
+class _OpenAborted:
+    """An aborted transaction whose marker is still to come; seen: a batch of it is still there."""
+
+    __slots__ = ("seen", "transaction")
+
+    def __init__(self, transaction: AbortedTransaction) -> None:
+        self.transaction = transaction
+        self.seen = False
+
+
+class TransactionView:
+    """Which transactions are open and whether they will abort, as batches pass in offset order.
+
+    kept: aborted transactions whose marker must stay, in order; the caller moves them into the new
+    transaction index.
+    """
+
+    __slots__ = ("_aborted", "_committed", "_open", "kept")
+
+    def __init__(self) -> None:
+        self._aborted: list[tuple[int, AbortedTransaction]] = []
+        self._open: dict[int, _OpenAborted] = {}
+        self._committed: set[int] = set()
+        self.kept: list[AbortedTransaction] = []
+
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """What the transaction indexes say of the segment that comes next; doubles do no harm."""
+        for transaction in transactions:
+            heapq.heappush(self._aborted, (transaction.first_offset, transaction))
+
+    def _move_to(self, header: BatchHeader) -> None:
+        """Open what begins within or before this batch. What ended before it is not of interest:
+        a marker that is missing must not cost a later transaction its records.
+        """
+        while self._aborted and self._aborted[0][0] <= header.last_offset:
+            _, transaction = heapq.heappop(self._aborted)
+            if transaction.last_offset >= header.base_offset:
+                self._open.setdefault(transaction.producer_id, _OpenAborted(transaction))
+        aborted = self._open.get(header.producer_id)
+        if aborted is not None and aborted.transaction.last_offset < header.base_offset:
+            del self._open[header.producer_id]
+
+    def on_data(self, header: BatchHeader) -> bool:
+        """Returns whether the batch belongs to an aborted transaction: all of it can go."""
+        self._move_to(header)
+        if not header.is_transactional:
+            return False
+        aborted = self._open.get(header.producer_id)
+        if aborted is None:
+            self._committed.add(header.producer_id)
+            return False
+        aborted.seen = True
+        return True
+
+    def on_control(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Returns whether a control batch can go: it ends a transaction of which nothing is left,
+        or it is empty.
+        """
+        self._move_to(header)
+        for record in iter_records(batch, header):
+            kind = control_type(record)
+            if kind is ControlType.ABORT:
+                aborted = self._open.pop(header.producer_id, None)
+                if aborted is not None and aborted.seen:
+                    self.kept.append(aborted.transaction)
+                    return False
+                return True
+            if kind is ControlType.COMMIT:
+                was_there = header.producer_id in self._committed
+                self._committed.discard(header.producer_id)
+                return not was_there
+            return False
+        return True
+
+
+class LastRecord(NamedTuple):
+    """What the producers' state knows last of one producer. data_offset: -1 for none."""
+
+    data_offset: int
+    producer_epoch: int
+
+
+def last_records(producers: ProducerStateManager) -> dict[int, LastRecord]:
+    """By producer id, of those that are not expired."""
+    return {
+        producer_id: LastRecord(state.last_offset, state.producer_epoch)
+        for producer_id, state in producers.active_producers.items()
+    }
+
+
+class BatchFilter:
+    """Decides for each batch in turn. Batches are given in offset order, across segments."""
+
+    __slots__ = (
+        "_delete_retention_ms",
+        "_now_ms",
+        "_offsets",
+        "_producers",
+        "_upper_offset",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: TransactionView,
+        producers: Mapping[int, LastRecord],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+        upper_offset: int,
+    ) -> None:
+        """upper_offset: end of the round (exclusive); the batch that ends there is kept, emptied if
+        need be.
+        """
+        self._offsets = offsets
+        self.transactions = transactions
+        self._producers = producers
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+        self._upper_offset = upper_offset
+
+    def apply(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        """What remains of a whole batch: itself, a smaller one, an empty one, or None.
+
+        Raises KafkaError for records that cannot be read.
+        """
+        if header.is_control:
+            discardable = self.transactions.on_control(header, batch)
+            horizon_passed = header.has_delete_horizon and header.base_timestamp <= self._now_ms
+            if (discardable and horizon_passed) or not header.record_count:
+                return self._without_records(header)
+            if not discardable or header.has_delete_horizon:
+                return batch
+            data = unpack_records(header, batch)
+            return self._rebuild(
+                header, data, list(scan_records(data, header.record_count)), set_horizon=True
+            )
+        if self.transactions.on_data(header) or not header.record_count:
+            return self._without_records(header)
+        return self._filter(header, batch)
+
+    def _filter(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        data = unpack_records(header, batch)
+        base_offset = header.base_offset
+        latest_offset = self._offsets.latest_offset
+        last_offset_of = self._offsets.get
+        tombstones_stay = not header.has_delete_horizon or self._now_ms < header.base_timestamp
+        kept: list[StoredRecord] = []
+        has_tombstone = False
+        for record in scan_records(data, header.record_count):
+            offset = base_offset + record.offset_delta
+            if offset <= latest_offset:
+                key = record.key
+                if key is None or offset < last_offset_of(key):
+                    continue
+                if not record.has_value and not tombstones_stay:
+                    continue
+            kept.append(record)
+            if not record.has_value:
+                has_tombstone = True
+        if not kept:
+            return self._without_records(header)
+        set_horizon = has_tombstone and not header.has_delete_horizon
+        if len(kept) == header.record_count and not set_horizon:
+            return batch
+        return self._rebuild(header, data, kept, set_horizon=set_horizon)
+
+    def _without_records(self, header: BatchHeader) -> Buffer | None:
+        is_needed = (
+            header.has_producer_id and self._is_last_of_producer(header)
+        ) or header.next_offset == self._upper_offset
+        return empty_batch(header) if is_needed else None
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._producers.get(header.producer_id)
+        if last is None:
+            return False
+        if last.data_offset >= 0:
+            return header.last_offset == last.data_offset
+        return header.is_control and header.producer_epoch == last.producer_epoch
+
+    def _rebuild(
+        self, header: BatchHeader, data: bytes, kept: list[StoredRecord], *, set_horizon: bool
+    ) -> bytearray:
+        """The batch of the kept records: base timestamp is the horizon or the first one's time."""
+        has_horizon = set_horizon or header.has_delete_horizon
+        if set_horizon:
+            base_timestamp = self._now_ms + self._delete_retention_ms
+        elif has_horizon:
+            base_timestamp = header.base_timestamp
+        elif header.is_log_append_time:
+            base_timestamp = header.max_timestamp
+        else:
+            base_timestamp = header.base_timestamp + kept[0].timestamp_delta
+        body = bytearray()
+        if header.is_log_append_time:
+            max_timestamp = header.max_timestamp
+            for record in kept:
+                _append_moved(body, data, record, max_timestamp - base_timestamp)
+        else:
+            shift = header.base_timestamp - base_timestamp
+            max_timestamp = header.base_timestamp + max(r.timestamp_delta for r in kept)
+            for record in kept:
+                if shift:
+                    _append_moved(body, data, record, record.timestamp_delta + shift)
+                else:
+                    body += data[record.start : record.end]
+        return replace_records(
+            header,
+            body,
+            record_count=len(kept),
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            delete_horizon=has_horizon,
+        )
+
+
+def _append_moved(body: bytearray, data: bytes, record: StoredRecord, delta: int) -> None:
+    """Append a record with another timestamp delta."""
+    moved = bytearray(_NO_ATTRIBUTES)
+    append_varint(moved, delta)
+    append_varint(body, len(moved) + record.end - record.timestamp_end)
+    body += moved
+    body += data[record.timestamp_end : record.end]
+
+
+_NO_ATTRIBUTES: Final = b"\0"
+
+
+def empty_batch(header: BatchHeader) -> bytearray:
+    """The batch without its records: offsets, producer, sequence and max timestamp stay."""
+    return build_batch(
+        [],
+        base_offset=header.base_offset,
+        partition_leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
+        last_offset_delta=header.last_offset_delta,
+        max_timestamp=header.max_timestamp,
+    )
+
+
+def index_batch(
+    offsets: OffsetMap,
+    transactions: TransactionView,
+    header: BatchHeader,
+    batch: Buffer,
+    *,
+    first_dirty_offset: int,
+) -> bool:
+    """Note the keys of a batch of the dirty part. Returns False if the map was full before all were
+    in: it then ends before this batch.
+
+    A batch that meets an empty map is taken whole, or a round could get nowhere.
+    """
+    if header.is_control:
+        transactions.on_control(header, batch)
+    elif not transactions.on_data(header) and header.record_count:
+        is_first = not len(offsets)
+        for record in scan_records(unpack_records(header, batch), header.record_count):
+            offset = header.base_offset + record.offset_delta
+            if record.key is not None and offset >= first_dirty_offset:
+                if offsets.is_full and not is_first:
+                    return False
+                offsets.put(record.key, offset)
+    if header.last_offset >= first_dirty_offset:
+        offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
+    return True
