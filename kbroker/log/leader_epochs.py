@@ -123,6 +123,13 @@ class LeaderEpochCache:
             self._starts[0] = start_offset
             self.write()
 
+    def replace(self, entries: list[tuple[int, int]]) -> None:
+        """Hold these entries, (epoch, start offset) ascending, in place of all there are."""
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self._changed()
+        self.write()
+
     def clear(self) -> None:
         """Forget everything."""
         if self._epochs:

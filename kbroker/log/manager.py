@@ -10,7 +10,8 @@ flushing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -18,30 +19,37 @@ from typing import Final
 
 from kbroker.log import names
 from kbroker.log.checkpoint import (
+    Checkpoint,
     CheckpointError,
     read_clean_shutdown,
     read_offsets,
     write_clean_shutdown,
     write_offsets,
 )
+from kbroker.log.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
 from kbroker.log.files import (
-    DirectoryLock,
     LogDirectoryError,
     create_file,
+    disk_space,
     list_directory,
     make_directory,
-    remove_tree,
     unlink,
 )
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import StartupError, TopicPartition, Uuid
+from kbroker.model import (
+    RESERVED_UUIDS,
+    InvariantError,
+    StartupError,
+    TopicPartition,
+    Uuid,
+    uuid_to_string,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-NO_BROKER_EPOCH: Final = -1
 _CHECKPOINTS: Final = (
     names.RECOVERY_POINTS,
     names.LOG_START_OFFSETS,
@@ -51,25 +59,8 @@ _CHECKPOINTS: Final = (
 
 TopicConfigs = Callable[[str], LogConfig]
 IsKnown = Callable[[TopicPartition, Uuid | None], bool]
-
-
-class LogDirectory:
-    """One of log.dirs. was_clean: its last broker closed it properly; broker_epoch: its."""
-
-    __slots__ = ("broker_epoch", "doomed", "failure", "lock", "logs", "path", "was_clean")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lock = DirectoryLock(path)
-        self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.was_clean = False
-        self.broker_epoch = NO_BROKER_EPOCH
-        self.failure: LogDirectoryError | None = None
-        self.doomed: list[tuple[int, Path]] = []
-        """(when, folder) of `-delete` folders."""
-
-    def file(self, name: str) -> Path:
-        return self.path / name
+AssignedDirectory = Callable[[TopicPartition], Uuid | None]
+"""The directory id that the metadata gives this broker's replica of a partition."""
 
 
 class LogManager:
@@ -90,7 +81,12 @@ class LogManager:
         self._random = random or Random()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
-        self._directories = [LogDirectory(Path(path).absolute()) for path in config.log_dirs]
+        cordoned = _cordoned(config)
+        self._directories = [
+            LogDirectory(Path(path).absolute(), is_cordoned=path in cordoned)
+            for path in dict.fromkeys(config.log_dirs)
+        ]
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._expiration_ms = config.get_int("producer.id.expiration.ms")
         self.offline_partitions: set[TopicPartition] = set()
 
@@ -109,13 +105,23 @@ class LogManager:
                 self._fail(directory, error)
         self._require_one_online()
 
+    def set_directory_ids(self, ids: Mapping[str, Uuid]) -> None:
+        """The directory ids of meta.properties, by path as configured."""
+        by_path = {Path(path).absolute(): directory_id for path, directory_id in ids.items()}
+        for directory in self._directories:
+            directory.directory_id = by_path.get(directory.path, directory.directory_id)
+
     def load(
-        self, topic_config: TopicConfigs | None = None, is_known: IsKnown | None = None
+        self,
+        topic_config: TopicConfigs | None = None,
+        is_known: IsKnown | None = None,
+        assigned: AssignedDirectory | None = None,
     ) -> None:
         """Open every log in every directory. Blocks; recovers what was not closed cleanly.
 
         topic_config: settings of a topic, the broker's defaults without it. is_known: whether the
-        metadata has this partition; an unknown one is set aside as `-stray`. Raises StartupError.
+        metadata has this partition; an unknown one is set aside as `-stray`. assigned: settles what
+        a crash in the middle of a move between directories left. Raises StartupError.
         """
         for directory in self._online():
             try:
@@ -126,7 +132,24 @@ class LogManager:
                 raise StartupError(
                     f"{error}; mend the file, or remove it to do without it"
                 ) from error
+        self._settle_futures(assigned or (lambda topic_partition: None))
         self._require_one_online()
+
+    def _settle_futures(self, assigned: AssignedDirectory) -> None:
+        """A future log whose current one is gone takes its place if the metadata says that it is
+        there; one beside its current log is none.
+        """
+        for directory in self._online():
+            for key in list(directory.futures):
+                current = self._directory_of.get(key)
+                try:
+                    if current is directory:
+                        self._doom(directory, directory.futures.pop(key))
+                    elif current is None and assigned(key) == directory.directory_id:
+                        self.promote_future(key)
+                        logger.warning("%s: its move to %s is finished", key, directory.path)
+                except LogDirectoryError as error:
+                    self._fail(directory, error)
 
     def _default_config(self, topic: str) -> LogConfig:
         del topic
@@ -151,7 +174,7 @@ class LogManager:
             if suffix == names.DELETE_SUFFIX:
                 delay_ms = topic_config(topic_partition.topic).file_delete_delay_ms
                 directory.doomed.append((now_ms + delay_ms, folder))
-            elif not suffix:
+            elif suffix in ("", names.FUTURE_SUFFIX):
                 self._load_log(
                     directory,
                     folder,
@@ -177,7 +200,8 @@ class LogManager:
         log_start_offset: int,
         is_known: IsKnown | None,
     ) -> None:
-        if topic_partition in self._logs:
+        is_future = folder.name.endswith(names.FUTURE_SUFFIX)
+        if topic_partition in self._logs and not is_future:
             raise StartupError(
                 f"{topic_partition} is in two log directories "
                 f"({self._logs[topic_partition].directory} and {folder}): "
@@ -199,7 +223,11 @@ class LogManager:
                 "%s is unknown to the metadata, set aside as %s", topic_partition, target.name
             )
             return
-        self._add(directory, topic_partition, log)
+        if is_future:
+            log.on_rolled = self.on_rolled
+            directory.futures[topic_partition] = log
+        else:
+            self._add(directory, topic_partition, log)
 
     def _add(
         self, directory: LogDirectory, topic_partition: TopicPartition, log: PartitionLog
@@ -223,16 +251,26 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: Uuid | None, config: LogConfig
+        self,
+        topic_partition: TopicPartition,
+        topic_id: Uuid | None,
+        config: LogConfig,
+        *,
+        directory_id: Uuid | None = None,
+        is_new: bool = True,
     ) -> PartitionLog:
-        """The log of this partition, made if there is none, in the directory that has the fewest.
+        """The log of this partition. If there is none it is made: in the directory with that id
+        if the metadata names one, else in the one that AlterReplicaLogDirs asked for, else in the
+        one that has the fewest.
 
-        Raises KafkaError(INCONSISTENT_TOPIC_ID) if the folder belongs to another topic of that
-        name, KafkaError(KAFKA_STORAGE_ERROR) if its directory is offline, or all are.
+        is_new: the partition was created just now; an older one that is in no online directory may
+        be in one that is offline, and is not made anew. Raises KafkaError(INCONSISTENT_TOPIC_ID) if
+        the folder belongs to another topic of that name, KafkaError(KAFKA_STORAGE_ERROR) if its
+        directory is offline, or all are.
         """
         log = self._logs.get(topic_partition)
         if log is None:
-            return self._create(topic_partition, topic_id, config)
+            return self._create(topic_partition, topic_id, config, directory_id, is_new)
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
         if topic_id is not None and log.topic_id != topic_id:
@@ -244,14 +282,14 @@ class LogManager:
         return log
 
     def _create(
-        self, topic_partition: TopicPartition, topic_id: Uuid | None, config: LogConfig
+        self,
+        topic_partition: TopicPartition,
+        topic_id: Uuid | None,
+        config: LogConfig,
+        directory_id: Uuid | None,
+        is_new: bool,
     ) -> PartitionLog:
-        online = self._online()
-        if topic_partition in self.offline_partitions or not online:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic_partition} is offline"
-            )
-        directory = min(online, key=lambda candidate: len(candidate.logs))
+        directory = self._directory_for(topic_partition, directory_id, is_new)
         try:
             log = PartitionLog.open(
                 directory.path / str(topic_partition),
@@ -269,10 +307,152 @@ class LogManager:
         self._add(directory, topic_partition, log)
         return log
 
+    def _directory_for(
+        self, topic_partition: TopicPartition, directory_id: Uuid | None, is_new: bool
+    ) -> LogDirectory:
+        """Where a new log goes. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
+        online = self._online()
+        named = directory_id is not None and directory_id not in RESERVED_UUIDS
+        if topic_partition in self.offline_partitions or not online:
+            candidates: list[LogDirectory] = []
+        elif preferred := self._preferred.get(topic_partition):
+            candidates = [preferred] if preferred.failure is None else []
+        elif named:
+            candidates = [each for each in online if each.directory_id == directory_id]
+        elif not is_new and len(online) < len(self._directories):
+            candidates = []
+        else:
+            candidates = [each for each in online if not each.is_cordoned] or online
+        if not candidates:
+            which = f" {uuid_to_string(directory_id)}" if named and directory_id else ""
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the log directory{which} of {topic_partition} is offline",
+            )
+        return min(candidates, key=lambda each: len(each.logs) + len(each.futures))
+
+    # -- moving a log to another directory --------------------------------------------------------
+
+    def prefer(self, topic_partition: TopicPartition, path: str) -> None:
+        """Remember where a log that is not here yet shall be made."""
+        if topic_partition not in self._logs:
+            self._preferred[topic_partition] = self.directory(path)
+
+    def directory(self, path: str) -> LogDirectory:
+        """The directory of log.dirs with that path. Raises KafkaError(LOG_DIR_NOT_FOUND), or
+        KafkaError(KAFKA_STORAGE_ERROR) if it is offline.
+        """
+        for directory in self._directories:
+            if os.fspath(directory.path) == path:
+                if directory.failure is not None:
+                    raise KafkaError(
+                        ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {path} is offline"
+                    )
+                return directory
+        raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of log.dirs")
+
+    def future(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """The log that shall take the place of the current one."""
+        directory = self._future_directory(topic_partition)
+        return None if directory is None else directory.futures[topic_partition]
+
+    def future_directory_id(self, topic_partition: TopicPartition) -> Uuid | None:
+        """Where that log is."""
+        directory = self._future_directory(topic_partition)
+        return None if directory is None else directory.directory_id
+
+    def _future_directory(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        for directory in self._directories:
+            if topic_partition in directory.futures:
+                return directory
+        return None
+
+    def future_partitions(self) -> list[TopicPartition]:
+        """All partitions that have a future log."""
+        return [key for directory in self._directories for key in directory.futures]
+
+    def create_future(self, topic_partition: TopicPartition, path: str) -> bool:
+        """Begin a move of a log to the directory with that path; a move to another one ends.
+
+        Returns whether there is a move now: not if the log is there already. Raises KafkaError.
+        """
+        directory = self.directory(path)
+        current = self._logs[topic_partition]
+        moving_to = self._future_directory(topic_partition)
+        if moving_to is directory:
+            return True
+        self.drop_future(topic_partition)
+        if self._directory_of[topic_partition] is directory:
+            return False
+        name = names.marked_directory_name(topic_partition, self._unique(), names.FUTURE_SUFFIX)
+        try:
+            log = PartitionLog.open(
+                directory.path / name,
+                topic_partition,
+                current.config,
+                now_ms=self._now_ms(),
+                topic_id=current.topic_id,
+                producer_id_expiration_ms=self._expiration_ms,
+            )
+            log.truncate_fully(current.log_start_offset, now_ms=self._now_ms())
+        except LogDirectoryError as error:
+            self._fail(directory, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        log.on_rolled = self.on_rolled
+        directory.futures[topic_partition] = log
+        return True
+
+    def drop_future(self, topic_partition: TopicPartition) -> None:
+        """End a move: what was copied is deleted."""
+        directory = self._future_directory(topic_partition)
+        if directory is not None:
+            try:
+                self._doom(directory, directory.futures.pop(topic_partition))
+            except LogDirectoryError as error:
+                self._fail(directory, error)
+
+    def promote_future(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The future log takes the place of the current one, whose folder becomes `-delete`.
+
+        Blocks shortly. If the system crashes in between there is only the future log, which the
+        next start promotes. Raises LogDirectoryError; a directory that failed is offline then.
+        """
+        directory = self._future_directory(topic_partition)
+        if directory is None:
+            raise InvariantError(f"{topic_partition} has no future log")
+        future = directory.futures[topic_partition]
+        current = self._logs.get(topic_partition)
+        if current is not None:
+            source = self._directory_of[topic_partition]
+            try:
+                self._doom(source, current)
+            except LogDirectoryError as error:
+                self._fail(source, error)
+                raise
+            del self._logs[topic_partition], source.logs[topic_partition]
+            del self._directory_of[topic_partition]
+        del directory.futures[topic_partition]
+        try:
+            log = future.become_current(now_ms=self._now_ms())
+            if current is not None:
+                log.take_over(current)
+        except LogDirectoryError as error:
+            self._fail(directory, error)
+            raise
+        self._add(directory, topic_partition, log)
+        return log
+
+    def _doom(self, directory: LogDirectory, log: PartitionLog) -> None:
+        """Rename a log's folder to `-delete`; it goes after file.delete.delay.ms."""
+        folder = log.mark_for_deletion(self._unique())
+        directory.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, folder))
+
     def delete(self, topic_partition: TopicPartition) -> bool:
         """Rename the partition's folder to `-delete`; it goes after file.delete.delay.ms. Returns
         whether it was there.
         """
+        self.drop_future(topic_partition)
+        self._preferred.pop(topic_partition, None)
         log = self._logs.pop(topic_partition, None)
         self.offline_partitions.discard(topic_partition)
         if log is None:
@@ -280,11 +460,9 @@ class LogManager:
         directory = self._directory_of.pop(topic_partition)
         del directory.logs[topic_partition]
         try:
-            folder = log.mark_for_deletion(self._unique())
+            self._doom(directory, log)
         except LogDirectoryError as error:
             self._fail(directory, error)
-            return True
-        directory.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, folder))
         return True
 
     @property
@@ -306,6 +484,41 @@ class LogManager:
         """The log directory that holds a partition."""
         directory = self._directory_of.get(topic_partition)
         return None if directory is None else directory.path
+
+    def directory_id_of(self, topic_partition: TopicPartition) -> Uuid | None:
+        """The id of the log directory that holds a partition."""
+        directory = self._directory_of.get(topic_partition)
+        return None if directory is None else directory.directory_id
+
+    def directory_ids(self, *, cordoned: bool = False) -> list[Uuid]:
+        """Of the online directories, in the order of log.dirs; cordoned: of those of them that get
+        no new partitions.
+        """
+        return [
+            directory.directory_id
+            for directory in self._online()
+            if directory.is_cordoned or not cordoned
+        ]
+
+    def usage(self, directory: LogDirectory) -> tuple[int, int, list[LogUsage]]:
+        """(total, usable bytes of its disk, its logs). Raises LogDirectoryError."""
+        if directory.failure is not None:
+            raise directory.failure
+        total, usable = disk_space(directory.path)
+        logs = []
+        for key, log in directory.logs.items():
+            lag = max((log.high_watermark or 0) - log.log_end_offset, 0)
+            logs.append(LogUsage(key, log.size_bytes, lag, False))
+        for key, log in directory.futures.items():
+            current = self._logs.get(key)
+            lag = -1 if current is None else current.log_end_offset - log.log_end_offset
+            logs.append(LogUsage(key, log.size_bytes, lag, True))
+        return total, usable, logs
+
+    @property
+    def all_directories(self) -> Sequence[LogDirectory]:
+        """In the order of log.dirs, offline ones too."""
+        return self._directories
 
     @property
     def directories(self) -> list[Path]:
@@ -348,8 +561,12 @@ class LogManager:
             log.failure = log.failure or error
             log.release()
             del self._directory_of[topic_partition]
+        for future in directory.futures.values():
+            future.failure = future.failure or error
+            future.release()
         self.offline_partitions.update(partitions)
         directory.logs.clear()
+        directory.futures.clear()
         directory.doomed.clear()
         if self.on_offline is not None:
             self.on_offline(directory.path, partitions)
@@ -367,19 +584,11 @@ class LogManager:
 
     def checkpoint_recovery_points(self) -> None:
         """Write how far each log is flushed. Syncs a small file per directory."""
-        for directory in self._online():
-            points = {key: log.recovery_point for key, log in directory.logs.items()}
-            self._write(directory, names.RECOVERY_POINTS, points)
+        self._write(self.recovery_point_checkpoints())
 
     def checkpoint_start_offsets(self) -> None:
         """Write the start of each log that begins behind its first segment's base."""
-        for directory in self._online():
-            starts = {
-                key: log.log_start_offset
-                for key, log in directory.logs.items()
-                if log.log_start_offset > log.segments.first.base_offset
-            }
-            self._write(directory, names.LOG_START_OFFSETS, starts)
+        self._write(self.start_offset_checkpoints())
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """The high watermarks at the last checkpoint. Raises StartupError for a corrupt file."""
@@ -396,25 +605,47 @@ class LogManager:
         return watermarks
 
     def write_high_watermarks(self, watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks, each into the directory that has its partition."""
-        for directory in self._online():
-            mine = {key: watermarks[key] for key in directory.logs if key in watermarks}
-            self._write(directory, names.HIGH_WATERMARKS, mine)
+        """Write the high watermarks, each into the directory that has its partition. Blocks."""
+        self._write(self.high_watermark_checkpoints(watermarks))
 
-    def _write(
-        self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]
-    ) -> None:
-        try:
-            write_offsets(directory.file(name), offsets)
-        except LogDirectoryError as error:
-            self._fail(directory, error)
+    def recovery_point_checkpoints(self) -> list[Checkpoint]:
+        """How far each log is flushed, for a thread to write."""
+        return self._checkpoints(names.RECOVERY_POINTS, LogDirectory.recovery_points)
+
+    def start_offset_checkpoints(self) -> list[Checkpoint]:
+        """The start of each log that begins behind its first segment's base, to be written."""
+        return self._checkpoints(names.LOG_START_OFFSETS, LogDirectory.start_offsets)
+
+    def high_watermark_checkpoints(
+        self, watermarks: Mapping[TopicPartition, int]
+    ) -> list[Checkpoint]:
+        """The high watermarks, each for the directory that has its partition, to be written."""
+
+        def of(directory: LogDirectory) -> dict[TopicPartition, int]:
+            return {
+                key: min(watermarks[key], log.log_end_offset)
+                for key, log in directory.all_logs()
+                if key in watermarks
+            }
+
+        return self._checkpoints(names.HIGH_WATERMARKS, of)
+
+    def _checkpoints(
+        self, name: str, of: Callable[[LogDirectory], dict[TopicPartition, int]]
+    ) -> list[Checkpoint]:
+        return [Checkpoint(each.file(name), of(each)) for each in self._online()]
+
+    def _write(self, checkpoints: Iterable[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            try:
+                checkpoint.write()
+            except LogDirectoryError as error:
+                self.directory_failed(error)
 
     # -- periodic work ----------------------------------------------------------------------------
 
     def run_retention(self, now_ms: int) -> int:
-        """Retire old segments, forget expired producers, delete what is due. Returns how many
-        segments were retired.
-        """
+        """Retire old segments, forget expired producers. Returns how many segments were retired."""
         retired = 0
         for log in list(self._logs.values()):
             try:
@@ -423,24 +654,22 @@ class LogManager:
                     retired += log.delete_old_segments(now_ms)
             except LogDirectoryError as error:
                 self.directory_failed(error)
-        self.delete_due_files(now_ms)
         return retired
 
+    def take_due_files(self, now_ms: int) -> list[str]:
+        """Files and folders whose delay is over: the caller deletes them with `remove_all`, off the
+        loop.
+        """
+        return [path for directory in self._online() for path in directory.take_due(now_ms)]
+
     def delete_due_files(self, now_ms: int) -> int:
-        """Delete files and folders whose delay is over. Returns how many folders went."""
-        count = 0
-        for directory in self._online():
-            try:
-                for log in directory.logs.values():
-                    log.delete_due_files(now_ms)
-                due = [folder for due_ms, folder in directory.doomed if due_ms <= now_ms]
-                for folder in due:
-                    remove_tree(folder)
-                    count += 1
-                directory.doomed = [item for item in directory.doomed if item[0] > now_ms]
-            except LogDirectoryError as error:
-                self._fail(directory, error)
-        return count
+        """Delete what is due here and now. Blocks. Returns how many files and folders."""
+        due = self.take_due_files(now_ms)
+        try:
+            remove_all(due)
+        except LogDirectoryError as error:
+            self.directory_failed(error)
+        return len(due)
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
         """Logs with a closed segment not yet synced, or unsynced for flush.ms: flush them off the
@@ -448,7 +677,8 @@ class LogManager:
         """
         return [
             log
-            for log in self._logs.values()
+            for directory in self._online()
+            for _, log in directory.all_logs()
             if log.is_flush_due
             or (
                 log.first_unflushed_ms is not None
@@ -468,27 +698,21 @@ class LogManager:
             if clean:
                 self._close_directory(directory, broker_epoch)
             else:
-                _release(directory.logs.values())
+                _release(log for _, log in directory.all_logs())
         for directory in self._directories:
             directory.lock.release()
         self._logs.clear()
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
         try:
-            for log in directory.logs.values():
+            for _, log in directory.all_logs():
                 log.close()
         except LogDirectoryError as error:
             self._fail(directory, error)
             return
-        points = {key: log.recovery_point for key, log in directory.logs.items()}
-        starts = {
-            key: log.log_start_offset
-            for key, log in directory.logs.items()
-            if log.log_start_offset > log.segments.first.base_offset
-        }
         try:
-            write_offsets(directory.file(names.RECOVERY_POINTS), points)
-            write_offsets(directory.file(names.LOG_START_OFFSETS), starts)
+            write_offsets(directory.file(names.RECOVERY_POINTS), directory.recovery_points())
+            write_offsets(directory.file(names.LOG_START_OFFSETS), directory.start_offsets())
             write_clean_shutdown(directory.path, broker_epoch)
         except LogDirectoryError as error:
             self._fail(directory, error)
@@ -503,6 +727,12 @@ def _read_or_forget(path: Path) -> dict[TopicPartition, int]:
     except CheckpointError as error:
         logger.warning("%s; started without it", error)
         return {}
+
+
+def _cordoned(config: BrokerConfig) -> Sequence[str]:
+    """cordoned.log.dirs; `*` stands for all."""
+    cordoned = config.get_list("cordoned.log.dirs")
+    return config.log_dirs if "*" in cordoned else cordoned
 
 
 def _release(logs: Iterable[PartitionLog]) -> None:

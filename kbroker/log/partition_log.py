@@ -338,8 +338,6 @@ class PartitionLog:
         self.log_end_offset = self.producers.map_end_offset = last_offset + 1
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
-        if last_offset + 1 - self.recovery_point >= self.config.flush_messages:
-            self.flush()
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll if the active segment is old enough (segment.ms) or full. Returns whether it did."""
@@ -506,8 +504,12 @@ class PartitionLog:
 
     @property
     def is_flush_due(self) -> bool:
-        """A closed segment waits to be flushed."""
-        return self.recovery_point < self.segments.active.base_offset
+        """A closed segment waits to be flushed, or as many records as flush.messages allows."""
+        recovery_point = self.recovery_point
+        return (
+            recovery_point < self.segments.active.base_offset
+            or self.log_end_offset - recovery_point >= self.config.flush_messages
+        )
 
     def flush(self, up_to: int | None = None) -> None:
         """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
@@ -687,6 +689,46 @@ class PartitionLog:
         return self._rename(
             names.marked_directory_name(self.topic_partition, unique, names.STRAY_SUFFIX)
         )
+
+    def become_current(self, *, now_ms: int) -> PartitionLog:
+        """Rename the folder from `...-future` to the partition's own name and open it there: the
+        log to go on with. This one is closed. Syncs nothing; reads the folder anew, so it blocks
+        shortly.
+        """
+        recovery_point = self.recovery_point
+        take_snapshot(self._state)
+        self.segments.active.close()
+        target = self._rename(str(self.topic_partition))
+        log = PartitionLog.open(
+            target,
+            self.topic_partition,
+            self.config,
+            recovery_point=recovery_point,
+            log_start_offset=self.log_start_offset,
+            clean_shutdown=True,
+            now_ms=now_ms,
+            topic_id=self.topic_id,
+            producer_id_expiration_ms=self.producers.expiration_ms,
+            open_files=self.segments.open_files,
+        )
+        log.recovery_point = min(recovery_point, log.log_end_offset)
+        log._is_new = log._unsynced_names = True
+        log.first_unflushed_ms = self.first_unflushed_ms
+        log.on_rolled = self.on_rolled
+        return log
+
+    def take_over(self, other: PartitionLog) -> None:
+        """Be the other log from now on, which has the same records: its epochs, producers, start
+        and high watermark.
+        """
+        if self.log_end_offset != other.log_end_offset:
+            raise InvariantError(f"{self} cannot take over {other}")
+        self.leader_epochs.replace(other.leader_epochs.entries)
+        self.producers = self._state.producers = other.producers
+        self._state.last_snapshot_offset = -1
+        self._move_start(other.log_start_offset)
+        if other.high_watermark is not None:
+            self.on_high_watermark(other.high_watermark)
 
     def _rename(self, name: str) -> Path:
         target = self.directory.with_name(name)

@@ -208,14 +208,19 @@ class Segments:
         rename(path, path + names.DELETED)
         self.doomed_files.append((due_ms, path + names.DELETED))
 
+    def take_due_files(self, now_ms: int) -> list[str]:
+        """The files that were renamed long enough ago; they are the caller's to delete."""
+        due = []
+        while self.doomed_files and self.doomed_files[0][0] <= now_ms:
+            due.append(self.doomed_files.popleft()[1])
+        return due
+
     def delete_due_files(self, now_ms: int) -> int:
         """Delete what was renamed long enough ago. Returns how many files."""
-        count = 0
-        while self.doomed_files and self.doomed_files[0][0] <= now_ms:
-            unlink(self.doomed_files[0][1])
-            self.doomed_files.popleft()
-            count += 1
-        return count
+        due = self.take_due_files(now_ms)
+        for path in due:
+            unlink(path)
+        return len(due)
 
 
 def _records(segment: Segment, position: int, size: int) -> Iterator[tuple[Record, BatchHeader]]:

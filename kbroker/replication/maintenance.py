@@ -1,8 +1,9 @@
 """What a broker does to its logs now and then: retention, flushing, checkpoints. Kafka's names for
 the intervals.
 
-Syncing blocks, so it leaves the loop thread: the thread gets file handles only, and what follows
-from a flush (the recovery point) is done back on the loop. Neighbour: `log.manager` knows how each
+Syncing blocks, so it leaves the loop thread: the thread gets file handles or finished checkpoints
+only, and what follows from a flush (the recovery point, the answers that waited for it) is done
+back on the loop (docs/adr/0010). Neighbour: `log.manager` knows how each
 thing is done.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
+from kbroker.log.directory import remove_all
+from kbroker.log.checkpoint import Checkpoint
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
@@ -24,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS: Final = 1_000
 """How often flush.ms is looked at, if no topic rolls meanwhile."""
+
+DELETION_CHECK_MS: Final = 1_000
+"""How often files are deleted whose file.delete.delay.ms is over."""
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
 """Timers are set no further ahead; Kafka's "never" is a 64-bit number."""
@@ -76,6 +82,7 @@ class Maintenance:
 
     __slots__ = (
         "_checkpoint_ms",
+        "_flush_waiters",
         "_flushing",
         "_high_watermarks",
         "_intervals",
@@ -108,8 +115,9 @@ class Maintenance:
         self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
         self._high_watermarks = high_watermarks
         self._on_retention = on_retention
-        self._flushing: set[TopicPartition] = set()
+        self._flushing: set[PartitionLog] = set()
         self._waiting: dict[str, TimerHandle] = {}
+        self._flush_waiters: dict[PartitionLog, list[tuple[int, Callable[[bool], None]]]] = {}
         self._written: Mapping[TopicPartition, int] = {}
         self.running = False
         interval = config.get_int
@@ -119,13 +127,14 @@ class Maintenance:
                 min(interval("log.flush.scheduler.interval.ms"), FLUSH_CHECK_MS),
                 self.flush_due,
             ),
+            "deletion": (DELETION_CHECK_MS, self.delete_due_files),
             "recovery points": (
                 interval("log.flush.offset.checkpoint.interval.ms"),
-                self._logs.checkpoint_recovery_points,
+                lambda: self._write(self._logs.recovery_point_checkpoints()),
             ),
             "start offsets": (
                 interval("log.flush.start.offset.checkpoint.interval.ms"),
-                self._logs.checkpoint_start_offsets,
+                lambda: self._write(self._logs.start_offset_checkpoints()),
             ),
             "high watermarks": (
                 interval("replica.high.watermark.checkpoint.interval.ms"),
@@ -168,11 +177,22 @@ class Maintenance:
     # the work
 
     def run_retention(self) -> None:
-        """Retire what is too old or too much, and delete what was retired long enough ago."""
+        """Retire what is too old or too much."""
         retired = self._logs.run_retention(self._timers.now_ms())
         if retired:
             logger.info("node %d: retired %d segments", self._node_id, retired)
         self._on_retention()
+
+    def delete_due_files(self) -> None:
+        """Delete in the thread what was retired file.delete.delay.ms ago."""
+        due = self._logs.take_due_files(self._timers.now_ms())
+
+        def deleted(failure: OSError | None) -> None:
+            if isinstance(failure, LogDirectoryError):
+                self._logs.directory_failed(failure)
+
+        if due:
+            self._offload(lambda: remove_all(due), deleted)
 
     def flush_due(self) -> None:
         """Flush logs that rolled or have unsynced records older than flush.ms."""
@@ -183,35 +203,87 @@ class Maintenance:
         """Write the high watermarks if any changed since the last time."""
         watermarks = self._high_watermarks()
         if watermarks != self._written:
-            self._logs.write_high_watermarks(watermarks)
+            self._write(self._logs.high_watermark_checkpoints(watermarks))
             self._written = watermarks
+
+    def _write(self, checkpoints: Iterable[Checkpoint]) -> None:
+        """Write them in the thread, which has them in the order in which they were taken."""
+        for checkpoint in checkpoints:
+            self._offload(checkpoint.write, self._written_or_failed)
+
+    def _written_or_failed(self, failure: OSError | None) -> None:
+        if isinstance(failure, LogDirectoryError):
+            self._logs.directory_failed(failure)
+
+    def when_flushed(self, log: PartitionLog, offset: int, then: Callable[[bool], None]) -> None:
+        """Call back once all before offset is on disk: with False if that cannot be known (the disk
+        failed, the log was cut or closed). Flushes what it takes, several waiters at once.
+        """
+        if not self.running:
+            then(self._flush_here(log))
+            return
+        self._flush_waiters.setdefault(log, []).append((offset, then))
+        self._flush(log)
+
+    def _flush_here(self, log: PartitionLog) -> bool:
+        try:
+            log.flush()
+        except LogDirectoryError as error:
+            self._logs.directory_failed(error)
+            return False
+        return True
+
+    def _answer_waiters(self, log: PartitionLog) -> None:
+        """Tell those whose offset is on disk, or never will be; flush again for the others."""
+        waiters = self._flush_waiters.pop(log, None)
+        if waiters is None:
+            return
+        is_gone = log.closed or log.failure is not None or not self.running
+        left = []
+        for offset, then in waiters:
+            if offset <= log.recovery_point:
+                then(True)
+            elif is_gone or offset > log.log_end_offset:
+                then(False)
+            else:
+                left.append((offset, then))
+        if left:
+            self._flush_waiters.setdefault(log, []).extend(left)
+            self._flush(log)
 
     def _rolled(self, log: PartitionLog) -> None:
         self._timers.call_later(0, lambda: self._flush(log))
 
     def _flush(self, log: PartitionLog) -> None:
         """Sync in the thread, then move the recovery point here."""
-        key = log.topic_partition
-        if key in self._flushing or log.closed or log.failure is not None or not self.running:
+        if log in self._flushing or log.closed or log.failure is not None or not self.running:
             return
         try:
             end_offset = log.log_end_offset
             files = log.unflushed_files(end_offset)
         except LogDirectoryError as error:
+            log.failure = log.failure or error
             self._logs.directory_failed(error)
+            self._answer_waiters(log)
             return
-        self._flushing.add(key)
+        self._flushing.add(log)
 
         def sync_all() -> None:
             for file in files:
                 file.sync()
 
         def flushed(failure: OSError | None) -> None:
-            self._flushing.discard(key)
+            self._flushing.discard(log)
+            if log.closed:
+                return  # deleted or moved meanwhile: its folder has another name now
             if isinstance(failure, LogDirectoryError):
                 log.failure = log.failure or failure
                 self._logs.directory_failed(failure)
-            elif failure is None and not log.closed:
+            elif failure is None:
                 log.mark_flushed(end_offset)
 
-        self._offload(sync_all, flushed)
+        def answer(failure: OSError | None) -> None:
+            flushed(failure)
+            self._answer_waiters(log)
+
+        self._offload(sync_all, answer)

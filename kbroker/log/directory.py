@@ -1,0 +1,100 @@
+"""One of log.dirs: its lock, what lies in it, and what became of its disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker.log.files import DirectoryLock, LogDirectoryError, remove_tree, unlink
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import ZERO_UUID, TopicPartition, Uuid
+
+NO_BROKER_EPOCH = -1
+
+
+class LogUsage(NamedTuple):
+    """One log in a directory, as DescribeLogDirs shows it. lag: -1 unknown."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    lag: int
+    is_future: bool
+
+
+class LogDirectory:
+    """was_clean: its last broker closed it properly; broker_epoch: that broker's.
+
+    directory_id: of meta.properties, zero until the broker says it. is_cordoned: gets no new
+    partitions (cordoned.log.dirs). futures: logs that shall take the place of one in another
+    directory (AlterReplicaLogDirs).
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "directory_id",
+        "doomed",
+        "failure",
+        "futures",
+        "is_cordoned",
+        "lock",
+        "logs",
+        "path",
+        "was_clean",
+    )
+
+    def __init__(self, path: Path, *, is_cordoned: bool = False) -> None:
+        self.path = path
+        self.lock = DirectoryLock(path)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.futures: dict[TopicPartition, PartitionLog] = {}
+        self.was_clean = False
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.directory_id: Uuid = ZERO_UUID
+        self.is_cordoned = is_cordoned
+        self.failure: LogDirectoryError | None = None
+        self.doomed: list[tuple[int, Path]] = []
+        """(when, folder) of `-delete` folders."""
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def all_logs(self) -> Iterator[tuple[TopicPartition, PartitionLog]]:
+        """Current and future ones. A partition is in a directory at most once."""
+        yield from self.logs.items()
+        yield from self.futures.items()
+
+    def recovery_points(self) -> dict[TopicPartition, int]:
+        """How far each log is flushed: recovery-point-offset-checkpoint."""
+        return {key: log.recovery_point for key, log in self.all_logs()}
+
+    def start_offsets(self) -> dict[TopicPartition, int]:
+        """Of each log that begins behind its first segment's base: log-start-offset-checkpoint."""
+        return {
+            key: log.log_start_offset
+            for key, log in self.all_logs()
+            if log.log_start_offset > log.segments.first.base_offset
+        }
+
+    def take_due(self, now_ms: int) -> list[str]:
+        """Paths to delete now: `.deleted` files and `-delete` folders whose delay is over."""
+        due: list[str] = []
+        for _, log in self.all_logs():
+            if log.segments.doomed_files:
+                due += log.segments.take_due_files(now_ms)
+        if self.doomed:
+            due += [os.fspath(folder) for due_ms, folder in self.doomed if due_ms <= now_ms]
+            self.doomed = [item for item in self.doomed if item[0] > now_ms]
+        return due
+
+
+def remove_all(paths: Iterable[str]) -> None:
+    """Delete files and folders; what is gone already is no error. Blocks. Raises
+    LogDirectoryError.
+    """
+    for path in paths:
+        if os.path.isdir(path):
+            remove_tree(path)
+        else:
+            unlink(path)
