@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.log import names
 from kbroker.log.files import atomic_write, read_file
@@ -76,6 +77,17 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int], *, sync: bo
     """Replace a `topic partition offset` file."""
     entries = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     atomic_write(path, format_entries(entries), sync=sync)
+
+
+class Checkpoint(NamedTuple):
+    """A `topic partition offset` file to be written: a copy, for whatever thread writes it."""
+
+    path: Path
+    offsets: Mapping[TopicPartition, int]
+
+    def write(self) -> None:
+        """Replace the file, synced. Blocks. Raises LogDirectoryError."""
+        write_offsets(self.path, self.offsets)
 
 
 def read_topic_id(directory: Path) -> Uuid | None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
-from kbroker.log.directory import remove_all
 from kbroker.log.checkpoint import Checkpoint
+from kbroker.log.directory import remove_all
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog

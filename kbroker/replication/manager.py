@@ -407,9 +407,39 @@ class ReplicaManager:
             info.log_append_time_ms,
             info.log_start_offset,
         )
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            return self._answer_when_flushed(partition, log, result, acks, timeout_ms)
         if acks != -1 or partition.high_watermark > info.last_offset:
             return result
         return _PendingAppend(self.purgatory, partition, result).start(timeout_ms)
+
+    def _answer_when_flushed(
+        self,
+        partition: Partition,
+        log: PartitionLog,
+        result: PartitionAppendResult,
+        acks: int,
+        timeout_ms: int,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """flush.messages is reached: whoever wants an answer gets it after the fsync, which is done
+        off the loop (docs/adr/0010).
+        """
+        answer: Deferred[PartitionAppendResult] = Deferred()
+
+        def flushed(is_on_disk: bool) -> None:
+            if not is_on_disk:
+                error = partition.check_leader() or ErrorCode.NOT_LEADER_OR_FOLLOWER
+                answer.resolve(PartitionAppendResult(error))
+            elif acks != -1 or partition.high_watermark > result.last_offset:
+                answer.resolve(result)
+            else:
+                waiting = _PendingAppend(self.purgatory, partition, result)
+                waiting.start(timeout_ms).on_done(answer.resolve)
+
+        self._maintenance.when_flushed(log, result.last_offset + 1, flushed)
+        if acks == 0:
+            return result
+        return answer.value if answer.done else answer
 
     # fetch
 

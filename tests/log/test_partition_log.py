@@ -306,12 +306,14 @@ def test_a_cut_during_a_flush_is_not_taken_for_synced(open_log: OpenLog) -> None
     assert log.recovery_point == 4
 
 
-def test_flush_messages_syncs_while_appending(open_log: OpenLog) -> None:
+def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:
     log = open_log(LogConfig(flush_messages=3))
     append(log, 2)
-    assert log.recovery_point == 0
+    assert not log.is_flush_due
     append(log, 2)
-    assert log.recovery_point == 4
+    assert (log.is_flush_due, log.recovery_point) == (True, 0), "the append itself syncs nothing"
+    log.flush()
+    assert (log.is_flush_due, log.recovery_point) == (False, 4)
 
 
 def test_truncation_cuts_batches_indexes_epochs_and_producers(open_log: OpenLog) -> None:

@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.files import LogDirectoryError, LogFile
-from kbroker.model import TopicPartition
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.maintenance import ThreadOffload
 from kbroker.replication.manager import PartitionAppendResult
-from tests.replication.world import NOW_MS, TOPIC, World, batch, fetch_request, partitions_of
+from tests.replication.world import (
+    NOW_MS,
+    TOPIC,
+    World,
+    batch,
+    fetch_request,
+    partitions_of,
+    run_inline,
+)
 
 HOUR_MS = 3_600_000
 
@@ -73,6 +81,86 @@ def test_a_failed_flush_takes_the_directory_offline(
     result = world.append()
     assert isinstance(result, PartitionAppendResult)
     assert result.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class HeldOffload:
+    """The offload port of a disk that is slow: work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+
+    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+        self.held.append((work, then))
+
+    def run(self) -> None:
+        held, self.held = self.held, []
+        for work, then in held:
+            run_inline(work, then)
+
+
+def waiting_for_the_disk(world: World, **overrides: str) -> HeldOffload:
+    offload = HeldOffload()
+    world.replicas.close()
+    world.logs.close()
+    world.open(offload)
+    world.host(**overrides)
+    world.replicas.start()
+    return offload
+
+
+def test_flush_messages_holds_answers_back_not_the_loop(world: World) -> None:
+    offload = waiting_for_the_disk(world, flush_messages="2")
+    assert isinstance(world.append(), PartitionAppendResult), "one of two"
+    first, all_isr = world.append(), world.append(acks=-1)
+    assert isinstance(world.append(acks=0), PartitionAppendResult)
+    assert isinstance(first, Deferred)
+    assert isinstance(all_isr, Deferred)
+    assert (first.done, all_isr.done, log_of(world).log_end_offset) == (False, False, 4)
+    offload.run()
+    assert (first.value.error, first.value.base_offset) == (ErrorCode.NONE, 1)
+    assert not all_isr.done, "came after that flush began"
+    offload.run()
+    assert (all_isr.value.error, all_isr.value.base_offset) == (ErrorCode.NONE, 2)
+    assert (log_of(world).recovery_point, offload.held) == (4, [])
+
+
+def test_who_waits_for_a_disk_that_fails_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload = waiting_for_the_disk(world, flush_messages="1")
+    answers = [world.append(), world.append(acks=-1)]
+
+    def fail(self: LogFile) -> None:
+        raise LogDirectoryError(self.path, "fsync", OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(LogFile, "sync", fail)
+    offload.run()
+    for answer in answers:
+        assert isinstance(answer, Deferred)
+        assert answer.value.error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_log_that_goes_while_its_flush_waits_is_answered(world: World) -> None:
+    offload = waiting_for_the_disk(world, flush_messages="1")
+    answer = world.append()
+    assert isinstance(answer, Deferred)
+    world.remove()
+    log_of_removed, offload.held = offload.held, []
+    for work, then in log_of_removed:
+        run_inline(work, then)
+    offload.run()
+    assert answer.value.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_checkpoints_are_written_off_the_loop(world: World) -> None:
+    folder: Path = world.folder / "data"
+    offload = waiting_for_the_disk(world)
+    world.append(batches=batch(3))
+    world.timers.advance(60_000)
+    name = f"{TOPIC} 0 3"
+    assert name not in (folder / "replication-offset-checkpoint").read_text()
+    offload.run()
+    assert name in (folder / "replication-offset-checkpoint").read_text().splitlines()
 
 
 def test_checkpoints(world: World) -> None:

@@ -14,6 +14,7 @@ from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTop
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
+from kbroker.replication.maintenance import OffloadPort
 from kbroker.replication.manager import PartitionAppendResult, ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.settings.broker import BrokerConfig
@@ -58,12 +59,12 @@ class World:
         for index in range(partitions):
             self.host(index)
 
-    def open(self) -> None:
+    def open(self, offload: OffloadPort = run_inline) -> None:
         self.logs = LogManager(self.config, now_ms=self.timers.now_ms, random=Random(1))
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(
-            NODE_ID, self.logs, self.timers, self.config, offload=run_inline, random=Random(2)
+            NODE_ID, self.logs, self.timers, self.config, offload=offload, random=Random(2)
         )
 
     def close(self) -> None:
