@@ -233,12 +233,12 @@ class Maintenance:
             return False
         return True
 
-    def _answer_waiters(self, log: PartitionLog) -> None:
+    def _answer_waiters(self, log: PartitionLog, *, failed: bool = False) -> None:
         """Tell those whose offset is on disk, or never will be; flush again for the others."""
         waiters = self._flush_waiters.pop(log, None)
         if waiters is None:
             return
-        is_gone = log.closed or log.failure is not None or not self.running
+        is_gone = failed or log.closed or log.failure is not None or not self.running
         left = []
         for offset, then in waiters:
             if offset <= log.recovery_point:
@@ -262,7 +262,7 @@ class Maintenance:
             end_offset = log.log_end_offset
             files = log.unflushed_files(end_offset)
         except LogDirectoryError as error:
-            log.failure = log.failure or error
+            log.failure = error
             self._logs.directory_failed(error)
             self._answer_waiters(log)
             return
@@ -284,6 +284,6 @@ class Maintenance:
 
         def answer(failure: OSError | None) -> None:
             flushed(failure)
-            self._answer_waiters(log)
+            self._answer_waiters(log, failed=failure is not None)
 
         self._offload(sync_all, answer)
