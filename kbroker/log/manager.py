@@ -536,6 +536,12 @@ class LogManager:
             if directory.failure is not None
         }
 
+    @property
+    def offline_paths(self) -> list[str]:
+        """The same directories, as configured."""
+        offline = self.offline_directories
+        return [path for path in self.config.log_dirs if Path(path).absolute() in offline]
+
     def directory_failed(self, error: LogDirectoryError) -> list[TopicPartition]:
         """Take the directory of the file that failed offline. Returns the partitions that went with
         it.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol
 
-from kbroker.metadata import brokers, producer_ids, topics
+from kbroker.metadata import brokers, directories, producer_ids, topics
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -164,6 +164,24 @@ class Controller:
             broker_id=broker_id, broker_epoch=broker_epoch, fenced=brokers.SET
         )
         records = brokers.leave(self.image, broker, change, self._min_insync_replicas)
+        return ControllerResult(records, None, atomic=False)
+
+    def assign_directories(
+        self, broker_id: int, broker_epoch: int, assignments: Sequence[directories.Assignment]
+    ) -> ControllerResult[None]:
+        """The broker says in which of its directories replicas are."""
+        broker = self._broker(broker_id, broker_epoch)
+        records = directories.assign(self.image, broker, assignments, self._min_insync_replicas)
+        return ControllerResult(records, None, atomic=False)
+
+    def directories_failed(
+        self, broker_id: int, broker_epoch: int, failed: Sequence[Uuid]
+    ) -> ControllerResult[None]:
+        """The broker says that these of its directories are offline."""
+        broker = self._broker(broker_id, broker_epoch)
+        records = directories.directories_failed(
+            self.image, broker, failed, self._min_insync_replicas
+        )
         return ControllerResult(records, None, atomic=False)
 
     def _broker(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:

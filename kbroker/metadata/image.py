@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import Uuid
+from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
@@ -68,6 +68,18 @@ class BrokerRegistration:
     """Supported levels per feature, both ends inclusive."""
     log_dirs: tuple[Uuid, ...] = ()
     cordoned_log_dirs: tuple[Uuid, ...] | None = None
+
+
+UNASSIGNED: Final[Uuid] = ZERO_UUID
+MIGRATING: Final[Uuid] = bytes(15) + b"\x02"
+"""Directory ids of a replica whose broker has not said yet where it is."""
+
+
+def has_online_directory(broker: BrokerRegistration, directory_id: Uuid) -> bool:
+    """Whether a replica of the broker in that directory can be used, as far as is known."""
+    if directory_id in (UNASSIGNED, MIGRATING) or not broker.log_dirs:
+        return True
+    return directory_id in broker.log_dirs
 
 
 @dataclass(frozen=True, slots=True)

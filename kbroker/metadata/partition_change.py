@@ -8,9 +8,16 @@ rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
-from kbroker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from kbroker.metadata.image import (
+    NO_LEADER,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    has_online_directory,
+)
 from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
 
 RECOVERING: Final = 1
@@ -97,6 +104,17 @@ def _eligible(
     return elr, tuple(replica for replica in known if replica not in isr and replica not in elr)
 
 
+def _is_acceptable(image: MetadataImage, partition: PartitionImage, replica: int) -> bool:
+    """Whether the broker is active and the directory of its replica online."""
+    broker = image.brokers.get(replica)
+    if broker is None or broker.fenced or broker.in_controlled_shutdown:
+        return False
+    for each, directory in zip(partition.replicas, partition.directories, strict=False):
+        if each == replica:
+            return has_online_directory(broker, directory)
+    return True
+
+
 def changes_for(
     image: MetadataImage,
     *,
@@ -107,10 +125,6 @@ def changes_for(
 ) -> Iterable[PartitionChangeRecord]:
     """A change for each concerned partition, topics by name."""
 
-    def acceptable(replica: int) -> bool:
-        broker = image.brokers.get(replica)
-        return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
-
     for name in sorted(image.topics):
         topic = image.topics[name]
         for index, partition in topic.partitions.items():
@@ -120,7 +134,7 @@ def changes_for(
                     index,
                     leaving=leaving,
                     unclean=unclean,
-                    acceptable=acceptable,
+                    acceptable=partial(_is_acceptable, image, partition),
                     min_insync_replicas=min_insync_replicas(name),
                     elr_enabled=image.elr_enabled,
                 )

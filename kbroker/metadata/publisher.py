@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kbroker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
-from kbroker.model import TopicPartition, Uuid
+from kbroker.model import ZERO_UUID, TopicPartition, Uuid
 from kbroker.settings.log_config import LogConfig
 
 
@@ -26,6 +26,8 @@ class HostPartition:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     config: LogConfig
+    directory_id: Uuid = ZERO_UUID
+    """Where the replica is as far as the metadata knows; zero: not assigned yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Publisher:
         if changed:
             config = self._make_config(new, new.topic_configs(topic.name))
             for index, partition in changed:
-                yield _host(topic, index, partition, config)
+                yield _host(self._node_id, topic, index, partition, config)
 
     def _config_changes(self, old: MetadataImage, new: MetadataImage) -> Iterator[Order]:
         brokers = (None, self._node_id)
@@ -128,7 +130,7 @@ def _same(
 
 
 def _host(
-    topic: TopicImage, index: int, partition: PartitionImage, config: LogConfig
+    node_id: int, topic: TopicImage, index: int, partition: PartitionImage, config: LogConfig
 ) -> HostPartition:
     return HostPartition(
         topic_partition=TopicPartition(topic.name, index),
@@ -139,4 +141,14 @@ def _host(
         replicas=partition.replicas,
         isr=partition.isr,
         config=config,
+        directory_id=next(
+            (
+                directory
+                for replica, directory in zip(
+                    partition.replicas, partition.directories, strict=False
+                )
+                if replica == node_id
+            ),
+            ZERO_UUID,
+        ),
     )

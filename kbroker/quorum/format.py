@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random, SystemRandom
@@ -105,12 +105,21 @@ def format_directories(
     ]
 
 
-def ensure_formatted(config: BrokerConfig, random: Random | None = None) -> MetaProperties:
-    """Check the directories of this node before it starts, formatting them if all are empty. Raises
+def ensure_formatted(
+    config: BrokerConfig,
+    random: Random | None = None,
+    *,
+    offline: Collection[str] = (),
+    on_failed: Callable[[LogDirectoryError], object] | None = None,
+) -> MetaProperties:
+    """Check the directories of this node before it starts, formatting the empty ones. Raises
     StartupError.
+
+    offline: directories of log.dirs to pass over, since their disk failed. on_failed: told of one
+    that cannot be read, which is passed over then; the metadata directory never is.
     """
     random = random or SystemRandom()
-    found = _read_all(config)
+    found = _read_all(config, offline, on_failed)
     formatted = {path: properties for path, properties in found.items() if properties is not None}
     _check_consistent(config, formatted)
     missing = [path for path in found if path not in formatted]
@@ -131,13 +140,18 @@ def ensure_formatted(config: BrokerConfig, random: Random | None = None) -> Meta
     if missing:
         known = next(iter(formatted.values()), None)
         cluster_id = uuid_to_string(random_uuid(random)) if known is None else known.cluster_id
-        format_directories(config, cluster_id=cluster_id, ignore_formatted=True, random=random)
-        formatted = {path: p for path, p in _read_all(config).items() if p is not None}
+        for path in sorted(missing, key=lambda path: path == config.metadata_log_dir):
+            standalone = not config.is_explicit("controller.quorum.voters")
+            _format_one(config, path, cluster_id=cluster_id, standalone=standalone, random=random)
+        again = _read_all(config, [path for path in offline if path not in found], on_failed)
+        formatted = {path: p for path, p in again.items() if p is not None}
     return MetaProperties(
         cluster_id=formatted[config.metadata_log_dir].cluster_id,
         node_id=config.node_id,
         directory_ids={path: properties.directory_id for path, properties in formatted.items()},
-        log_directory_ids=tuple(formatted[path].directory_id for path in config.log_dirs),
+        log_directory_ids=tuple(
+            formatted[path].directory_id for path in config.log_dirs if path in formatted
+        ),
     )
 
 
@@ -180,13 +194,21 @@ def _directories(config: BrokerConfig) -> list[str]:
     return list(dict.fromkeys((*config.log_dirs, config.metadata_log_dir)))
 
 
-def _read_all(config: BrokerConfig) -> dict[str, DirectoryProperties | None]:
+def _read_all(
+    config: BrokerConfig,
+    offline: Collection[str] = (),
+    on_failed: Callable[[LogDirectoryError], object] | None = None,
+) -> dict[str, DirectoryProperties | None]:
     found = {}
     for path in _directories(config):
+        if path in offline and path != config.metadata_log_dir:
+            continue
         try:
             found[path] = read_meta_properties(Path(path))
         except LogDirectoryError as error:
-            raise StartupError(f"log directory {path}: {error}") from error
+            if on_failed is None or path == config.metadata_log_dir:
+                raise StartupError(f"log directory {path}: {error}") from error
+            on_failed(error)
     return found
 
 

@@ -20,7 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
-from kbroker.model import Deferred, Timers, TopicPartition, Uuid
+from kbroker.model import ZERO_UUID, Deferred, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import FetchLimits, FetchReader
@@ -108,6 +108,8 @@ class HostedTopic:
 class ReplicaManager:
     """See the module's docstring.
 
+    on_directory: told which directory id a replica (partition, topic id) is in where the metadata
+    says otherwise. on_directory_failed: told of a failed disk once its partitions are offline.
     knows: whether the metadata has a partition of this topic (name or id) and index; decides
     between "unknown" and "not here". offload: how blocking work leaves the loop thread, see
     `maintenance`.
@@ -150,6 +152,8 @@ class ReplicaManager:
         )  # fmt: skip
         self._log_starts: dict[TopicPartition, int] = {}
         logs.on_offline = self._directory_offline
+        self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
+        self.on_directory_failed: Callable[[Path], None] | None = None
 
     # what there is
 
@@ -216,10 +220,13 @@ class ReplicaManager:
         if partition is not None and partition.topic_id != order.topic_id:
             self._remove(RemovePartition(key))
             partition = None
+        if partition is not None and not partition.role and key in self.logs.offline_partitions:
+            return  # until the next start
         if partition is None or not partition.role:
             partition = self._open(order)
             if partition is None:
                 return
+        self._report_directory(order)
         was_leader = partition.is_leader
         if order.leader == self.node_id:
             is_new = partition.become_leader(
@@ -245,11 +252,29 @@ class ReplicaManager:
             if was_leader and not partition.is_leader:
                 self._tell_leadership(key, None)
 
+    def _report_directory(self, order: HostPartition) -> None:
+        """The metadata has to know which of several directories a replica is in."""
+        key = order.topic_partition
+        here = self.logs.directory_id_of(key)
+        if (
+            self.on_directory is not None
+            and here is not None
+            and here not in (ZERO_UUID, order.directory_id)
+            and self.logs.future_directory_id(key) != order.directory_id
+        ):
+            self.on_directory(key, order.topic_id, here)
+
     def _open(self, order: HostPartition) -> Partition | None:
         """Open the log and make the replica; None if its directory is offline."""
         key = order.topic_partition
         try:
-            log = self.logs.get_or_create(key, order.topic_id, order.config)
+            log = self.logs.get_or_create(
+                key,
+                order.topic_id,
+                order.config,
+                directory_id=order.directory_id,
+                is_new=order.partition_epoch == 0,
+            )
         except KafkaError as error:
             logger.error("node %d cannot host %s: %s", self.node_id, key, error)
             topic = self._topic_for(key.topic, order.topic_id)
@@ -530,16 +555,12 @@ class ReplicaManager:
         self._take_offline(partition)
 
     def _directory_offline(self, directory: Path, partitions: Sequence[TopicPartition]) -> None:
-        logger.error(
-            "node %d: log directory %s failed, %d partitions are offline",
-            self.node_id,
-            directory,
-            len(partitions),
-        )
         for key in partitions:
             partition = self.partition(key)
             if partition is not None:
                 self._take_offline(partition)
+        if self.on_directory_failed is not None:
+            self.on_directory_failed(directory)
 
     def _take_offline(self, partition: Partition) -> None:
         if not partition.role:

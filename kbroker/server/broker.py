@@ -17,16 +17,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
+from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
-from kbroker.model import Deferred, InvariantError, TopicPartition, Uuid
+from kbroker.model import Deferred, InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.format import ensure_formatted
 from kbroker.replication.manager import ReplicaManager
@@ -36,6 +38,7 @@ from kbroker.server.dispatch import ApiHandler, Dispatcher
 from kbroker.server.handlers import all_handlers
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
+from kbroker.server.log_directories import LogDirectoryReporter
 from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.server.services import Services
 from kbroker.server.timers import LoopTimers
@@ -123,7 +126,10 @@ class Broker:
         """
         if self.failure is None:
             self.failure = error
-            logger.critical("the broker cannot go on: %s", error, exc_info=error)
+            is_fault_of_disk = isinstance(error, LogDirectoryError)
+            logger.critical(
+                "the broker cannot go on: %s", error, exc_info=None if is_fault_of_disk else error
+            )
             self._failed.set()
 
     # start
@@ -148,18 +154,30 @@ class Broker:
         self._bind(network)
         self._logs = logs = LogManager(config, now_ms=timers.now_ms, random=self._random)
         logs.lock()
-        properties = ensure_formatted(config)
+        properties = ensure_formatted(
+            config,
+            offline=logs.offline_paths,
+            on_failed=logs.directory_failed,
+        )
+        logs.set_directory_ids(properties.directory_ids)
         self._controller = controller = ControllerRuntime(
             config, properties=properties, timers=timers, random=self._random
         )
         controller.on_fatal(self.fail)
         await controller.start()
         await loop.run_in_executor(
-            self._executor, logs.load, self._topic_config, self._hosts_partition
+            self._executor,
+            logs.load,
+            self._topic_config,
+            self._hosts_partition,
+            self._assigned_directory,
         )
         self._replicas = replicas = ReplicaManager(
             config.node_id, logs, timers, config, knows=self._knows, random=self._random
         )
+        if config.metadata_log_dir in logs.offline_paths:
+            raise StartupError(f"the metadata log directory {config.metadata_log_dir} is offline")
+        self._report_directories(logs, controller, replicas, timers)
         self._groups = groups = self._group_coordinator(controller, replicas, timers)
         self._publisher = Publisher(
             config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
@@ -167,6 +185,7 @@ class Broker:
         await as_future(
             controller.register_broker(
                 self._endpoints(),
+                log_dirs=logs.directory_ids(),
                 previous_broker_epoch=logs.previous_broker_epoch,
                 rack=config.get_optional_string("broker.rack"),
             )
@@ -187,6 +206,31 @@ class Broker:
         )
         await self._listen(loop, network, timers)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
+
+    def _report_directories(
+        self,
+        logs: LogManager,
+        controller: ControllerRuntime,
+        replicas: ReplicaManager,
+        timers: LoopTimers,
+    ) -> None:
+        reporter = LogDirectoryReporter(
+            logs,
+            controller,
+            timers,
+            metadata_directory=Path(self.config.metadata_log_dir).absolute(),
+            fail=self.fail,
+        )
+        replicas.on_directory = reporter.assign
+        replicas.on_directory_failed = reporter.directory_failed
+
+    def _assigned_directory(self, topic_partition: TopicPartition) -> Uuid | None:
+        """Where the metadata has this broker's replica."""
+        image = self._controller.image if self._controller is not None else MetadataImage()
+        partition = image.partition(*topic_partition)
+        if partition is None or self.config.node_id not in partition.replicas:
+            return None
+        return partition.directories[partition.replicas.index(self.config.node_id)]
 
     def _topic_config(self, topic: str) -> LogConfig:
         image = self._controller.image if self._controller is not None else MetadataImage()

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from kbroker.metadata.controller import Controller, ControllerResult
 from kbroker.metadata.delta import MetadataDelta
+from kbroker.metadata.directories import Assignment
 from kbroker.metadata.features import KRAFT_VERSION
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.producer_ids import ProducerIdBlock
@@ -300,6 +301,22 @@ class ControllerRuntime:
         return self.submit(
             lambda controller, now_ms: controller.unfence_broker(
                 self.node_id, self._proposed_broker_epoch()
+            )
+        )
+
+    def assign_directories(self, assignments: Sequence[Assignment]) -> Deferred[None]:
+        """Say in which log directories replicas of this broker are."""
+        return self.submit(
+            lambda controller, now_ms: controller.assign_directories(
+                self.node_id, self._proposed_broker_epoch(), assignments
+            )
+        )
+
+    def directories_failed(self, failed: Sequence[Uuid]) -> Deferred[None]:
+        """Say that the disks of these log directories of this broker failed."""
+        return self.submit(
+            lambda controller, now_ms: controller.directories_failed(
+                self.node_id, self._proposed_broker_epoch(), failed
             )
         )
 

@@ -20,7 +20,12 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from kbroker.metadata.image import BrokerRegistration, MetadataImage, PartitionImage, TopicImage
+from kbroker.metadata.image import (
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    has_online_directory,
+)
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics import name_error
 from kbroker.model import ZERO_UUID
@@ -83,15 +88,9 @@ class _View:
         offline = []
         for replica, directory in zip(partition.replicas, partition.directories, strict=False):
             broker = self.reachable.get(replica)
-            if broker is None or _directory_failed(broker, directory):
+            if broker is None or not has_online_directory(broker, directory):
                 offline.append(replica)
         return offline
-
-
-def _directory_failed(broker: BrokerRegistration, directory: bytes) -> bool:
-    if directory[:15] == ZERO_UUID[:15] and directory[15] in (0, 2):  # unassigned, migrating
-        return False
-    return bool(broker.log_dirs) and directory not in broker.log_dirs
 
 
 # Metadata
