@@ -22,6 +22,12 @@ from kbroker.log.producer_state import ProducerState, read_snapshot
 from kbroker.model import uuid_to_string
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import KafkaError, MalformedRequest
+from kbroker.protocol.legacy_records import (
+    check_any_crc,
+    iter_unpacked,
+    read_any_header,
+    read_message,
+)
 from kbroker.protocol.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -32,14 +38,13 @@ from kbroker.protocol.messages.control_records import (
 from kbroker.protocol.records import (
     BATCH_OVERHEAD,
     LENGTH_OVERHEAD,
+    MAGIC,
     BatchHeader,
     ControlType,
     Record,
-    check_crc,
     control_type,
     iter_records,
     marker_coordinator_epoch,
-    read_batch_header,
 )
 from kbroker.protocol.schema import Data, Struct
 
@@ -136,7 +141,7 @@ def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
 
 
 def batches_of(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """(position, header, bytes) of the batches of a file, whether sound or not.
+    """(position, header, bytes) of the batches, or messages of old, of a file, sound or not.
 
     Raises DumpError, after the batches before it, for bytes that are no whole batch.
     """
@@ -145,7 +150,7 @@ def batches_of(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
     position = 0
     while position < end:
         try:
-            header = read_batch_header(file.read_at(position, BATCH_OVERHEAD))
+            header = read_any_header(file.read_at(position, BATCH_OVERHEAD))
         except KafkaError as error:
             raise DumpError(f"{path}: position {position}: {error.message}") from error
         size = header.batch_length + LENGTH_OVERHEAD
@@ -162,12 +167,15 @@ def dump_batches(
 ) -> Iterator[str]:
     """A line for each batch, and with `records` one for each record."""
     for position, header, batch in batches_of(path):
-        yield _batch_line(position, header, check_crc(batch, 0, header))
+        is_valid = check_any_crc(batch, 0, header)
+        is_old = header.magic < MAGIC
+        yield (_message_line if is_old else _batch_line)(position, header, is_valid)
         if not records:
             continue
+        record_lines = _message_lines if is_old else _record_lines
         try:
-            for record in iter_records(batch, header):
-                yield "| " + _record_line(header, record, record_text or plain_text)
+            for line in record_lines(header, batch, record_text or plain_text):
+                yield "| " + line
         except KafkaError as error:
             raise DumpError(f"{path}: position {position}: {error.message}") from error
 
@@ -181,6 +189,8 @@ def _optional(value: int | None) -> str:
 
 
 def _time_type(header: BatchHeader) -> str:
+    if header.magic == 0:
+        return "NoTimestampType"
     return "LogAppendTime" if header.is_log_append_time else "CreateTime"
 
 
@@ -198,6 +208,32 @@ def _batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
         f"magic: {header.magic} compresscodec: {header.codec.name.lower()} crc: {header.crc} "
         f"isvalid: {_bool(is_valid)}"
     )
+
+
+def _message_line(position: int, header: BatchHeader, is_valid: bool) -> str:
+    return (
+        f"offset: {header.base_offset} position: {position} "
+        f"{_time_type(header)}: {header.max_timestamp} size: {header.size_bytes} "
+        f"magic: {header.magic} compresscodec: {header.codec.name.lower()} crc: {header.crc} "
+        f"isvalid: {_bool(is_valid)}"
+    )
+
+
+def _message_lines(header: BatchHeader, batch: bytes, record_text: RecordText) -> Iterator[str]:
+    outer, _ = read_message(batch)
+    for message in iter_unpacked(outer):
+        key_size = -1 if message.key is None else len(message.key)
+        value_size = -1 if message.value is None else len(message.value)
+        yield (
+            f"offset: {message.offset} {_time_type(header)}: {message.timestamp} "
+            f"keySize: {key_size} valueSize: {value_size} isValid: {_bool(message.is_valid)} "
+            f"crc: {message.crc}"
+        ) + record_text(Record(message.offset, message.timestamp, message.key, message.value))
+
+
+def _record_lines(header: BatchHeader, batch: bytes, record_text: RecordText) -> Iterator[str]:
+    for record in iter_records(batch, header):
+        yield _record_line(header, record, record_text)
 
 
 def _record_line(header: BatchHeader, record: Record, record_text: RecordText) -> str:

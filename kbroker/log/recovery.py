@@ -22,20 +22,17 @@ from kbroker.log.producer_state import CompletedTransaction, ProducerStateManage
 from kbroker.log.segment import Segment
 from kbroker.log.segments import Segments
 from kbroker.log.snapshots import ProducerSnapshots
-from kbroker.model import InvariantError, StartupError, TopicPartition
+from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import check_any_crc, is_legacy, read_any_header
 from kbroker.protocol.records import (
     BATCH_OVERHEAD,
     LENGTH_OVERHEAD,
-    MAGIC,
-    MAGIC_POSITION,
     BatchHeader,
     ControlType,
-    check_crc,
     control_type,
     iter_records,
     marker_coordinator_epoch,
-    read_batch_header,
 )
 from kbroker.settings.log_config import LogConfig
 
@@ -78,7 +75,7 @@ def load(
     producer_id_expiration_ms: int,
     open_files: OpenFiles,
 ) -> LogState:
-    """Open what is in directory. Raises LogDirectoryError, CheckpointError, StartupError."""
+    """Open what is in directory. Raises LogDirectoryError, CheckpointError."""
     found = _settle_temporary_files(directory)
     state = LogState(
         topic_partition,
@@ -239,29 +236,21 @@ def _index_problem(segment: Segment, found: dict[tuple[int, str], int]) -> str |
 
 
 def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of the batches in a file from position (a batch's begin) to end; unchecked.
+    """Headers and bytes of the batches, or messages of old, in a file from position (where one
+    begins) to end; unchecked.
 
-    Stops without a word where the bytes are no whole batch. Raises StartupError for message formats
-    before 0.11.
+    Stops without a word where the bytes are no whole batch.
     """
     file = LogFile(path)
     while position < end:
         data = memoryview(file.read_at(position, min(READ_CHUNK_BYTES, end - position)))
         at = 0
         while True:
-            if len(data) - at < BATCH_OVERHEAD:
+            is_short = len(data) - at < BATCH_OVERHEAD
+            if is_short and (position + len(data) < end or not is_legacy(data, at)):
                 break
-            if (
-                data[at + MAGIC_POSITION] < MAGIC
-                and int.from_bytes(data[at + 8 : at + 12], "big") > 0
-            ):
-                raise StartupError(
-                    f"{path}: position {position + at}: message format "
-                    f"{data[at + MAGIC_POSITION]} (before Kafka 0.11) "
-                    "is not supported: let a Kafka 2.x or 3.x broker rewrite the topic first"
-                )
             try:
-                header = read_batch_header(data, at)
+                header = read_any_header(data, at)
             except KafkaError:
                 return
             size = header.batch_length + LENGTH_OVERHEAD
@@ -371,7 +360,7 @@ def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
         if (
             header.base_offset < producers.map_end_offset
             or not segment.can_hold(header.last_offset)
-            or not check_crc(batch, 0, header)
+            or not check_any_crc(batch, 0, header)
         ):
             break
         try:
@@ -414,7 +403,8 @@ def _restore_epochs(state: LogState) -> None:
     for segment in state.segments:
         for header, _ in read_batches(segment.path, 0, segment.size):
             epoch = header.partition_leader_epoch
-            if state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch:
+            latest = -1 if state.epochs.latest_epoch is None else state.epochs.latest_epoch
+            if epoch > latest:
                 state.epochs.assign(epoch, header.base_offset, write=False)
     if state.epochs.entries:
         state.epochs.write()

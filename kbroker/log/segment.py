@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -24,7 +25,14 @@ from kbroker.log.files import (
 )
 from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TransactionIndex
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BATCH_OVERHEAD, LENGTH_OVERHEAD, MAGIC, BatchHeader
+from kbroker.protocol.legacy_records import is_legacy, read_any_header
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+)
 from kbroker.settings.log_config import LogConfig
 
 SCAN_CHUNK_BYTES: Final = 8 * 1024
@@ -263,7 +271,10 @@ class Segment:
                 base_offset, length, magic, last_offset_delta, max_timestamp = unpack(data, at)
                 size = length + LENGTH_OVERHEAD
                 if magic != MAGIC or size < BATCH_OVERHEAD or position + at + size > end:
-                    raise self._corrupt(position + at, magic, size)
+                    message = self._message_at(data, at, position, end)
+                    yield message
+                    at += message[3]
+                    continue
                 yield (
                     position + at,
                     base_offset,
@@ -272,14 +283,31 @@ class Segment:
                     max_timestamp,
                 )
                 at += size
-            if at == 0:
-                raise self._corrupt(position, -1, len(data))
+            if at == 0:  # too short for a batch, but messages of old are short
+                message = self._message_at(data, 0, position, end)
+                yield message
+                at = message[3]
             position += at
+
+    def _message_at(
+        self, data: bytes, at: int, start: int, end: int
+    ) -> tuple[int, int, int, int, int]:
+        """What `scan` says of a message of magic 0 or 1; of a wrapper it knows the last offset
+        only. start, end: positions of data and of the last byte to read.
+        """
+        if is_legacy(data, at):
+            with suppress(KafkaError):
+                header = read_any_header(data, at)
+                if start + at + header.size_bytes <= end:
+                    offset = header.base_offset
+                    return start + at, offset, offset, header.size_bytes, header.max_timestamp
+        magic = data[at + MAGIC_POSITION] if len(data) - at > MAGIC_POSITION else -1
+        raise self._corrupt(start + at, magic, len(data) - at)
 
     def _corrupt(self, position: int, magic: int, size: int) -> KafkaError:
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{self.path}: no record batch at position {position} (magic {magic}, size {size})",
+            f"{self.path}: no record batch at position {position} (magic {magic}, {size} bytes)",
         )
 
     def position_of(self, offset: int) -> int:

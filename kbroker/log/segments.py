@@ -18,7 +18,8 @@ from kbroker.log.files import FileSlice, OpenFiles, rename, unlink
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.segment import Segment
 from kbroker.model import InvariantError
-from kbroker.protocol.records import BatchHeader, Record, iter_records, read_batch_header
+from kbroker.protocol.legacy_records import iter_any_records, read_any_header
+from kbroker.protocol.records import BatchHeader, Record
 from kbroker.settings.log_config import LogConfig
 
 
@@ -78,6 +79,14 @@ class Segments:
         self._items.append(segment)
         self._bases.append(segment.base_offset)
         self.active = segment
+
+    def insert(self, segment: Segment) -> None:
+        """Put a rewritten segment where the ones it replaces were removed. Never the active one."""
+        index = bisect_left(self._bases, segment.base_offset)
+        if index == len(self._bases) or self._bases[index] == segment.base_offset:
+            raise InvariantError(f"{segment.path} has no place among the segments")
+        self._items.insert(index, segment)
+        self._bases.insert(index, segment.base_offset)
 
     def create_active(
         self, base_offset: int, *, config: LogConfig, now_ms: int, jitter_ms: int = 0
@@ -225,6 +234,6 @@ class Segments:
 
 def _records(segment: Segment, position: int, size: int) -> Iterator[tuple[Record, BatchHeader]]:
     data = segment.log_file().read_at(position, size)
-    header = read_batch_header(data)
-    for record in iter_records(data, header):
+    header = read_any_header(data)
+    for record in iter_any_records(data, header):
         yield record, header

@@ -14,6 +14,12 @@ from typing import Final, NoReturn, Protocol
 
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import (
+    check_any_crc,
+    is_legacy,
+    read_any_header,
+    to_record_batch,
+)
 from kbroker.protocol.records import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -31,6 +37,8 @@ from kbroker.protocol.records import (
     set_max_timestamp,
 )
 
+BATCHES_SINCE_PRODUCE_VERSION: Final = 3
+"""Earlier requests may hold message sets of magic 0 and 1."""
 ZSTD_SINCE_PRODUCE_VERSION: Final = 7
 SHOWN_RECORD_ERRORS: Final = 3
 LOG_APPEND_TIME: Final = "LogAppendTime"
@@ -152,12 +160,19 @@ def validate_batches(
 ) -> ValidatedBatches:
     """Check batches for an append as leader and give them offsets from next_offset on, in place.
 
-    batches: if read-only, they are copied. compacted: every record needs a key. produce_version: of
-    the request, None if there was none. validate_records: decode every record, as Kafka does.
-    Raises InvalidRecords, or KafkaError of CORRUPT_MESSAGE (length, CRC, codec), INVALID_RECORD,
+    batches: if read-only, they are copied; a message set of magic 0 or 1 in a Produce request of
+    old becomes one batch first (docs/adr/0009). compacted: every record needs a key.
+    produce_version: of the request, None if there was none. validate_records: decode every record,
+    as Kafka does. Raises InvalidRecords, or KafkaError of CORRUPT_MESSAGE (length, CRC, codec), INVALID_RECORD,
     MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or UNSUPPORTED_COMPRESSION_TYPE;
     batches may then be changed in part and are not to be written.
     """
+    if (
+        produce_version is not None
+        and produce_version < BATCHES_SINCE_PRODUCE_VERSION
+        and is_legacy(batches)
+    ):
+        batches = to_record_batch(batches, max_message_bytes=config.max_message_bytes)
     view = memoryview(bytearray(batches)) if memoryview(batches).readonly else memoryview(batches)
     stamps = config.message_timestamp_type == LOG_APPEND_TIME
     headers: list[BatchHeader] = []
@@ -219,7 +234,11 @@ def validate_replicated(
     if size == 0:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no record batch")
     while position < size:
-        header = _checked_header(view, position, None)
+        header = (
+            _checked_message(view, position)
+            if is_legacy(view, position)
+            else _checked_header(view, position, None)
+        )
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -259,6 +278,16 @@ def _checked_header(view: memoryview, position: int, max_message_bytes: int | No
     if not check_crc(view, position, header):
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"the CRC is not {header.crc}, as the batch says"
+        )
+    return header
+
+
+def _checked_message(view: memoryview, position: int) -> BatchHeader:
+    """The header of a message of magic 0 or 1 that a leader has in its log, with a right CRC."""
+    header = read_any_header(view, position)
+    if not check_any_crc(view, position, header):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"a message of offset {header.base_offset} is not sound"
         )
     return header
 

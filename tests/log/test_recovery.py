@@ -421,16 +421,6 @@ def test_a_torn_snapshot_is_left_out(tmp_path: Path) -> None:
     assert log.producers.active_producers[7].last_sequence == 29
 
 
-def test_old_message_formats_are_refused_instead_of_cut(unpack: Unpack, tmp_path: Path) -> None:
-    folder = tmp_path / "topic-0"
-    folder.mkdir()
-    message = bytes(8) + (34).to_bytes(4, "big") + bytes(4) + b"\1" + bytes(64)
-    (folder / "00000000000000000000.log").write_bytes(message)
-    with pytest.raises(StartupError, match="message format 1"):
-        open_log(tmp_path)
-    assert (folder / "00000000000000000000.log").stat().st_size == len(message)
-
-
 def test_batches_larger_than_a_read_are_found(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     large = build_batch([(NOW_MS, None, bytes(3 << 20), [])])
