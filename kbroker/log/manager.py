@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -35,6 +35,7 @@ from kbroker.log.files import (
     make_directory,
     unlink,
 )
+from kbroker.log.loading import LoadJob, Opened, open_logs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import (
     RESERVED_UUIDS,
@@ -123,15 +124,25 @@ class LogManager:
         metadata has this partition; an unknown one is set aside as `-stray`. assigned: settles what
         a crash in the middle of a move between directories left. Raises StartupError.
         """
+        jobs: list[LoadJob] = []
         for directory in self._online():
             try:
-                self._load_directory(directory, topic_config or self._default_config, is_known)
+                jobs += self._find_logs(directory, topic_config or self._default_config)
             except LogDirectoryError as error:
                 self._fail(directory, error)
+        threads = self.config.get_int("num.recovery.threads.per.data.dir") * len(self._online())
+        for job, opened in open_logs(jobs, self._open_one, threads=threads):
+            try:
+                if job.directory.failure is None:
+                    self._take_in(job, opened, is_known)
+            except LogDirectoryError as error:
+                self._fail(job.directory, error)
             except CheckpointError as error:
                 raise StartupError(
                     f"{error}; mend the file, or remove it to do without it"
                 ) from error
+        for directory in self._online():
+            self._make_checkpoints(directory)
         self._settle_futures(assigned or (lambda topic_partition: None))
         self._require_one_online()
 
@@ -155,9 +166,8 @@ class LogManager:
         del topic
         return self.default_log_config
 
-    def _load_directory(
-        self, directory: LogDirectory, topic_config: TopicConfigs, is_known: IsKnown | None
-    ) -> None:
+    def _find_logs(self, directory: LogDirectory, topic_config: TopicConfigs) -> Iterator[LoadJob]:
+        """What there is to open in a directory; the marker of a clean stop goes."""
         epoch = read_clean_shutdown(directory.path)
         directory.was_clean = epoch is not None
         directory.broker_epoch = NO_BROKER_EPOCH if epoch is None else epoch
@@ -175,31 +185,30 @@ class LogManager:
                 delay_ms = topic_config(topic_partition.topic).file_delete_delay_ms
                 directory.doomed.append((now_ms + delay_ms, folder))
             elif suffix in ("", names.FUTURE_SUFFIX):
-                self._load_log(
+                yield LoadJob(
                     directory,
                     folder,
                     topic_partition,
                     topic_config(topic_partition.topic),
-                    recovery_point=recovery_points.get(topic_partition, 0),
-                    log_start_offset=start_offsets.get(topic_partition, 0),
-                    is_known=is_known,
+                    recovery_points.get(topic_partition, 0),
+                    start_offsets.get(topic_partition, 0),
                 )
-        for name in _CHECKPOINTS:
-            path = directory.file(name)
-            if not path.exists():
-                create_file(str(path))
 
-    def _load_log(
-        self,
-        directory: LogDirectory,
-        folder: Path,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        *,
-        recovery_point: int,
-        log_start_offset: int,
-        is_known: IsKnown | None,
-    ) -> None:
+    def _make_checkpoints(self, directory: LogDirectory) -> None:
+        try:
+            for name in _CHECKPOINTS:
+                path = directory.file(name)
+                if not path.exists():
+                    create_file(str(path))
+        except LogDirectoryError as error:
+            self._fail(directory, error)
+
+    def _open_one(self, job: LoadJob) -> PartitionLog:
+        return job.open(self._now_ms(), self._expiration_ms)
+
+    def _take_in(self, job: LoadJob, opened: Opened, is_known: IsKnown | None) -> None:
+        """Keep account of an opened log."""
+        directory, folder, topic_partition = job.directory, job.folder, job.topic_partition
         is_future = folder.name.endswith(names.FUTURE_SUFFIX)
         if topic_partition in self._logs and not is_future:
             raise StartupError(
@@ -207,16 +216,8 @@ class LogManager:
                 f"({self._logs[topic_partition].directory} and {folder}): "
                 "remove the older one"
             )
-        log = PartitionLog.open(
-            folder,
-            topic_partition,
-            config,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean_shutdown=directory.was_clean,
-            now_ms=self._now_ms(),
-            producer_id_expiration_ms=self._expiration_ms,
-        )
+        log = opened()
+        log.share_open_files()
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._unique())
             logger.warning(

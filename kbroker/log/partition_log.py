@@ -181,6 +181,10 @@ class PartitionLog:
         log.segments.active.roll_jitter_ms = log._jitter_ms()
         return log
 
+    def share_open_files(self) -> None:
+        """Count descriptors together with all other logs from now on; nothing may be open."""
+        self.segments.share(_open_files)
+
     def __repr__(self) -> str:
         return (
             f"PartitionLog({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"

@@ -48,6 +48,12 @@ class Segments:
         self.doomed_files: deque[tuple[int, str]] = deque()
         """(when, path) of files that were renamed to `.deleted`."""
 
+    def share(self, open_files: OpenFiles) -> None:
+        """Count descriptors together with all other logs from now on; nothing may be open."""
+        self.open_files = open_files
+        for segment in self._items:
+            segment.open_files = open_files
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -34,7 +34,9 @@ SERVED_KEYS: Final = _words(
     max.request.partition.size.limit message.max.bytes metadata.log.dir
     metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
     metadata.log.segment.bytes metadata.log.segment.ms metadata.max.retention.bytes
-    metadata.max.retention.ms min.insync.replicas node.id num.partitions offset.metadata.max.bytes
+    metadata.max.retention.ms min.insync.replicas node.id num.partitions
+    num.recovery.threads.per.data.dir
+    offset.metadata.max.bytes
     offsets.commit.timeout.ms offsets.retention.check.interval.ms offsets.retention.minutes
     offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
     offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.request.bytes
@@ -50,7 +52,7 @@ QUIET_KEYS: Final = _words(
     """
     background.threads controller.quorum.bootstrap.servers controller.quorum.voters
     group.coordinator.threads log.cleaner.enable log.cleaner.threads num.io.threads
-    num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers
+    num.network.threads num.replica.fetchers
     share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
     transaction.state.log.min.isr transaction.state.log.replication.factor
     """
