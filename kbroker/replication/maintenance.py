@@ -46,16 +46,17 @@ class OffloadPort(Protocol):
 class ThreadOffload:
     """The port over one thread: flushes queue up rather than compete for the disk."""
 
-    __slots__ = ("_executor", "_loop")
+    __slots__ = ("_executor", "_loop", "_name")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "kbroker-flush") -> None:
+        self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
 
     def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
         if self._executor is None:
             self._loop = asyncio.get_running_loop()
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="kbroker-flush")
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         self._executor.submit(self._run, work, then)
 
     def _run(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:

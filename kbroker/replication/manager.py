@@ -26,6 +26,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
 from kbroker.replication.maintenance import Maintenance, OffloadPort
+from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset, list_offset
 from kbroker.replication.partition import OffsetWaiter, Partition
 from kbroker.replication.purgatory import PendingResponse, Purgatory
@@ -150,6 +151,7 @@ class ReplicaManager:
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
             on_retention=self._log_starts_moved,
         )  # fmt: skip
+        self.mover = LogMover(logs, timers, offload=offload, find=self.partition)
         self._log_starts: dict[TopicPartition, int] = {}
         logs.on_offline = self._directory_offline
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
@@ -546,6 +548,28 @@ class ReplicaManager:
             self._read_failed(found, failure)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
 
+    # log directories
+
+    def move_log(self, topic_partition: TopicPartition, path: str) -> ErrorCode:
+        """Begin to move a replica to the log directory with that path (AlterReplicaLogDirs)."""
+        try:
+            if self.logs.directory(path).is_cordoned:
+                return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            found = self.find(topic_partition.topic, topic_partition.partition)
+            if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self.logs.prefer(topic_partition, path)
+                return ErrorCode.REPLICA_NOT_AVAILABLE
+            if isinstance(found, ErrorCode):
+                return found
+            if not found.role:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            if self.logs.create_future(topic_partition, path):
+                self.mover.begin(topic_partition)
+        except KafkaError as error:
+            logger.warning("%s cannot be moved to %s: %s", topic_partition, path, error)
+            return error.code
+        return ErrorCode.NONE
+
     # faults
 
     def _read_failed(self, partition: Partition, error: OSError) -> None:
@@ -575,6 +599,7 @@ class ReplicaManager:
     def start(self) -> None:
         """Begin the periodic work: retention, flushing, checkpoints."""
         self._maintenance.start()
+        self.mover.start()
 
     def _log_starts_moved(self) -> None:
         """Retention ran: tell the partitions whose log begins later now."""
@@ -641,6 +666,7 @@ class ReplicaManager:
         """Stop the periodic work, answer who waits with what there is, write the high watermarks.
         Blocks.
         """
+        self.mover.stop()
         self._maintenance.stop()
         self.sessions.close()
         self.purgatory.run()

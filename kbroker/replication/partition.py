@@ -212,6 +212,13 @@ class Partition:
         self._end_watchers: dict[Watcher, None] = {}
         self._offset_waiters: deque[OffsetWaiter] = deque()
 
+    def replace_log(self, log: ReplicaLog) -> None:
+        """Go on with another log that has the same records (it moved to another directory)."""
+        if log.log_end_offset != self.log.log_end_offset:
+            raise InvariantError(f"{self.topic_partition}: {log} is not the log it replaces")
+        self.log = log
+        log.on_high_watermark(self.high_watermark)
+
     # leadership
 
     def become_leader(

@@ -32,6 +32,7 @@ from kbroker.model import Deferred, InvariantError, StartupError, TopicPartition
 from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.format import ensure_formatted
 from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.mover import UNLIMITED
 from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.controller_runtime import ControllerRuntime, as_future
 from kbroker.server.dispatch import ApiHandler, Dispatcher
@@ -221,7 +222,7 @@ class Broker:
             metadata_directory=Path(self.config.metadata_log_dir).absolute(),
             fail=self.fail,
         )
-        replicas.on_directory = reporter.assign
+        replicas.on_directory = replicas.mover.assign = reporter.assign
         replicas.on_directory_failed = reporter.directory_failed
 
     def _assigned_directory(self, topic_partition: TopicPartition) -> Uuid | None:
@@ -258,6 +259,8 @@ class Broker:
         if self._replicas is None or self._publisher is None or self._groups is None:
             return
         self._replicas.apply(self._publisher.orders(old, new))
+        if new.configs is not old.configs:
+            self._replicas.mover.bytes_per_second = _move_limit(new, self.config.node_id)
         if new.topics is not old.topics and len(old.topics):
             gone = [name for name in old.topics if name not in new.topics]
             if gone:
@@ -436,6 +439,15 @@ class Broker:
             close = partial(logs.close, clean=clean, broker_epoch=broker_epoch)
             await asyncio.get_running_loop().run_in_executor(self._executor, close)
         self._executor.shutdown(wait=False)
+
+
+def _move_limit(image: MetadataImage, node_id: int) -> int:
+    """A setting that Kafka has only dynamically, for one broker or for all."""
+    name = "replica.alter.log.dirs.io.max.bytes.per.second"
+    for configs in (image.broker_configs(node_id), image.broker_configs(None)):
+        if name in configs:
+            return int(configs[name])
+    return UNLIMITED
 
 
 class _CoordinatorLog:

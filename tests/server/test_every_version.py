@@ -32,6 +32,10 @@ from kbroker.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
+from kbroker.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+)
 from kbroker.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
@@ -194,12 +198,21 @@ def describe_producers(version: int, topic_id: bytes) -> Message:
     return DescribeProducersRequest(topics=[topic])
 
 
+def alter_replica_log_dirs(version: int, topic_id: bytes) -> Message:
+    topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])
+    return AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path="/nowhere", topics=[topic])]
+    )
+
+
 REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: fetch,
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.METADATA: metadata,
     ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.DESCRIBE_LOG_DIRS: lambda version, _: DescribeLogDirsRequest(topics=None),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.OFFSET_COMMIT: offset_commit,

@@ -20,6 +20,7 @@ MODULES: Final = (
     "list_offsets",
     "delete_records",
     "leader_epochs",
+    "log_dirs",
     "producers",
     "init_producer_id",
     "find_coordinator",

@@ -1,0 +1,262 @@
+"""Moves logs between log directories while they are in use (KIP-113, AlterReplicaLogDirs).
+
+A future log in the other directory gets the same batches, a chunk at a time: the thread reads them,
+the loop appends them, so the future log is made like a follower's. Then, for each move:
+
+    copying -> flushed -> assigned -> swapped
+
+flushed: what was copied is synced. assigned: the metadata says that the replica is in the new
+directory (so that a start after a crash knows which of two logs counts). swapped: in one go on the
+loop thread the rest is copied, the future log takes the place of the current one, and that one's
+folder becomes `-delete`. Files are `log.manager`'s, who waits on the partition notices nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.log.files import FileSlice, LogDirectoryError
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import Deferred, StartupError, Timers, TopicPartition, Uuid
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import read_batch_header
+from kbroker.replication.maintenance import OffloadPort, ThreadOffload
+from kbroker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 1 << 20
+"""Copied at a time: about 1 ms of the loop."""
+
+UNLIMITED: Final = (1 << 63) - 1
+
+RETRY_MS: Final = 1_000
+"""How long a move rests when its partition cannot be read just now."""
+
+AssignDirectory = Callable[[TopicPartition, Uuid, Uuid], Deferred[None]]
+"""Tells the controller where a replica (partition, topic id) is; resolves when that is committed.
+"""
+
+
+class _Move:
+    """One move. future: the log that is being made; is_assigned: None while nobody was asked."""
+
+    __slots__ = ("copied_bytes", "future", "is_assigned", "is_flushed", "key")
+
+    def __init__(self, key: TopicPartition, future: PartitionLog) -> None:
+        self.key = key
+        self.future = future
+        self.is_flushed = False
+        self.is_assigned: bool | None = None
+        self.copied_bytes = 0
+
+
+class LogMover:
+    """All moves of a broker; each goes on by itself, one chunk after the other.
+
+    bytes_per_second: replica.alter.log.dirs.io.max.bytes.per.second, of each move; may be changed
+    at any time. find: the replica of a partition. assign: without it a move does not wait for the
+    metadata.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        timers: Timers,
+        *,
+        offload: OffloadPort | None,
+        find: Callable[[TopicPartition], Partition | None],
+    ) -> None:
+        self._logs = logs
+        self._timers = timers
+        self._own_offload = ThreadOffload("kbroker-move") if offload is None else None
+        self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
+        self._find = find
+        self.bytes_per_second = UNLIMITED
+        self._moves: dict[TopicPartition, _Move] = {}
+        self.assign: AssignDirectory | None = None
+        self.running = False
+
+    def start(self) -> None:
+        """Take up the moves that the last stop or crash interrupted."""
+        self.running = True
+        for key in self._logs.future_partitions():
+            self.begin(key)
+
+    def stop(self) -> None:
+        """Begin nothing more, wait for the chunk under way; the future logs stay for the next
+        start.
+        """
+        self.running = False
+        self._moves.clear()
+        if self._own_offload is not None:
+            self._own_offload.close()
+
+    def begin(self, key: TopicPartition) -> None:
+        """Go on with the future log of a partition; one that is being copied already is."""
+        future = self._logs.future(key)
+        known = self._moves.get(key)
+        if future is None or not self.running or (known is not None and known.future is future):
+            return
+        future.on_rolled = self._logs.on_rolled
+        move = self._moves[key] = _Move(key, future)
+        logger.info("%s: copying to %s", key, future.directory)
+        self._later(move, 0)
+
+    def _later(self, move: _Move, delay_ms: float) -> None:
+        self._timers.call_later(delay_ms, lambda: self._step(move))
+
+    def _step(self, move: _Move) -> None:
+        """Do what is next. A move that was ended, or whose disk failed, just stops here."""
+        if self._moves.get(move.key) is not move:
+            return
+        source, future = self._logs.get(move.key), self._logs.future(move.key)
+        if source is None or future is not move.future:
+            del self._moves[move.key]
+            return
+        try:
+            self._advance(move, source)
+        except LogDirectoryError as error:
+            self._logs.directory_failed(error)
+            self._moves.pop(move.key, None)
+        except (KafkaError, StartupError) as error:
+            logger.error("%s: cannot be copied to %s: %s", move.key, future.directory, error)
+            self._logs.drop_future(move.key)
+            self._moves.pop(move.key, None)
+
+    def _advance(self, move: _Move, source: PartitionLog) -> None:
+        future = move.future
+        self._reconcile(source, future)
+        behind = self._next_chunk(source, future)
+        is_ready = move.is_flushed and move.is_assigned
+        if behind is not None and not (is_ready and self._copy_cached(move, source, behind)):
+            self._copy(move, behind)
+        elif not move.is_flushed:
+            self._flush(move)
+        elif move.is_assigned is None:
+            self._assign(move, source)
+        elif move.is_assigned:
+            self._swap(move)
+
+    def _reconcile(self, source: PartitionLog, future: PartitionLog) -> None:
+        """Cut what the source does not have (a follower was truncated), or begin anew where the
+        source's start has passed the copy.
+        """
+        now_ms = self._timers.now_ms()
+        if future.log_end_offset < source.log_start_offset:
+            future.truncate_fully(source.log_start_offset, now_ms=now_ms)
+        end = source.log_end_offset
+        epoch = future.leader_epochs.latest_epoch
+        if epoch is not None:
+            known, epoch_end = source.leader_epochs.end_offset_for(epoch)
+            if known >= 0:
+                end = min(end, epoch_end)
+        if future.log_end_offset > end:
+            future.truncate_to(end, now_ms=now_ms)
+
+    def _next_chunk(self, source: PartitionLog, future: PartitionLog) -> FileSlice | None:
+        """What the future log does not have yet, None if it has everything."""
+        if future.log_end_offset >= source.log_end_offset:
+            return None
+        chunk_bytes = min(CHUNK_BYTES, source.config.segment_bytes)
+        records = source.read(future.log_end_offset, max_bytes=chunk_bytes).records
+        return records if isinstance(records, FileSlice) else None
+
+    def _copy(self, move: _Move, chunk: FileSlice) -> None:
+        """Read in the thread, append here, go on."""
+        read: list[bytes] = []
+
+        def done(failure: OSError | None) -> None:
+            if self._moves.get(move.key) is not move or not self.running:
+                return
+            if isinstance(failure, LogDirectoryError):
+                self._logs.directory_failed(failure)
+            elif failure is not None or move.future.closed:
+                self._later(move, RETRY_MS)
+            else:
+                self._append_then_step(move, read[0])
+
+        self._offload(lambda: read.append(chunk.read()), done)
+
+    def _append_then_step(self, move: _Move, data: bytes) -> None:
+        try:
+            self._append(move.future, data)
+        except LogDirectoryError as error:
+            self._logs.directory_failed(error)
+            return
+        except KafkaError as error:
+            logger.error("%s: a batch cannot be copied: %s", move.key, error)
+            self._logs.drop_future(move.key)
+            return
+        move.copied_bytes += len(data)
+        self._later(move, 1000 * len(data) / max(1, self.bytes_per_second))
+
+    def _append(self, future: PartitionLog, data: bytes) -> None:
+        now_ms = self._timers.now_ms()
+        base_offset = read_batch_header(data).base_offset
+        if base_offset < future.log_end_offset == future.log_start_offset:
+            future.truncate_fully(base_offset, now_ms=now_ms)  # the start lies within a batch
+        future.append_as_follower(data, now_ms=now_ms)
+
+    def _copy_cached(self, move: _Move, source: PartitionLog, chunk: FileSlice | None) -> bool:
+        """Copy the last bytes here, without leaving the loop. Returns whether nothing is missing
+        now; not if that is too much, or not in the page cache.
+        """
+        if source.log_end_offset - move.future.log_end_offset > CHUNK_BYTES:
+            return False
+        left = CHUNK_BYTES
+        while chunk is not None:
+            data = chunk.read_cached()
+            left -= chunk.size
+            if data is None or left < 0:
+                return False
+            self._append(move.future, data)
+            chunk = self._next_chunk(source, move.future)
+        self._swap(move)
+        return True
+
+    def _flush(self, move: _Move) -> None:
+        future = move.future
+        end_offset = future.log_end_offset
+        files = future.unflushed_files(end_offset)
+
+        def sync() -> None:
+            for file in files:
+                file.sync()
+
+        def done(failure: OSError | None) -> None:
+            if isinstance(failure, LogDirectoryError) and not future.closed:
+                self._logs.directory_failed(failure)
+            elif failure is None and not future.closed and self.running:
+                future.mark_flushed(end_offset)
+                move.is_flushed = True
+                self._step(move)
+
+        self._offload(sync, done)
+
+    def _assign(self, move: _Move, source: PartitionLog) -> None:
+        directory_id = self._logs.future_directory_id(move.key)
+        if self.assign is None or directory_id is None or source.topic_id is None:
+            move.is_assigned = True
+            self._later(move, 0)
+            return
+        move.is_assigned = False
+
+        def assigned(_: None) -> None:
+            move.is_assigned = True
+            self._later(move, 0)
+
+        self.assign(move.key, source.topic_id, directory_id).on_done(assigned)
+
+    def _swap(self, move: _Move) -> None:
+        partition = self._find(move.key)
+        if partition is None:
+            self._later(move, RETRY_MS)
+            return
+        log = self._logs.promote_future(move.key)
+        partition.replace_log(log)
+        self._moves.pop(move.key, None)
+        logger.info("%s: moved to %s, %d bytes", move.key, log.directory, move.copied_bytes)

@@ -1,0 +1,149 @@
+"""DescribeLogDirs v1-5 and AlterReplicaLogDirs v1-2: the log directories of this broker (KIP-113).
+
+DescribeLogDirs: which logs are where, how large, how far a future log is behind. v2 is flexible, v3
+has an error for the whole answer, v4 the size of the disk (KIP-827), v5 whether a directory gets
+new partitions (cordoned.log.dirs, KIP-1066). Topics null means all; a directory whose disk failed
+is listed with KAFKA_STORAGE_ERROR.
+
+AlterReplicaLogDirs: the answer comes when the move has begun; DescribeLogDirs shows how it goes on
+(`is_future_key`). A replica that is not here yet is made in that directory later, and answered
+REPLICA_NOT_AVAILABLE. Deviation: Kafka also remembers directories for topics that do not exist.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from kbroker.log.directory import LogDirectory
+from kbroker.log.files import LogDirectoryError
+from kbroker.model import TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+MAX_INT64: Final = (1 << 63) - 1
+
+_Result = DescribeLogDirsResponse.DescribeLogDirsResult
+_Described = DescribeLogDirsResponse.DescribeLogDirsPartition
+_Altered = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+
+
+def handle_describe_log_dirs(
+    services: Services, context: RequestContext, request: DescribeLogDirsRequest
+) -> Outcome:
+    """Every directory of log.dirs, in its order."""
+    del context
+    wanted = None
+    if request.topics is not None:
+        wanted = {
+            TopicPartition(topic.topic, index)
+            for topic in request.topics
+            for index in topic.partitions
+        }
+    return DescribeLogDirsResponse(
+        results=[
+            _describe(services, directory, wanted)
+            for directory in services.replicas.logs.all_directories
+        ]
+    )
+
+
+def _describe(
+    services: Services, directory: LogDirectory, wanted: set[TopicPartition] | None
+) -> _Result:
+    result = _Result(log_dir=str(directory.path), is_cordoned=directory.is_cordoned)
+    logs = services.replicas.logs
+    try:
+        result.total_bytes, result.usable_bytes, found = logs.usage(directory)
+    except LogDirectoryError as error:
+        logs.directory_failed(error)
+        result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+        return result
+    by_topic: dict[str, list[_Described]] = defaultdict(list)
+    for key, size_bytes, lag, is_future in found:
+        if wanted is None or key in wanted:
+            by_topic[key.topic].append(
+                _Described(
+                    partition_index=key.partition,
+                    partition_size=size_bytes,
+                    offset_lag=lag,
+                    is_future_key=is_future,
+                )
+            )
+    result.total_bytes = min(result.total_bytes, MAX_INT64)
+    result.topics = [
+        DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=partitions)
+        for name, partitions in by_topic.items()
+    ]
+    return result
+
+
+def describe_log_dirs_error(
+    request: DescribeLogDirsRequest, code: ErrorCode, message: str
+) -> DescribeLogDirsResponse:
+    """The error of the whole answer; before v3 there is no place for it, and no directory."""
+    del request, message
+    return DescribeLogDirsResponse(error_code=int(code))
+
+
+def handle_alter_replica_log_dirs(
+    services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Outcome:
+    """Each replica by itself; of one that is named twice the last directory counts."""
+    del context
+    moves = {
+        TopicPartition(topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    by_topic: dict[str, list[_Altered]] = defaultdict(list)
+    for key, path in moves.items():
+        error = services.replicas.move_log(key, path)
+        by_topic[key.topic].append(_Altered(partition_index=key.partition, error_code=int(error)))
+    return _altered(by_topic)
+
+
+def _altered(by_topic: dict[str, list[_Altered]]) -> AlterReplicaLogDirsResponse:
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
+                topic_name=name, partitions=partitions
+            )
+            for name, partitions in by_topic.items()
+        ]
+    )
+
+
+def alter_replica_log_dirs_error(
+    request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str
+) -> AlterReplicaLogDirsResponse:
+    """Every replica fails in the same way."""
+    del message
+    by_topic: dict[str, list[_Altered]] = defaultdict(list)
+    for directory in request.dirs:
+        for topic in directory.topics:
+            by_topic[topic.name] += [
+                _Altered(partition_index=index, error_code=int(code)) for index in topic.partitions
+            ]
+    return _altered(by_topic)
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        1,
+        2,
+        handle_alter_replica_log_dirs,
+        alter_replica_log_dirs_error,
+    ),
+    ApiHandler(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle_describe_log_dirs, describe_log_dirs_error),
+)
