@@ -48,6 +48,7 @@ from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
 from kbroker.log.retention import count_before_start, count_excess, count_expired
 from kbroker.log.segment import Segment
 from kbroker.log.segments import Segments, TimestampOffset
+from kbroker.log.swap import SegmentSwap
 from kbroker.log.validator import (
     AppendOrigin,
     ValidatedBatches,
@@ -75,7 +76,7 @@ class PartitionLog:
     high_watermark: set by replication through `on_high_watermark`; while it is None nothing
     replicates this log and its end counts. on_rolled: called after a roll, so that the closed
     segment is flushed off the loop. failure: the fault after which nothing more is written here
-    (the directory is offline).
+    (the directory is offline). cleaner_offset: compacted up to there, None never.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class PartitionLog:
         "_state",
         "_truncated_to",
         "_unsynced_names",
+        "cleaner_offset",
         "closed",
         "config",
         "directory",
@@ -116,6 +118,7 @@ class PartitionLog:
         self.failure: LogDirectoryError | None = None
         self.high_watermark: int | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
+        self.cleaner_offset: int | None = None
         self.closed = False
         self.log_end_offset = 0
         self.first_unflushed_ms: int | None = None
@@ -582,6 +585,8 @@ class PartitionLog:
         self.log_end_offset = state.log_end_offset = log_end_offset
         self.log_start_offset = state.log_start_offset = log_start_offset
         self.recovery_point = min(self.recovery_point, log_end_offset)
+        if self.cleaner_offset is not None:
+            self.cleaner_offset = min(self.cleaner_offset, log_end_offset)
         if self.high_watermark is not None:
             self.high_watermark = min(self.high_watermark, log_end_offset)
         rebuild_producers(state, now_ms=now_ms, clean_shutdown=False)
@@ -650,6 +655,14 @@ class PartitionLog:
             self.log_start_offset,
         )
         return count
+
+    def prepare_swap(self, old: Sequence[Segment]) -> SegmentSwap:
+        """For the cleaner: neighbouring segments that a rewritten one shall replace."""
+        return SegmentSwap(self._state, old)
+
+    def names_changed(self) -> None:
+        """Files were renamed: the next flush syncs the folder."""
+        self._unsynced_names = True
 
     def delete_due_files(self, now_ms: int) -> int:
         """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""

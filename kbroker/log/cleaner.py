@@ -1,0 +1,388 @@
+"""Log compaction: which log is next, and the way of one round through workers and the loop.
+
+Every log.cleaner.backoff.ms, and after each round, the log with the largest share of dirty bytes is
+cleaned, as many at once as there are log.cleaner.threads. A round is a generator on the loop: what
+it yields (reading, unpacking, rewriting, syncing: `cleaning_round`) runs in a worker; what it does
+itself (planning, the swap) looks at the log and changes it. Where the log changed meanwhile (cut,
+retired, deleted) the round ends without effect. A log that cannot be cleaned is left alone until
+the next start, with one line that says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from kbroker.log import names
+from kbroker.log.checkpoint import CheckpointError, read_offsets, write_offsets
+from kbroker.log.cleaning_plan import DirtyRange, dirty_range, group_segments
+from kbroker.log.cleaning_round import CleaningRound, CleaningStopped, Source, Throttle
+from kbroker.log.compaction import last_records
+from kbroker.log.files import LogDirectoryError, modified_ms
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment import Segment
+from kbroker.model import TimerHandle, Timers, TopicPartition
+from kbroker.protocol.errors import KafkaError
+from kbroker.settings.broker import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+MAX_DELAY_MS: Final = 24 * 3_600_000
+
+Step = Callable[[], Any]
+Round = Generator[Step, Any, None]
+
+
+class Offload(Protocol):
+    """Runs work in a worker, then `then` on the loop thread."""
+
+    def __call__(
+        self, work: Callable[[], None], then: Callable[[OSError | None], None]
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerConfig:
+    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share."""
+
+    is_enabled: bool
+    threads: int
+    backoff_ms: int
+    map_bytes: int
+    buffer_bytes: int
+    bytes_per_second: float
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> CleanerConfig:
+        threads = config.get_int("log.cleaner.threads")
+        share = max(threads, 1)
+        load_factor = config.get_float("log.cleaner.io.buffer.load.factor")
+        return cls(
+            is_enabled=config.get_bool("log.cleaner.enable"),
+            threads=threads,
+            backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+            map_bytes=int(config.get_int("log.cleaner.dedupe.buffer.size") / share * load_factor),
+            buffer_bytes=config.get_int("log.cleaner.io.buffer.size") // share // 2,
+            bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        )
+
+
+class _Cleaning:
+    """A round under way: the generator, and what its last step came to."""
+
+    __slots__ = ("directory", "error", "log", "round", "steps", "value")
+
+    def __init__(self, log: PartitionLog, round_: CleaningRound) -> None:
+        self.log = log
+        self.directory = log.directory
+        self.round = round_
+        self.steps: Round | None = None
+        self.value: Any = None  # of the last step; each step knows its own
+        self.error: Exception | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the log must not be touched any more."""
+        log = self.log
+        return (
+            log.closed
+            or log.failure is not None
+            or log.directory != self.directory
+            or not log.config.compact
+        )
+
+
+class LogCleaner:
+    """See the module. uncleanable: logs that a round failed on, and their partitions."""
+
+    def __init__(
+        self, logs: LogManager, timers: Timers, config: BrokerConfig, *, offload: Offload
+    ) -> None:
+        self.config = CleanerConfig.from_broker(config)
+        self.uncleanable: dict[TopicPartition, PartitionLog] = {}
+        self._logs = logs
+        self._timers = timers
+        self._offload = offload
+        self._throttle = Throttle(self.config.bytes_per_second)
+        self._running: dict[TopicPartition, _Cleaning] = {}
+        self._waiting: TimerHandle | None = None
+        self._started = False
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read the checkpoints and begin; the first look is one back-off from now."""
+        if not self.config.is_enabled or self._started:
+            return
+        self._started = True
+        for directory in self._logs.directories:
+            for key, offset in self._read_checkpoint(directory).items():
+                log = self._logs.get(key)
+                if log is not None and self._logs.directory_of(key) == directory:
+                    log.cleaner_offset = offset
+        self._plan(self.config.backoff_ms)
+
+    def _read_checkpoint(self, directory: Path) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(directory / names.CLEANER_OFFSETS)
+        except CheckpointError as error:
+            logger.warning("%s; all compacted logs are cleaned from their start", error)
+        except LogDirectoryError as error:
+            self._logs.directory_failed(error)
+        return {}
+
+    def request_stop(self) -> None:
+        """No more rounds; workers stop at their next read. Close them, then `finish_stop`."""
+        self._started = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        for cleaning in self._running.values():
+            cleaning.round.stop.set()
+
+    def finish_stop(self) -> None:
+        """Delete what unfinished rounds wrote. No worker runs any more."""
+        for cleaning in list(self._running.values()):
+            try:
+                if cleaning.steps is not None:
+                    cleaning.steps.close()
+            except LogDirectoryError as error:
+                logger.warning("%s: %s", cleaning.log.topic_partition, error)
+        self._running.clear()
+
+    def _plan(self, delay_ms: int) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self._timers.call_later(min(delay_ms, MAX_DELAY_MS), self.look)
+
+    def look(self) -> None:
+        """Begin as many rounds as there are logs in need and workers free; look again later."""
+        if not self._started:
+            return
+        self._plan(max(self.config.backoff_ms, 1))
+        while len(self._running) < self.config.threads:
+            found = self._filthiest(self._timers.now_ms())
+            if found is None:
+                return
+            self._begin(*found)
+
+    # -- which ------------------------------------------------------------------------------------
+
+    def _filthiest(self, now_ms: int) -> tuple[PartitionLog, DirtyRange] | None:
+        """The log with the largest dirty ratio of those that are due."""
+        best: tuple[PartitionLog, DirtyRange] | None = None
+        for key, log in list(self._logs.logs.items()):
+            if not log.config.compact or key in self._running or log.failure or log.closed:
+                continue
+            if self.uncleanable.get(key) is log:
+                continue
+            try:
+                dirty = plan(log, now_ms)
+            except LogDirectoryError as error:
+                self._logs.directory_failed(error)
+                continue
+            except KafkaError as error:
+                self._give_up(log, error)
+                continue
+            if dirty.is_due(log.config) and (
+                best is None or dirty.dirty_ratio > best[1].dirty_ratio
+            ):
+                best = log, dirty
+        return best
+
+    # -- one round --------------------------------------------------------------------------------
+
+    def _begin(self, log: PartitionLog, dirty: DirtyRange) -> None:
+        config = self.config
+        cleaning = _Cleaning(
+            log,
+            CleaningRound(
+                str(log.directory),
+                log.config,
+                last_records(log.producers),
+                now_ms=self._timers.now_ms(),
+                first_dirty_offset=dirty.first_dirty_offset,
+                upper_offset=dirty.first_uncleanable_offset,
+                map_bytes=config.map_bytes,
+                buffer_bytes=config.buffer_bytes,
+                throttle=self._throttle,
+            ),
+        )
+        cleaning.steps = self._steps(cleaning, dirty)
+        self._running[log.topic_partition] = cleaning
+        self._advance(cleaning)
+
+    def _steps(self, cleaning: _Cleaning, dirty: DirtyRange) -> Round:
+        """A whole round; what it yields is done in a worker, and its result sent back."""
+        log, work = cleaning.log, cleaning.round
+        segments = log.segments
+        upper_offset = dirty.first_uncleanable_offset
+        first = segments.floor_index(dirty.first_dirty_offset)
+        for segment in [each for each in list(segments)[first:] if each.base_offset < upper_offset]:
+            source = _source(cleaning, segment, start_offset=dirty.first_dirty_offset)
+            if not (yield partial(work.index_segment, source)):
+                break
+        groups = group_segments(
+            segments,
+            log.config,
+            end_offset=work.end_offset,
+            first_uncleanable_offset=upper_offset,
+        )
+        before_bytes = sum(segment.size for group in groups for segment in group)
+        for group in groups:
+            yield from self._replace(cleaning, group)
+        log.cleaner_offset = work.end_offset
+        self._write_checkpoint(log)
+        logger.info(
+            "%s: compacted up to offset %d, %d keys in %d -> %d bytes",
+            log.topic_partition,
+            work.end_offset,
+            len(work.offsets),
+            before_bytes,
+            work.bytes_written,
+        )
+
+    def _replace(self, cleaning: _Cleaning, group: list[Segment]) -> Round:
+        """Rewrite one group and swap it in."""
+        log, work = cleaning.log, cleaning.round
+        swap = log.prepare_swap(group)
+        is_done = False
+        try:
+            yield partial(work.begin_group, group[0].base_offset)
+            for segment in group:
+                source = _source(cleaning, segment)
+                yield partial(work.clean_segment, source)
+            modified_ns = modified_ms(group[-1].path) * 1_000_000
+            cleaned = yield partial(work.end_group, modified_ns)
+            _require(swap.is_valid and not cleaning.is_outdated)
+            swap.begin(cleaned)
+            yield swap.sync
+            _require(swap.is_valid and not cleaning.is_outdated)
+            swap.finish(self._timers.now_ms())
+            is_done = True
+            log.names_changed()
+        finally:
+            if not is_done and log.directory == cleaning.directory and log.failure is None:
+                swap.undo()
+
+    def _advance(self, cleaning: _Cleaning) -> None:
+        """Take the round on, step by step, until a worker has it or it is over."""
+        steps = cleaning.steps
+        if steps is None:
+            return
+        while True:
+            error, cleaning.error = cleaning.error, None
+            value, cleaning.value = cleaning.value, None
+            try:
+                step = steps.send(value) if error is None else steps.throw(error)
+            except StopIteration:
+                self._end(cleaning, None)
+                return
+            except Exception as failure:  # noqa: BLE001 - what a log holds must not end cleaning
+                self._end(cleaning, failure)
+                return
+            if not self._hand_over(cleaning, step):
+                return
+
+    def _hand_over(self, cleaning: _Cleaning, step: Step) -> bool:
+        """Give a step to a worker, which takes the round on. Returns True if it is done already."""
+        is_inline = True
+        is_done = False
+
+        def work() -> None:
+            try:
+                cleaning.value = step()
+            except Exception as failure:  # noqa: BLE001 - the worker's top frame
+                cleaning.error = failure
+
+        def then(failure: OSError | None) -> None:
+            nonlocal is_done
+            is_done = True
+            cleaning.error = cleaning.error or failure
+            if not is_inline and self._running.get(cleaning.log.topic_partition) is cleaning:
+                self._advance(cleaning)
+
+        self._offload(work, then)
+        is_inline = False
+        return is_done
+
+    def _end(self, cleaning: _Cleaning, error: Exception | None) -> None:
+        log = cleaning.log
+        del self._running[log.topic_partition]
+        match error:
+            case None:
+                pass
+            case CleaningStopped():
+                logger.debug("%s: the log changed while it was cleaned", log.topic_partition)
+            case _ if cleaning.is_outdated:
+                logger.debug("%s: cleaning ended: %s", log.topic_partition, error)
+            case LogDirectoryError():
+                log.failure = error
+                self._logs.directory_failed(error)
+            case _:
+                self._give_up(log, error)
+        if self._started:
+            self._plan(0 if error is None else max(self.config.backoff_ms, 1))
+
+    def _give_up(self, log: PartitionLog, error: Exception) -> None:
+        self.uncleanable[log.topic_partition] = log
+        is_known = isinstance(error, KafkaError)
+        logger.error(
+            "%s cannot be compacted, it is left as it is until the next start: %s",
+            log.topic_partition,
+            error if is_known else repr(error),
+            exc_info=None if is_known else error,
+        )
+
+    def _write_checkpoint(self, log: PartitionLog) -> None:
+        """Not synced: what a crash of the machine loses of it is cleaned again."""
+        directory = self._logs.directory_of(log.topic_partition)
+        if directory is None:
+            return
+        offsets = {
+            key: other.cleaner_offset
+            for key, other in self._logs.logs.items()
+            if other.cleaner_offset is not None and self._logs.directory_of(key) == directory
+        }
+        write_offsets(directory / names.CLEANER_OFFSETS, offsets, sync=False)
+
+
+def plan(log: PartitionLog, now_ms: int) -> DirtyRange:
+    """What of a log can be cleaned now."""
+    stable = log.log_end_offset if log.high_watermark is None else log.high_watermark
+    unstable = log.first_unstable_offset
+    return dirty_range(
+        log.segments,
+        log.config,
+        cleaner_offset=log.cleaner_offset,
+        log_start_offset=log.log_start_offset,
+        last_stable_offset=stable if unstable is None else min(stable, unstable),
+        now_ms=now_ms,
+    )
+
+
+def _source(cleaning: _Cleaning, segment: Segment, *, start_offset: int = 0) -> Source:
+    """What a worker needs of a segment. Raises CleaningStopped if it is no longer in the log."""
+    segments = cleaning.log.segments
+    index = segments.floor_index(segment.base_offset)
+    _require(not cleaning.is_outdated and segments[index] is segment)
+    following = segments.end_offset(index, cleaning.log.log_end_offset)
+    position = segment.offset_index.lookup(start_offset) if start_offset else 0
+    return Source(
+        segment.log_file(),
+        segment.base_offset,
+        following,
+        segment.size,
+        position,
+        tuple(segments.aborted_transactions(segment.base_offset, following)),
+    )
+
+
+def _require(is_unchanged: bool) -> None:
+    if not is_unchanged:
+        raise CleaningStopped

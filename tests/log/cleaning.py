@@ -1,0 +1,98 @@
+"""A log manager and a cleaner without threads, for tests of compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kbroker.log.cleaner import LogCleaner
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import BatchHeader, Record, iter_batches, iter_records
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+from tests.coordinator.simulation import SimTimers
+from tests.replication.world import run_inline
+
+TOPIC = TopicPartition("table", 0)
+TOPIC_ID = bytes(15) + b"\x09"
+COMPACT = frozenset({"compact"})
+
+
+class Bench:
+    """One log directory with one compacted log and its cleaner; look() cleans what is due."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        offload: Callable[..., None] = run_inline,
+        properties: dict[str, str] | None = None,
+        **config: Any,
+    ) -> None:
+        self.folder = folder
+        self.timers = SimTimers()
+        self.offload = offload
+        self.properties = {"log.dirs": str(folder), "node.id": "1"} | (properties or {})
+        self.config = LogConfig(
+            **{"cleanup_policy": COMPACT, "min_cleanable_dirty_ratio": 0.0} | config
+        )
+        self.open()
+
+    def open(self) -> None:
+        broker = BrokerConfig.from_properties(self.properties)
+        self.logs = LogManager(broker, now_ms=self.timers.now_ms)
+        self.logs.lock()
+        self.logs.load(lambda topic: self.config)
+        self.log = self.logs.get_or_create(TOPIC, TOPIC_ID, self.config)
+        self.cleaner = LogCleaner(self.logs, self.timers, broker, offload=self.offload)
+        self.cleaner.start()
+
+    def stop(self, *, clean: bool = True) -> None:
+        self.cleaner.request_stop()
+        self.cleaner.finish_stop()
+        self.logs.close(clean=clean)
+
+    def append(self, batch: bytes | bytearray) -> None:
+        """As a leader; offsets are given."""
+        self.log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=self.timers.now_ms())
+
+    def replay(self, batch: bytes | bytearray) -> None:
+        """As it is, offsets too."""
+        self.log.append_as_follower(bytes(batch), now_ms=self.timers.now_ms())
+
+    def roll(self) -> None:
+        self.log.roll(self.timers.now_ms())
+
+    def clean(self) -> None:
+        """Everything is replicated; clean what is due."""
+        self.log.on_high_watermark(self.log.log_end_offset)
+        self.cleaner.look()
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.log.directory.iterdir())
+
+
+def batches_of(log: PartitionLog) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Every batch, as a reader of the whole log meets them."""
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        info = log.read(offset, max_bytes=1 << 20)
+        if not isinstance(info.records, bytes):
+            data = info.records.read()
+            for position, header in iter_batches(data):
+                yield header, data[position : position + header.size_bytes]
+        assert info.end_offset > offset
+        offset = info.end_offset
+
+
+def records_of(log: PartitionLog) -> list[Record]:
+    """Data records in the order a reader gets them."""
+    return [
+        record
+        for header, batch in batches_of(log)
+        if not header.is_control
+        for record in iter_records(batch, header)
+    ]
