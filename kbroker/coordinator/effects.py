@@ -7,10 +7,10 @@ the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kbroker.coordinator.records import CoordinatorRecord
-from kbroker.model import Deferred
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Message
 
@@ -54,4 +54,49 @@ class Append:
         return f"Append({list(self.records)!r})"
 
 
-Effect = Append | Reply
+MarkerResults = Mapping[TopicPartition, ErrorCode]
+"""What became of a transaction's markers, by partition."""
+
+
+class WriteMarkers:
+    """Write the marker that ends a transaction into each partition; then: what follows.
+
+    transaction_version: 2 if producer_epoch is above that of the transaction's data (KIP-890).
+    then takes (each partition's NONE or error, now_ms). It is not called if the shard is unloaded
+    meanwhile.
+    """
+
+    __slots__ = (
+        "commit",
+        "partitions",
+        "producer_epoch",
+        "producer_id",
+        "then",
+        "transaction_version",
+    )
+
+    def __init__(
+        self,
+        partitions: Sequence[TopicPartition],
+        then: Callable[[MarkerResults, int], list[Effect]],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> None:
+        self.partitions = partitions
+        self.then = then
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.commit = commit
+        self.transaction_version = transaction_version
+
+    def __repr__(self) -> str:
+        kind = "commit" if self.commit else "abort"
+        return (
+            f"WriteMarkers({kind}, {self.producer_id}, {self.producer_epoch}, {self.partitions!r})"
+        )
+
+
+Effect = Append | Reply | WriteMarkers

@@ -2,8 +2,9 @@
 protocol/messages/group_records.
 
 A key is int16 record type and body, a value is int16 version and body; a null value deletes. Types
-0 and 1 are committed offsets (0 is read, never written), 2 is a classic group. The other types
-belong to consumer, share and streams groups; they decode to None here.
+0 and 1 are committed offsets (0 is read, never written), 2 is a classic group, 3 to 8 and 16 are
+consumer groups (`consumer_records`). The other types belong to share and streams groups; they
+decode to None here.
 """
 
 from __future__ import annotations
@@ -16,13 +17,27 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, build_batch
 from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 OFFSET_COMMIT_VERSION: Final = 4
@@ -37,11 +52,25 @@ _KEY_CLASSES: Final[dict[int, type[CoordinatorKey]]] = {
     0: LegacyOffsetCommitKey,
     1: OffsetCommitKey,
     2: GroupMetadataKey,
+    3: ConsumerGroupMetadataKey,
+    4: ConsumerGroupPartitionMetadataKey,
+    5: ConsumerGroupMemberMetadataKey,
+    6: ConsumerGroupTargetAssignmentMetadataKey,
+    7: ConsumerGroupTargetAssignmentMemberKey,
+    8: ConsumerGroupCurrentMemberAssignmentKey,
+    16: ConsumerGroupRegularExpressionKey,
 }
 _VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
     0: OffsetCommitValue,
     1: OffsetCommitValue,
     2: GroupMetadataValue,
+    3: ConsumerGroupMetadataValue,
+    4: ConsumerGroupPartitionMetadataValue,
+    5: ConsumerGroupMemberMetadataValue,
+    6: ConsumerGroupTargetAssignmentMetadataValue,
+    7: ConsumerGroupTargetAssignmentMemberValue,
+    8: ConsumerGroupCurrentMemberAssignmentValue,
+    16: ConsumerGroupRegularExpressionValue,
 }
 _KEY_PREFIXES: Final = {key_type: _INT16.pack(key_type) for key_type in _KEY_CLASSES}
 _VALUE_PREFIXES: Final = {version: _INT16.pack(version) for version in range(5)}
@@ -112,10 +141,17 @@ def encode_value(value: CoordinatorValue | None, version: int) -> bytes | None:
 
 
 def encode_batch(
-    records: Sequence[CoordinatorRecord], now_ms: int, compression: Compression = Compression.NONE
+    records: Sequence[CoordinatorRecord],
+    now_ms: int,
+    compression: Compression = Compression.NONE,
+    *,
+    base_sequence: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> bytearray:
-    """One batch of records, all with the time now. Kafka's coordinators write base sequence 0
-    without a producer id.
+    """One batch of records, all with the time now. Kafka's group and share coordinators write base
+    sequence 0 with or without a producer id, its transaction coordinator none. With a producer id
+    it is transactional.
     """
     return build_batch(
         [
@@ -123,7 +159,10 @@ def encode_batch(
             for record in records
         ],
         compression=compression,
-        base_sequence=0,
+        base_sequence=base_sequence,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=producer_id != NO_PRODUCER_ID,
     )
 
 

@@ -18,16 +18,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.effects import Effect, Reply
+from kbroker.coordinator.effects import Append, Effect, MarkerResults, Reply, WriteMarkers
 from kbroker.coordinator.records import CoordinatorRecord, encode_batch
-from kbroker.model import Deferred, TimerHandle, Timers, TopicPartition
+from kbroker.model import Deferred, InvariantError, TimerHandle, Timers, TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     BatchHeader,
     ControlType,
+    build_end_transaction_marker,
     control_type,
     iter_batches,
     iter_records,
@@ -50,6 +53,9 @@ _REFUSED: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
 """Said at once, these mean that nothing was written."""
@@ -67,6 +73,13 @@ _CLIENT_ERRORS: Final = {
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
+class Transactional(NamedTuple):
+    """The producer whose transaction a write belongs to."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class AppendOutcome(Protocol):
     """What became of a batch; NONE is: committed. Replication's PartitionAppendResult is one."""
 
@@ -80,9 +93,12 @@ class CoordinatorLog(Protocol):
     """
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray
+        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
     ) -> AppendOutcome | Deferred[AppendOutcome]:
-        """Write one batch with acks=all. A Deferred means: written, not yet committed."""
+        """Write one batch with acks=all. A Deferred means: written, not yet committed.
+
+        transaction_version: of the transaction that a marker ends.
+        """
         ...
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
@@ -92,6 +108,16 @@ class CoordinatorLog(Protocol):
         and a tail that was left out would be missing when it is committed. An offset before the
         log's start reads from its start. Raises KafkaError.
         """
+        ...
+
+
+class MarkerWriter(Protocol):
+    """The port to the partitions of a transaction, wherever they are."""
+
+    def write_markers(
+        self, effect: WriteMarkers, *, coordinator_epoch: int
+    ) -> MarkerResults | Deferred[MarkerResults]:
+        """Write the effect's marker into each of its partitions; what became of each."""
         ...
 
 
@@ -166,6 +192,8 @@ class CoordinatorRuntime(Generic[S]):
         make_shard: Callable[[], S],
         compression: Compression = Compression.NONE,
         load_step_bytes: int = LOAD_STEP_BYTES,
+        base_sequence: int = 0,
+        markers: MarkerWriter | None = None,
     ) -> None:
         self._topic = topic
         self._log = log
@@ -173,6 +201,8 @@ class CoordinatorRuntime(Generic[S]):
         self._make_shard = make_shard
         self._compression = compression
         self._load_step_bytes = load_step_bytes
+        self._base_sequence = base_sequence
+        self._markers = markers
         self._hosts: dict[int, Host[S]] = {}
         self._replies: deque[Reply] = deque()
         self._is_replying = False
@@ -324,41 +354,115 @@ class CoordinatorRuntime(Generic[S]):
             effect = todo.popleft()
             if isinstance(effect, Reply):
                 self._replies.append(effect)
-                continue
-            outcome = self.write(host, effect.records)
-            if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
-                self._log_news(host, effect.records)
-            if effect.then is None:
-                continue
-            if isinstance(outcome, ErrorCode):
-                todo.extend(effect.then(client_error(outcome), self._timers.monotonic_ms()))
+            elif isinstance(effect, Append):
+                todo.extend(self._append(host, effect))
             else:
-                outcome.on_done(partial(self._continue, host, effect.then))
+                todo.extend(self._write_markers(host, effect))
         self._arm(host)
         self._reply()
 
+    def _append(self, host: Host[S], effect: Append) -> list[Effect]:
+        """Write; what follows, if that is known already."""
+        outcome = self.write(host, effect.records)
+        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+            self._log_news(host, effect.records)
+        if effect.then is None:
+            return []
+        if isinstance(outcome, ErrorCode):
+            return effect.then(client_error(outcome), self._timers.monotonic_ms())
+        outcome.on_done(partial(self._continue, host, effect.then))
+        return []
+
+    def _write_markers(self, host: Host[S], effect: WriteMarkers) -> list[Effect]:
+        if self._markers is None:
+            raise InvariantError(f"{self._topic} has no transactions to end")
+        if host.status is not HostStatus.ACTIVE:
+            return []
+        results = self._markers.write_markers(effect, coordinator_epoch=host.epoch)
+        if isinstance(results, Deferred):
+            results.on_done(partial(self._markers_done, host, effect))
+            return []
+        return effect.then(results, self._timers.monotonic_ms())
+
+    def _markers_done(self, host: Host[S], effect: WriteMarkers, results: MarkerResults) -> None:
+        if host.status is HostStatus.ACTIVE:
+            self.carry_out(host, effect.then(results, self._timers.monotonic_ms()))
+
     def write(
-        self, host: Host[S], records: Sequence[CoordinatorRecord]
+        self,
+        host: Host[S],
+        records: Sequence[CoordinatorRecord],
+        transaction: Transactional | None = None,
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Append records as one batch and replay them. NONE: committed; a Deferred: in the log, not
         yet committed.
 
-        Any other error is the log's own: see `client_error` and `commit_error`.
+        transaction: what they belong to, and wait for. Any other error is the log's own: see
+        `client_error` and `commit_error`.
         """
         if host.status is not HostStatus.ACTIVE:
             return ErrorCode.NOT_COORDINATOR
+        producer_id, producer_epoch = transaction or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         try:
-            batch = encode_batch(records, self._timers.now_ms(), self._compression)
+            batch = encode_batch(
+                records,
+                self._timers.now_ms(),
+                self._compression,
+                base_sequence=self._base_sequence,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+            )
         except ValueError as error:
             logger.warning("%s: a record cannot be written: %s", host.topic_partition, error)
             return ErrorCode.MESSAGE_TOO_LARGE
+        replay = partial(self._replay_written, host, records, transaction)
+        return self._write_batch(host, batch, replay)
+
+    def write_marker(
+        self,
+        partition: int,
+        transaction: Transactional,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """End a transaction in one partition of this topic; as `write`. What it wrote there counts
+        from now on, or is forgotten.
+        """
         try:
-            outcome = self._log.append(host.topic_partition, batch)
+            host = self.host(partition)
+        except KafkaError as error:
+            return error.code
+        batch = build_end_transaction_marker(
+            commit=commit,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=self._timers.now_ms(),
+        )
+
+        def replay() -> None:
+            host.shard.end_transaction(transaction.producer_id, commit=commit)
+
+        return self._write_batch(host, batch, replay, transaction_version)
+
+    def _write_batch(
+        self,
+        host: Host[S],
+        batch: bytearray,
+        replay: Callable[[], None],
+        transaction_version: int = 0,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        try:
+            outcome = self._log.append(
+                host.topic_partition, batch, transaction_version=transaction_version
+            )
         except KafkaError as error:
             return self._refused(host, error.code)
         if isinstance(outcome, Deferred):
             if not outcome.done:
-                self._replay_written(host, records)
+                replay()
                 deferred: Deferred[ErrorCode] = Deferred()
                 host.pending.append(deferred)
                 outcome.on_done(lambda result: self._on_outcome(host, deferred, result.error))
@@ -367,17 +471,23 @@ class CoordinatorRuntime(Generic[S]):
         error_code = outcome.error
         if error_code is not ErrorCode.NONE and error_code not in _IN_LOG_ANYWAY:
             return self._refused(host, error_code)
-        self._replay_written(host, records)
+        replay()
         return error_code
 
     def after_pending(self, host: Host[S]) -> Deferred[ErrorCode] | None:
         """Resolves when all that is in the log now is committed; None if it is."""
         return host.pending[-1] if host.pending else None
 
-    def _replay_written(self, host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
-        replay = host.shard.replay
+    @staticmethod
+    def _replay_written(
+        host: Host[S], records: Sequence[CoordinatorRecord], transaction: Transactional | None
+    ) -> None:
+        shard = host.shard
         for record in records:
-            replay(record)
+            if transaction is None:
+                shard.replay(record)
+            else:
+                shard.replay_transactional(transaction.producer_id, record)
 
     def _log_news(self, host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
         for record in records:

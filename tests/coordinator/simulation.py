@@ -84,7 +84,7 @@ class MemoryLog:
         self.waiting: list[tuple[TopicPartition, Deferred[AppendOutcome]]] = []
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray
+        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
     ) -> AppendOutcome | Deferred[AppendOutcome]:
         if self.errors:
             return Outcome(self.errors.pop(0))

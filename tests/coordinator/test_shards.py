@@ -366,7 +366,7 @@ def test_write_that_failed_half_way_is_looked_up_in_the_log() -> None:
     world = World()
     append = world.log.append
 
-    def torn(topic_partition: TopicPartition, batch: bytearray) -> Outcome:
+    def torn(topic_partition: TopicPartition, batch: bytearray, **_: int) -> Outcome:
         append(topic_partition, batch)
         return Outcome(ErrorCode.KAFKA_STORAGE_ERROR)
 

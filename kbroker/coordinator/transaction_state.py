@@ -1,0 +1,63 @@
+"""The states of a transactional id, and where it may go from each: the state machine as data.
+
+Numbers are those of the log, names those that clients see. Sources: KIP-98, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+
+class TransactionState(IntEnum):
+    """A transactional id's state. PREPARE_EPOCH_FENCE and DEAD are known to Kafka's tools; here no
+    record has them: a fenced transaction goes to PREPARE_ABORT in one step.
+    """
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def shown(self) -> str:
+        """The name in Kafka's answers: `PrepareCommit`."""
+        return _SHOWN[self]
+
+
+_SHOWN: Final = {
+    state: "".join(word.capitalize() for word in state.name.split("_"))
+    for state in TransactionState
+}
+
+STATE_BY_NAME: Final[Mapping[str, TransactionState]] = {
+    name: state for state, name in _SHOWN.items()
+}
+
+_S = TransactionState
+TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    _S.EMPTY: frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT, _S.DEAD}),
+    _S.ONGOING: frozenset(
+        {_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT, _S.PREPARE_EPOCH_FENCE}
+    ),
+    _S.PREPARE_COMMIT: frozenset({_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT}),
+    _S.PREPARE_ABORT: frozenset({_S.PREPARE_ABORT, _S.COMPLETE_ABORT}),
+    _S.COMPLETE_COMMIT: frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT, _S.DEAD}),
+    _S.COMPLETE_ABORT: frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT, _S.DEAD}),
+    _S.DEAD: frozenset(),
+    _S.PREPARE_EPOCH_FENCE: frozenset({_S.PREPARE_ABORT}),
+}
+"""Where a transactional id may go from each state. A prepared end may be written again (its first
+write was not known to be committed); an abort without a transaction is a producer of
+transaction.version 2 that wants a fresh epoch.
+"""
+
+ENDING: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+"""Decided; the markers are on their way."""
+AT_REST: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+"""Nothing is open."""
