@@ -164,8 +164,8 @@ def validate_batches(
     old becomes one batch first (docs/adr/0009). compacted: every record needs a key.
     produce_version: of the request, None if there was none. validate_records: decode every record,
     as Kafka does. Raises InvalidRecords, or KafkaError of CORRUPT_MESSAGE (length, CRC, codec),
-    INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or UNSUPPORTED_COMPRESSION_TYPE;
-    batches may then be changed in part and are not to be written.
+    INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or
+    UNSUPPORTED_COMPRESSION_TYPE; batches may then be changed in part and are not to be written.
     """
     if (
         produce_version is not None

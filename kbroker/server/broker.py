@@ -40,6 +40,7 @@ from kbroker.server.handlers import all_handlers
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.log_directories import LogDirectoryReporter
+from kbroker.server.offload import ExecutorOffload
 from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.server.services import Services
 from kbroker.server.timers import LoopTimers
@@ -203,6 +204,7 @@ class Broker:
             replicas=replicas,
             groups=groups,
             producer_ids=ProducerIdManager(controller.allocate_producer_ids),
+            offload=ExecutorOffload(self._executor),
             random=self._random,
         )
         await self._listen(loop, network, timers)

@@ -68,8 +68,7 @@ class ApiHandler:
     handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
     buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
     It may write into them (base offsets). It gives up the whole request by raising KafkaError,
-    which becomes `error_response(request, code, message)`. announced_min_version: what ApiVersions
-    says where that differs from what is served (Produce, as Kafka does).
+    which becomes `error_response(request, code, message)`.
     """
 
     api_key: ApiKey
@@ -78,7 +77,6 @@ class ApiHandler:
     # Any: each handler names its own request class
     handle: Callable[[Services, RequestContext, Any], Outcome]
     error_response: Callable[[Any, ErrorCode, str], Message]
-    announced_min_version: int | None = None
 
 
 class ApiVersionRange(NamedTuple):
@@ -266,9 +264,7 @@ class Dispatcher:
 
 def api_version_ranges(handlers: Sequence[ApiHandler]) -> list[ApiVersionRange]:
     """What ApiVersions announces for these handlers, by API key."""
-    ranges = []
-    for handler in handlers:
-        announced = handler.announced_min_version
-        low = handler.min_version if announced is None else announced
-        ranges.append(ApiVersionRange(int(handler.api_key), low, handler.max_version))
-    return sorted(ranges)
+    return sorted(
+        ApiVersionRange(int(handler.api_key), handler.min_version, handler.max_version)
+        for handler in handlers
+    )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kbroker.replication.manager import ReplicaManager
     from kbroker.server.controller_runtime import ControllerRuntime
     from kbroker.server.dispatch import ApiVersionRange
+    from kbroker.server.offload import Offload
     from kbroker.server.producer_ids import ProducerIdManager
     from kbroker.settings.broker import BrokerConfig
 
@@ -34,6 +35,7 @@ class Services:
     replicas: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
+    offload: Offload
     api_versions: Sequence[ApiVersionRange] = ()
     """What ApiVersions announces on a client listener; computed by the dispatcher from the
     registered handlers.

@@ -50,9 +50,7 @@ class Harness:
         handlers = (
             *api_versions.HANDLERS,
             ApiHandler(ApiKey.HEARTBEAT, 1, 4, self.handle, heartbeat_error),
-            ApiHandler(
-                ApiKey.PRODUCE, 3, 13, self.handle, heartbeat_error, announced_min_version=0
-            ),
+            ApiHandler(ApiKey.PRODUCE, 3, 13, self.handle, heartbeat_error),
         )
         self.dispatcher = Dispatcher(handlers, services)
 
@@ -191,8 +189,6 @@ def test_a_response_that_cannot_be_encoded_ends_the_connection(
 def test_announced_ranges() -> None:
     handlers = (
         ApiHandler(ApiKey.HEARTBEAT, 0, 4, lambda s, c, r: None, heartbeat_error),
-        ApiHandler(
-            ApiKey.PRODUCE, 3, 13, lambda s, c, r: None, heartbeat_error, announced_min_version=0
-        ),
+        ApiHandler(ApiKey.PRODUCE, 3, 13, lambda s, c, r: None, heartbeat_error),
     )
-    assert api_version_ranges(handlers) == [(0, 0, 13), (12, 0, 4)]
+    assert api_version_ranges(handlers) == [(0, 3, 13), (12, 0, 4)]

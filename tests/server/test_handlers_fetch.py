@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kbroker.log.files import FileSlice
-from kbroker.model import Deferred
+from kbroker.log.files import FileSlice, LogDirectoryError
+from kbroker.log.validator import AppendOrigin
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode, encode_parts
+from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.legacy_records import iter_any_batches, iter_any_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.records import Record, build_end_transaction_marker
 from kbroker.server.dispatch import RequestContext
+from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
-from tests.replication.world import TOPIC, TOPIC_ID, World, batch, fetch_request, partitions_of
+from kbroker.settings.broker import BrokerConfig
+from tests.replication.world import (
+    NOW_MS,
+    TOPIC,
+    TOPIC_ID,
+    World,
+    batch,
+    fetch_request,
+    partitions_of,
+)
 from tests.server.test_handlers_produce import image
 
 (HANDLER,) = HANDLERS
@@ -31,9 +45,20 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+def at_once(work: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
+    work()
+    then(None)
+
+
 def handle(world: World, version: int, request: FetchRequest) -> Any:  # a response or a Deferred
     received, _ = decode(FetchRequest, encode(request, version), version)
-    services: Any = SimpleNamespace(replicas=world.replicas, image=image(), timers=world.timers)
+    services: Any = SimpleNamespace(
+        replicas=world.replicas,
+        image=image(),
+        timers=world.timers,
+        config=world.config,
+        offload=at_once,
+    )
     context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
     return HANDLER.handle(services, context, received)
 
@@ -48,25 +73,44 @@ def on_the_wire(response: FetchResponse, version: int) -> FetchResponse:
     return decoded
 
 
+def answered(outcome: FetchResponse | Deferred[FetchResponse]) -> FetchResponse:
+    return outcome if isinstance(outcome, FetchResponse) else outcome.value
+
+
+def messages(data: FetchResponse.PartitionData, magic: int) -> list[Record]:
+    raw = data.records
+    assert isinstance(raw, bytes | memoryview)
+    found: list[Record] = []
+    for position, header in iter_any_batches(raw):
+        assert header.magic == magic
+        found += iter_any_records(raw[position : position + header.size_bytes], header)
+    return found
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version(world: World, version: int) -> None:
     made = batch(3)
     world.append(batches=made)
     topic_id = TOPIC_ID if version >= 13 else bytes(16)
-    response = handle(world, version, fetch_request({0: 1}, topic_id=topic_id))
-    assert isinstance(partitions_of(response)[0].records, FileSlice)
+    response = answered(handle(world, version, fetch_request({0: 1}, topic_id=topic_id)))
+    is_old = version < 4
+    assert isinstance(partitions_of(response)[0].records, bytes if is_old else FileSlice)
     received = on_the_wire(response, version)
     (topic,) = received.responses
     assert (topic.topic, topic.topic_id) == ((TOPIC, bytes(16)) if version < 13 else ("", TOPIC_ID))
     data = topic.partitions[0]
-    assert bytes(data.records or b"") == bytes(made)  # type: ignore[arg-type]
-    assert (data.error_code, data.high_watermark, data.last_stable_offset) == (0, 3, 3)
+    if is_old:
+        assert [record.offset for record in messages(data, 0 if version < 2 else 1)] == [1, 2]
+    else:
+        assert bytes(data.records or b"") == bytes(made)  # type: ignore[arg-type]
+    assert (data.error_code, data.high_watermark) == (0, 3)
+    assert data.last_stable_offset == (-1 if is_old else 3)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_empty_is_empty_not_null(world: World, version: int) -> None:
     request = fetch_request({0: 0, 5: 0}, topic_id=TOPIC_ID if version >= 13 else bytes(16))
-    received = on_the_wire(handle(world, version, request), version)
+    received = on_the_wire(answered(handle(world, version, request)), version)
     for data in partitions_of(received).values():
         assert data.records is not None
         assert len(data.records) == 0  # type: ignore[arg-type]
@@ -113,3 +157,99 @@ def test_a_request_given_up(world: World) -> None:
     assert isinstance(response, FetchResponse)
     assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert partitions_of(response)[2].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def fetch_old(world: World, version: int, **options: Any) -> FetchResponse.PartitionData:
+    outcome = handle(world, version, fetch_request({0: options.pop("offset", 0)}, **options))
+    world.timers.advance(0)
+    return partitions_of(on_the_wire(answered(outcome), version))[0]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_clients_before_0_11_get_messages_of_their_time(world: World, version: int) -> None:
+    magic = 0 if version < 2 else 1
+    for codec in (Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4):
+        world.append(batches=batch(3, compression=codec))
+    for offset in range(12):
+        data = fetch_old(world, version, offset=offset)
+        found = messages(data, magic)
+        assert found[0].offset <= offset
+        assert [record.offset for record in found] == list(range(found[0].offset, 12))
+        assert {record.timestamp for record in found} <= (
+            set(range(NOW_MS, NOW_MS + 3)) if magic else {-1}
+        )
+
+
+def test_zstd_is_refused_behind_what_can_be_converted(world: World) -> None:
+    world.append(batches=batch(2))
+    world.append(batches=batch(2, compression=Compression.ZSTD))
+    assert len(messages(fetch_old(world, 3), 1)) == 2
+    data = fetch_old(world, 3, offset=2)
+    assert data.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert not data.records
+    assert fetch_old(world, 4, offset=2).error_code == 0
+
+
+@pytest.mark.parametrize("version", [3, 4, 9, 10])
+def test_a_topic_of_zstd_is_refused_before_v10(world: World, version: int) -> None:
+    world.config = BrokerConfig.from_properties({**world.properties, "compression.type": "zstd"})
+    world.append(batches=batch(2))
+    wanted = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if version < 10 else ErrorCode.NONE
+    assert fetch_old(world, version).error_code == wanted
+
+
+def test_stretches_of_nothing_but_markers_are_passed_over(world: World) -> None:
+    for number in range(5):
+        marker = build_end_transaction_marker(
+            commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
+        )
+        log = world.replicas.logs.get(TopicPartition(TOPIC, 0))
+        assert log is not None
+        log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+        assert number == log.log_end_offset - 1
+    world.append(batches=batch(1))
+    (record,) = messages(fetch_old(world, 2, partition_max_bytes=10), 1)
+    assert record.offset == 5
+
+
+def test_a_fetch_of_old_that_waits_is_converted_too(world: World) -> None:
+    outcome = handle(world, 2, fetch_request({0: 0}, max_wait_ms=500))
+    assert isinstance(outcome, Deferred)
+    assert not outcome.done
+    world.append()
+    world.timers.advance(0)
+    assert len(messages(partitions_of(on_the_wire(outcome.value, 2))[0], 1)) == 1
+
+
+def test_a_log_that_cannot_be_read_is_a_storage_error(world: World) -> None:
+    world.append(batches=batch(2))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(self: FileSlice, *_: int) -> bytes:
+            raise LogDirectoryError("file", "read", OSError(5, "EIO"))
+
+        patch.setattr(FileSlice, "read", fail)
+        outcome = answered(handle(world, 2, fetch_request({0: 0})))
+    data = partitions_of(outcome)[0]
+    assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_fault_of_ours_is_answered_and_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.append()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileSlice, "read", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            handle(world, 2, fetch_request({0: 0}))
+    request = fetch_request({0: 0})
+    stored = world.fetch_now(request)
+    conversion = DownConversion(
+        request,
+        stored,
+        magic=1,
+        offload=lambda work, then: then(ZeroDivisionError()),
+        read_on=lambda request: FetchResponse(),
+    )
+    assert partitions_of(conversion.start().value)[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "could not be converted" in caplog.text

@@ -20,11 +20,22 @@ from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.records import BatchHeader, Record, iter_batches, iter_records
 from kbroker.server.dispatch import CloseConnection, RequestContext
 from kbroker.server.handlers.produce import HANDLERS
-from tests.replication.world import TOPIC, TOPIC_ID, World, batch, fetch_request
+from tests.replication.world import (
+    NOW_MS,
+    TOPIC,
+    TOPIC_ID,
+    World,
+    batch,
+    fetch_request,
+    partitions_of,
+)
 
 (HANDLER,) = HANDLERS
 VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)
@@ -92,6 +103,15 @@ def answer(response: ProduceResponse, index: int = 0) -> ProduceResponse.Partiti
     return next(a for a in topic.partition_responses if a.index == index)
 
 
+def records_of(data: Any) -> list[tuple[BatchHeader, Record]]:
+    raw = data.records.read()
+    return [
+        (header, record)
+        for position, header in iter_batches(raw)
+        for record in iter_records(raw[position : position + header.size_bytes], header)
+    ]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version(world: World, version: int) -> None:
     assert answer(produce(world, version)).base_offset == 0
@@ -104,8 +124,37 @@ def test_every_version(world: World, version: int) -> None:
     assert (topic.name, topic.topic_id) == ((TOPIC, bytes(16)) if version < 13 else ("", TOPIC_ID))
 
 
-def test_announced_from_0_on_as_kafka_does() -> None:
-    assert (HANDLER.announced_min_version, HANDLER.max_version) == (0, 13)
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_sets_of_old_become_batches(world: World, version: int, magic: int) -> None:
+    for codec in (Compression.NONE, Compression.GZIP):
+        sent = bytearray()
+        records = [Record(100 + i, NOW_MS + i, b"key", b"%d" % i) for i in range(3)]
+        write_message_set(sent, records, magic=magic, codec=codec)
+        response = produce(world, version, records={0: bytes(sent)})
+        assert answer(response).error_code == 0
+    assert answer(response).base_offset == 3
+    (data,) = partitions_of(world.fetch_now(fetch_request({0: 0}))).values()
+    stored = [record for _, record in records_of(data)]
+    timestamps = [NOW_MS + i if magic else -1 for i in range(3)] * 2
+    assert [record.timestamp for record in stored] == timestamps
+    assert [(record.offset, record.value) for record in stored] == [
+        (i, b"%d" % (i % 3)) for i in range(6)
+    ]
+    assert [header.codec for header, _ in records_of(data)][::3] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(2, ErrorCode.CORRUPT_MESSAGE), (3, ErrorCode.INVALID_RECORD)],
+)
+def test_message_sets_are_checked_and_are_of_old_requests_only(
+    world: World, version: int, code: ErrorCode
+) -> None:
+    sent = bytearray()
+    write_message_set(sent, [Record(0, NOW_MS, b"key", b"value")], magic=1)
+    sent[-1] ^= 1
+    assert answer(produce(world, version, records={0: bytes(sent)})).error_code == code
 
 
 def test_each_partition_has_its_own_error(world: World) -> None:

@@ -1,10 +1,14 @@
-"""Fetch v4-18: what consumers, and later followers, read.
+"""Fetch v0-18: what consumers, and later followers, read.
 
-v4: isolation level and aborted transactions (KIP-98). v5: log start offset. v7: sessions (KIP-227).
-v9: current leader epoch (KIP-320). v10: zstd (KIP-110), which earlier versions read all the same if
-a topic holds it. v11: rack (KIP-392). v12: flexible, diverging epoch (KIP-595). v13: topic ids
-(KIP-516). v14: KIP-405. v15: replica state (KIP-903). v16: node endpoints with the current leader
-(KIP-951). v17: directory id (KIP-853). v18: high watermark of a follower (KIP-1166).
+v0-1 answer with messages of magic 0, v2-3 of magic 1: stored batches are converted off the loop
+(`down_conversion`, docs/adr/0009). v1: throttle time. v3: max_bytes of the whole answer (KIP-74);
+here a first batch larger than all limits comes with v0-2 too. v4: isolation level and aborted
+transactions (KIP-98). v5: log start offset. v7: sessions (KIP-227). v9: current leader epoch
+(KIP-320). v10: zstd (KIP-110): earlier versions get UNSUPPORTED_COMPRESSION_TYPE from a topic with
+compression.type=zstd, as in Kafka; a zstd batch of a producer's own choice comes with v4-9 all the
+same, with v0-3 it is refused. v11: rack (KIP-392). v12: flexible, diverging epoch (KIP-595). v13:
+topic ids (KIP-516). v14: KIP-405. v15: replica state (KIP-903). v16: node endpoints with the
+current leader (KIP-951). v17: directory id (KIP-853). v18: high watermark of a follower (KIP-1166).
 
 Records leave as file ranges; a partition without any has empty records, never null, which
 librdkafka and Java refuse from v12 on. The preferred read replica is always -1: the leader serves
@@ -13,33 +17,99 @@ everybody, whatever the rack. Waiting, limits and sessions are in `kbroker.repli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.down_conversion import MAX_SOURCE_BYTES, DownConversion
 from kbroker.server.services import Services
 
+TIMESTAMPS_SINCE: Final = 2
+BATCHES_SINCE: Final = 4
+SESSIONS_SINCE: Final = 7
+ZSTD_SINCE: Final = 10
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 16
-SESSIONS_SINCE: Final = 7
+COMPRESSION_TYPE: Final = "compression.type"
 
 _HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 def handle_fetch(services: Services, context: RequestContext, request: FetchRequest) -> Outcome:
     """Answer at once if there is enough to send; else wait on the partitions."""
+    version = context.api_version
+    if version < BATCHES_SINCE:
+        return _fetch_messages(services, version, request)
     outcome = services.replicas.fetch(
-        request, api_version=context.api_version, now_ms=services.timers.monotonic_ms()
+        request, api_version=version, now_ms=services.timers.monotonic_ms()
     )
-    if context.api_version < LEADER_HINT_SINCE:
+    if version < ZSTD_SINCE:
+        return _then(outcome, lambda response: _without_zstd(services, response))
+    if version < LEADER_HINT_SINCE:
         return outcome
     if isinstance(outcome, FetchResponse):
         _add_leaders(services, context, outcome)
     else:
         outcome.on_done(lambda response: _add_leaders(services, context, response))
     return outcome
+
+
+def _fetch_messages(services: Services, version: int, request: FetchRequest) -> Outcome:
+    """For a client that knows no record batches."""
+    request.max_bytes = min(request.max_bytes, MAX_SOURCE_BYTES)
+    replicas, now_ms = services.replicas, services.timers.monotonic_ms()
+
+    def read_on(following: FetchRequest) -> FetchResponse:
+        found = replicas.fetch(following, api_version=version, now_ms=now_ms)
+        return found if isinstance(found, FetchResponse) else FetchResponse()
+
+    later: Deferred[FetchResponse] = Deferred()
+
+    def convert(response: FetchResponse) -> None:
+        DownConversion(
+            request,
+            _without_zstd(services, response),
+            magic=1 if version >= TIMESTAMPS_SINCE else 0,
+            offload=services.offload,
+            read_on=read_on,
+        ).start().on_done(later.resolve)
+
+    outcome = replicas.fetch(request, api_version=version, now_ms=now_ms)
+    if isinstance(outcome, FetchResponse):
+        convert(outcome)
+    else:
+        outcome.on_done(convert)
+    return later
+
+
+def _then(
+    outcome: FetchResponse | Deferred[FetchResponse],
+    change: Callable[[FetchResponse], FetchResponse],
+) -> Outcome:
+    """The outcome, changed in place when it is there."""
+    if isinstance(outcome, FetchResponse):
+        return change(outcome)
+    outcome.on_done(change)
+    return outcome
+
+
+def _without_zstd(services: Services, response: FetchResponse) -> FetchResponse:
+    """Refuse what topics have whose batches are all zstd, to clients that do not know it."""
+    image = services.image
+    for topic in response.responses:
+        codec = image.topic_configs(topic.topic).get(COMPRESSION_TYPE)
+        if (codec or services.config.get_string(COMPRESSION_TYPE)) != "zstd":
+            continue
+        for data in topic.partitions:
+            if not data.error_code:
+                data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+                data.high_watermark = -1
+                data.records = b""
+    return response
 
 
 def _add_leaders(services: Services, context: RequestContext, response: FetchResponse) -> None:
@@ -101,4 +171,4 @@ def fetch_error(request: FetchRequest, code: ErrorCode, message: str) -> FetchRe
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (ApiHandler(ApiKey.FETCH, 4, 18, handle_fetch, fetch_error),)
+HANDLERS: tuple[ApiHandler, ...] = (ApiHandler(ApiKey.FETCH, 0, 18, handle_fetch, fetch_error),)

@@ -1,11 +1,13 @@
-"""Produce v3-13: batches into the partitions led here.
+"""Produce v0-13: batches into the partitions led here.
 
-v3: transactional id, magic 2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come. v5: log start offset
+v0-2 bring message sets of magic 0 or 1, each of which becomes one record batch (docs/adr/0009).
+v1: throttle time. v2: magic 1, the append time in the answer (KIP-32). v3: transactional id, magic
+2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come. v5: log start offset
 in the answer. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE for. v8:
 the refused records and a message (KIP-467). v9: flexible. v10: the current leader with
 NOT_LEADER_OR_FOLLOWER (KIP-951). v12: transactions v2 (KIP-890). v13: topic ids (KIP-516).
 
-Announced from v0 on, as Kafka does for old librdkafka, though v0-2 are not served. acks=0 gets no
+Kafka 4 announces v0-2, for old librdkafka, but does not serve them; here they are. acks=0 gets no
 answer; if anything failed the connection ends, which is how such a producer learns of it. acks=1,
 and acks=-1 with a single replica, are answered at once; otherwise the answer waits for the last
 partition. A client may not write to internal topics unless it calls itself `__admin_client`.
@@ -25,6 +27,7 @@ from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.records import MAGIC
 from kbroker.protocol.schema import Records
 from kbroker.replication.manager import HostedTopic, PartitionAppendResult, ReplicaManager
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
@@ -34,6 +37,7 @@ TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 10
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
+_MAGIC_POSITION: Final = 16
 _ATTRIBUTES_POSITION: Final = 22  # the low byte of a batch's attributes
 _TRANSACTIONAL_BIT: Final = 0x10
 
@@ -120,8 +124,10 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
 def _is_transactional(records: Records) -> bool:
     """Whether the (first) batch belongs to a transaction; of too few bytes the log says more."""
     view = cast(memoryview, records)
-    return len(view) > _ATTRIBUTES_POSITION and bool(
-        view[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT
+    return (
+        len(view) > _ATTRIBUTES_POSITION
+        and bool(view[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
+        and view[_MAGIC_POSITION] == MAGIC
     )
 
 
@@ -254,5 +260,5 @@ def produce_error(request: ProduceRequest, code: ErrorCode, message: str) -> Pro
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.PRODUCE, 3, 13, handle_produce, produce_error, announced_min_version=0),
+    ApiHandler(ApiKey.PRODUCE, 0, 13, handle_produce, produce_error),
 )
