@@ -8,7 +8,6 @@ the loop by `partition_log`; who calls what, when, is in `cleaner`.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,10 +27,13 @@ from kbroker.log.index import AbortedTransaction
 from kbroker.log.offset_map import OffsetMap
 from kbroker.log.segment import Segment
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import check_any_crc, iter_any_records, read_any_header
 from kbroker.protocol.records import (
-    BATCH_OVERHEAD,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
     BatchHeader,
-    check_crc,
+    build_batch,
     read_batch_header,
 )
 from kbroker.settings.log_config import LogConfig
@@ -222,31 +224,22 @@ class CleaningRound:
         Raises KafkaError(CORRUPT_MESSAGE).
         """
         position, end = source.start_position, source.size
+        wanted = self._buffer_bytes
         while position < end:
-            data = memoryview(self._read(source, position, min(self._buffer_bytes, end - position)))
+            data = memoryview(self._read(source, position, min(wanted, end - position)))
             at = 0
-            while len(data) - at >= BATCH_OVERHEAD:
-                header = read_batch_header(data, at)
-                size = header.size_bytes
-                if position + at + size > end:
-                    raise _damaged(source, position + at, f"a batch of {size} bytes")
-                if at + size > len(data):
-                    break
-                if not check_crc(data, at, header):
+            while (size := _size_at(data, at)) is not None and at + size <= len(data):
+                header = read_any_header(data, at)
+                if not check_any_crc(data, at, header):
                     raise _damaged(source, position + at, "the CRC is wrong")
-                yield header, data[at : at + size]
+                batch = data[at : at + size]
+                yield (header, batch) if header.magic >= MAGIC else _converted(header, batch)
                 at += size
+            wanted = self._buffer_bytes
             if at == 0:
-                if end - position < BATCH_OVERHEAD or len(data) < BATCH_OVERHEAD:
-                    raise _damaged(source, position, f"{end - position} bytes are left")
-                # a batch larger than the buffer; its size was checked against the segment's
-                size = read_batch_header(data).size_bytes
-                data = memoryview(self._read(source, position, size))
-                header = read_batch_header(data)
-                if len(data) < size or not check_crc(data, 0, header):
-                    raise _damaged(source, position, "the CRC is wrong")
-                yield header, data
-                at = size
+                if size is None or size <= len(data) or size > end - position:
+                    raise _damaged(source, position, f"{end - position} bytes are no batch")
+                wanted = size  # a batch larger than the buffer, and no larger than its segment
             position += at
 
     def _read(self, source: Source, position: int, count: int) -> bytes:
@@ -260,10 +253,25 @@ class CleaningRound:
             raise CleaningStopped
 
 
+def _size_at(data: memoryview, at: int) -> int | None:
+    """Of the batch or message at a position; None if its header is not all there."""
+    if len(data) - at <= MAGIC_POSITION:
+        return None
+    return int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD
+
+
+def _converted(header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, memoryview]:
+    """A message of magic 0 or 1 as the batch that compaction writes in its place."""
+    records = list(iter_any_records(batch, header))
+    new = build_batch(
+        records,
+        base_offset=records[0].offset if records else header.base_offset,
+        compression=header.codec,
+        log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
+        last_offset_delta=None if records else 0,
+    )
+    return read_batch_header(new), memoryview(new)
+
+
 def _damaged(source: Source, position: int, why: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{source.file.path}: position {position}: {why}")
-
-
-def cleaned_path(directory: str, base_offset: int) -> str:
-    """Of the log among a group's `.cleaned` files."""
-    return os.path.join(directory, names.offset_name(base_offset, names.LOG + names.CLEANED))

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from kbroker.log.checkpoint import Checkpoint
+from kbroker.log.cleaner import LogCleaner
 from kbroker.log.directory import remove_all
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
@@ -44,19 +45,20 @@ class OffloadPort(Protocol):
 
 
 class ThreadOffload:
-    """The port over one thread: flushes queue up rather than compete for the disk."""
+    """The port over threads of its own; with one, flushes queue up rather than compete."""
 
-    __slots__ = ("_executor", "_loop", "_name")
+    __slots__ = ("_executor", "_loop", "_name", "_threads")
 
-    def __init__(self, name: str = "kbroker-flush") -> None:
+    def __init__(self, name: str = "kbroker-flush", threads: int = 1) -> None:
         self._name = name
+        self._threads = threads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
 
     def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
         if self._executor is None:
             self._loop = asyncio.get_running_loop()
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
         self._executor.submit(self._run, work, then)
 
     def _run(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
@@ -83,6 +85,7 @@ class Maintenance:
 
     __slots__ = (
         "_checkpoint_ms",
+        "_cleaner_offload",
         "_flush_waiters",
         "_flushing",
         "_high_watermarks",
@@ -95,6 +98,7 @@ class Maintenance:
         "_timers",
         "_waiting",
         "_written",
+        "cleaner",
         "running",
     )
 
@@ -114,6 +118,9 @@ class Maintenance:
         self._timers = timers
         self._own_offload = ThreadOffload() if offload is None else None
         self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
+        threads = max(config.get_int("log.cleaner.threads"), 1)
+        self._cleaner_offload = ThreadOffload("kbroker-cleaner", threads)
+        self.cleaner = LogCleaner(logs, timers, config, offload=offload or self._cleaner_offload)
         self._high_watermarks = high_watermarks
         self._on_retention = on_retention
         self._flushing: set[PartitionLog] = set()
@@ -153,15 +160,19 @@ class Maintenance:
             log.on_rolled = self._rolled
         for name in self._intervals:
             self._plan(name)
+        self.cleaner.start()
 
     def stop(self) -> None:
-        """End; blocks until a flush that is under way is over."""
+        """End; blocks until a flush and a read of the cleaner that are under way are over."""
         self.running = False
+        self.cleaner.request_stop()
         for handle in self._waiting.values():
             handle.cancel()
         self._waiting.clear()
         if self._own_offload is not None:
             self._own_offload.close()
+        self._cleaner_offload.close()
+        self.cleaner.finish_stop()
 
     def _plan(self, name: str) -> None:
         interval_ms, _ = self._intervals[name]

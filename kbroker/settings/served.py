@@ -22,7 +22,12 @@ SERVED_KEYS: Final = _words(
     controller.listener.names default.replication.factor delete.topic.enable fetch.max.bytes
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
     group.min.session.timeout.ms inter.broker.listener.name internal.metadata.log.segment.bytes
-    listener.security.protocol.map listeners log.cleanup.policy log.dir log.dirs
+    listener.security.protocol.map listeners log.cleaner.backoff.ms
+    log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
+    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
+    log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
+    log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
+    log.cleanup.policy log.dir log.dirs
     log.flush.interval.messages log.flush.interval.ms log.flush.offset.checkpoint.interval.ms
     log.flush.scheduler.interval.ms log.flush.start.offset.checkpoint.interval.ms
     log.index.interval.bytes log.index.size.max.bytes log.message.timestamp.after.max.ms
@@ -51,7 +56,7 @@ SERVED_KEYS: Final = _words(
 QUIET_KEYS: Final = _words(
     """
     background.threads controller.quorum.bootstrap.servers controller.quorum.voters
-    group.coordinator.threads log.cleaner.enable log.cleaner.threads num.io.threads
+    group.coordinator.threads num.io.threads
     num.network.threads num.replica.fetchers
     share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
     transaction.state.log.min.isr transaction.state.log.replication.factor
