@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.model import ZERO_UUID, Uuid
@@ -43,29 +42,11 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message, Struct
 from tests.e2e.wire import call
+from tests.reference.log_steps import log_steps
+from tests.reference.step import State, Step
 
 TIME_MS = 1_790_000_000_000
 UNKNOWN_ID: Uuid = bytes(range(16))
-
-
-@dataclass
-class State:
-    """What later steps need of earlier answers."""
-
-    topic_ids: dict[str, Uuid] = field(default_factory=dict)
-    members: dict[str, str] = field(default_factory=dict)
-    session_id: int = 0
-    producer_id: int = -1
-
-
-@dataclass(frozen=True)
-class Step:
-    """One request in one version. keep: takes what later steps need from the answer."""
-
-    name: str
-    version: int
-    request: Callable[[State], Message]
-    keep: Callable[[State, Any], None] | None = None
 
 
 def batch(
@@ -680,6 +661,7 @@ def steps() -> Iterator[Step]:
         list_offset_steps,
         group_steps,
         config_steps,
+        log_steps,
         delete_steps,
     ):
         yield from part()
@@ -714,7 +696,9 @@ _RUN_SPECIFIC = {
     "session_id": "session",
     "producer_id": "producer",
     "log_append_time_ms": "time",
+    "log_dir": "dir",
 }
+_SIZES = {"total_bytes", "usable_bytes"}
 
 
 def plain(value: object, names: Names, field_name: str = "") -> object:
@@ -728,11 +712,18 @@ def plain(value: object, names: Names, field_name: str = "") -> object:
         items = [plain(item, names, field_name) for item in value]
         # Kafka's order is often that of a hash map; what has a name is compared by name.
         named = [item for item in items if isinstance(item, dict) and _NAMING & item.keys()]
-        return sorted(named, key=_name_of) if len(named) == len(items) else items
+        if len(named) == len(items):
+            return sorted(named, key=_name_of)
+        by_index = [item for item in items if isinstance(item, dict) and "partition_index" in item]
+        if len(by_index) == len(items):
+            return sorted(by_index, key=lambda item: int(item["partition_index"]))
+        return items
     if field_name == "topic_id" and isinstance(value, bytes):
         return _FIXED_IDS.get(value) or names.of("uuid", value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
+    if field_name in _SIZES and isinstance(value, int) and value >= 0:
+        return "size"
     kind = _RUN_SPECIFIC.get(field_name)
     if (
         kind

@@ -29,16 +29,17 @@ _Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 def handle_delete_records(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> Outcome:
-    """Each partition by itself."""
+    """Each partition by itself; of one that is named twice the last offset counts."""
     del context
     topics = []
     for topic in request.topics:
         answers = []
-        for asked in topic.partitions:
-            key = TopicPartition(topic.name, asked.partition_index)
+        offsets = {asked.partition_index: asked.offset for asked in topic.partitions}
+        for index, offset in offsets.items():
+            key = TopicPartition(topic.name, index)
             low_watermark, error = NO_LOW_WATERMARK, ErrorCode.NONE
             try:
-                low_watermark = _delete(services, key, asked.offset)
+                low_watermark = _delete(services, key, offset)
             except KafkaError as failure:
                 error = failure.code
             answers.append(

@@ -43,7 +43,12 @@ def _describe(services: Services, key: TopicPartition) -> _Partition:
     try:
         states = services.replicas.producers_of(key)
     except KafkaError as failure:
-        return _Partition(partition_index=key.partition, error_code=int(failure.code))
+        unknown = failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _Partition(
+            partition_index=key.partition,
+            error_code=int(failure.code),
+            error_message=f"{key} does not exist." if unknown else None,
+        )
     return _Partition(
         partition_index=key.partition,
         active_producers=[
