@@ -254,6 +254,23 @@ class GroupShard:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.ILLEGAL_GENERATION
 
+    def check_transactional_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation_id: int
+    ) -> ErrorCode:
+        """The same for offsets that a producer commits for its consumer: it may not know of a group
+        at all (KIP-98), or name the member it reads as (KIP-447).
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+        is_nobody = member_id == UNKNOWN_MEMBER and instance_id is None
+        if generation_id < 0 and (is_nobody or group.state is GroupState.EMPTY):
+            return ErrorCode.NONE
+        error = group.check_member(member_id, instance_id)
+        if error is ErrorCode.NONE and generation_id != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
         """A commit was accepted: the member lives."""
         group = self.groups.get(group_id)

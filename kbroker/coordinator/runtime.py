@@ -16,12 +16,13 @@ from kbroker.coordinator.classic_group import join_error
 from kbroker.coordinator.effects import Waiter
 from kbroker.coordinator.group_members import Join
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
-from kbroker.coordinator.offsets import Topics, commit_records, resolve_commit
+from kbroker.coordinator.offsets import Commit, Topics, commit_records, resolve_commit
 from kbroker.coordinator.shards import (
     CoordinatorLog,
     CoordinatorRuntime,
     Host,
     HostStatus,
+    Transactional,
     commit_error,
 )
 from kbroker.model import Deferred, Timers
@@ -264,6 +265,44 @@ class GroupCoordinator:
         if isinstance(outcome, ErrorCode):
             return commit.fail(commit_error(outcome))
         answer: Waiter = Deferred()
+        outcome.on_done(lambda error: answer.resolve(commit.fail(commit_error(error))))
+        return answer
+
+    def offset_commit_in_transaction(
+        self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
+    ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+        """TxnOffsetCommit, after its first step and once the group's partition belongs to the
+        transaction: the offsets wait for its end.
+        """
+        group_id = request.group_id
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return commit.fail(error.code)
+        refusal = host.shard.check_transactional_commit(
+            group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+        )
+        if refusal is not ErrorCode.NONE:
+            return commit.fail(refusal)
+        host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
+        records = commit_records(
+            commit,
+            group_id,
+            retention_time_ms=-1,
+            max_metadata_bytes=self._config.offset_metadata_max_bytes,
+            now_ms=self._timers.now_ms(),
+        )
+        if not records:
+            return commit.response
+        outcome = self.runtime.write(host, records, transaction)
+        if outcome is ErrorCode.NONE:
+            return commit.response
+        if isinstance(outcome, ErrorCode):
+            return commit.fail(commit_error(outcome))
+        answer: Deferred[OffsetCommitResponse] = Deferred()
         outcome.on_done(lambda error: answer.resolve(commit.fail(commit_error(error))))
         return answer
 

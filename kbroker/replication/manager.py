@@ -361,6 +361,7 @@ class ReplicaManager:
         timeout_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int | None = None,
+        transaction_version: int = 0,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Append whole batches to a partition led here, in place. See `append_to`."""
         found = self.find(topic_partition.topic, topic_partition.partition)
@@ -373,6 +374,7 @@ class ReplicaManager:
             timeout_ms=timeout_ms,
             origin=origin,
             produce_version=produce_version,
+            transaction_version=transaction_version,
         )
 
     def append_to(
@@ -384,8 +386,11 @@ class ReplicaManager:
         timeout_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int | None = None,
+        transaction_version: int = 0,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
+
+        transaction_version: of the transaction that a marker ends.
 
         The answer is there at once unless acks is -1 and a follower has not got the records yet.
         Never raises for what the client or the disk did: the result says it.
@@ -411,6 +416,7 @@ class ReplicaManager:
                 now_ms=now_ms,
                 origin=origin,
                 produce_version=produce_version,
+                transaction_version=transaction_version,
             )
         except KafkaError as failure:
             return PartitionAppendResult(
@@ -645,6 +651,21 @@ class ReplicaManager:
     def producers_of(self, topic_partition: TopicPartition) -> list[ProducerState]:
         """The producers a partition led here remembers (DescribeProducers). Raises KafkaError."""
         return list(self._led(topic_partition)[1].producers.active_producers.values())
+
+    def has_open_transaction(
+        self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int
+    ) -> bool:
+        """Whether this producer, in this epoch, has a transaction open in a partition led here."""
+        partition = self.partition(topic_partition)
+        if partition is None or not partition.is_leader:
+            return False
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        state = log.producers.active_producers.get(producer_id)
+        return (
+            state is not None
+            and state.producer_epoch == producer_epoch
+            and state.transaction_first_offset is not None
+        )
 
     def _led(self, topic_partition: TopicPartition) -> tuple[Partition, PartitionLog]:
         """A partition led here, with its log. Raises KafkaError."""
