@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -354,31 +355,97 @@ def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
     scratch = _with_producers(state, producers, log_end_offset=segment.base_offset)
     rebuild_producers(scratch, now_ms=now_ms, clean_shutdown=False)
     segment.begin_recovery()
-    position = 0
-    for header, batch in read_batches(segment.path, 0, segment.size):
-        # the base offset lies outside the CRC: one that goes back is as much damage as a wrong CRC
-        if (
-            header.base_offset < producers.map_end_offset
-            or not segment.can_hold(header.last_offset)
-            or not check_any_crc(batch, 0, header)
-        ):
-            break
-        try:
-            marker = marker_of(header, batch)
-        except KafkaError:
-            break
-        segment.recovered_batch(header, position)
-        position += len(batch)
-        epoch = header.partition_leader_epoch
-        if epoch >= 0 and (state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch):
-            state.epochs.assign(epoch, header.base_offset)
-        completed = replay_producer(producers, header, marker)
-        if completed is not None:
-            end_transaction(producers, segment, completed)
+    position = _recover_batches(state, segment, producers)
     removed_bytes = segment.size - position
     segment.end_recovery(position)
     take_snapshot(scratch)
     return removed_bytes
+
+
+def _recover_batches(state: LogState, segment: Segment, producers: ProducerStateManager) -> int:
+    """Account for every sound batch of a segment. Returns where the first one begins that is not.
+
+    Ordinary batches go by in runs (`Segment.recover_run`), all others one by one.
+    """
+    file, end = LogFile(segment.path), segment.size
+    position = 0
+    wanted = READ_CHUNK_BYTES
+    last_of_producers: dict[int, deque[tuple[int, ...]]] = {}
+    while position < end:
+        data = memoryview(file.read_at(position, min(wanted, end - position)))
+        wanted = READ_CHUNK_BYTES
+        at = 0
+        while True:
+            at, producers.map_end_offset = segment.recover_run(
+                data,
+                at,
+                position,
+                producers.map_end_offset,
+                state.epochs.latest_epoch,
+                last_of_producers,
+            )
+            if at and len(data) - at < BATCH_OVERHEAD and position + len(data) < end:
+                break  # the header of the next one may be cut off
+            _replay_last(producers, last_of_producers)
+            try:
+                header = read_any_header(data, at)
+            except KafkaError:
+                return position + at
+            size = header.batch_length + LENGTH_OVERHEAD
+            if position + at + size > end:
+                return position + at
+            if at + size > len(data):
+                wanted = max(size, READ_CHUNK_BYTES)
+                break
+            batch = data[at : at + size]
+            if not _recover_batch(state, segment, producers, header, batch, position + at):
+                return position + at
+            at += size
+        position += at
+    return position
+
+
+def _recover_batch(
+    state: LogState,
+    segment: Segment,
+    producers: ProducerStateManager,
+    header: BatchHeader,
+    batch: memoryview,
+    position: int,
+) -> bool:
+    """Check one batch and account for it. Returns whether it is sound."""
+    # the base offset lies outside the CRC: one that goes back is as much damage as a wrong CRC
+    if (
+        header.base_offset < producers.map_end_offset
+        or not segment.can_hold(header.last_offset)
+        or not check_any_crc(batch, 0, header)
+    ):
+        return False
+    try:
+        marker = marker_of(header, batch)
+    except KafkaError:
+        return False
+    segment.recovered_batch(header, position)
+    epoch = header.partition_leader_epoch
+    if epoch >= 0 and (state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch):
+        state.epochs.assign(epoch, header.base_offset)
+    completed = replay_producer(producers, header, marker)
+    if completed is not None:
+        end_transaction(producers, segment, completed)
+    return True
+
+
+def _replay_last(
+    producers: ProducerStateManager, last_of_producers: dict[int, deque[tuple[int, ...]]]
+) -> None:
+    """Take in what a run left of each producer: no more than is remembered anyway."""
+    if last_of_producers:
+        end_offset = producers.map_end_offset
+        for headers in last_of_producers.values():
+            for header in headers:
+                producers.update(BatchHeader(*header))
+        producers.map_end_offset = end_offset
+        last_of_producers.clear()
 
 
 def _with_producers(

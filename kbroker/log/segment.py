@@ -9,6 +9,7 @@ floor and at most an index interval of headers is scanned.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
@@ -24,13 +25,19 @@ from kbroker.log.files import (
     modified_ms,
 )
 from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TransactionIndex
+from kbroker.log.producer_state import REMEMBERED_BATCHES
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import is_legacy, read_any_header
 from kbroker.protocol.records import (
+    ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
+    CONTROL_FLAG,
+    HEADER,
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
 )
 from kbroker.settings.log_config import LogConfig
@@ -39,6 +46,7 @@ SCAN_CHUNK_BYTES: Final = 8 * 1024
 """One read of headers: covers the default index interval and the batch behind it."""
 MAX_POSITIONS: Final = 64
 NO_TIMESTAMP: Final = -1
+NOT_ORDINARY: Final = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 _SCAN = Struct(">qi4xb6xi8xq")
 """base offset, length, magic, last offset delta, max timestamp: the first 43 bytes of a batch."""
@@ -472,6 +480,64 @@ class Segment:
             self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
             self.bytes_since_index_entry = 0
         self.bytes_since_index_entry += header.batch_length + LENGTH_OVERHEAD
+
+    def recover_run(
+        self,
+        data: memoryview,
+        at: int,
+        position: int,
+        next_offset: int,
+        leader_epoch: int | None,
+        last_of_producers: dict[int, deque[tuple[int, ...]]],
+    ) -> tuple[int, int]:
+        """Check and account for ordinary batches, one after the other from `at` in data on, which
+        lies at position in the file: no marker, no transaction, no new epoch. Most are.
+
+        Stops before the first batch that is anything else, unsound, or not whole in data. Returns
+        (where that is in data, next offset). last_of_producers: gets the headers of each producer's
+        last batches. All in one loop, since it runs once per batch of what is recovered.
+        """
+        unpack, size_of_header = HEADER.unpack_from, BATCH_OVERHEAD
+        crc_position, interval = ATTRIBUTES_POSITION, self.index_interval_bytes
+        since = self.bytes_since_index_entry
+        max_timestamp, max_timestamp_offset = self._max_timestamp, self._max_timestamp_offset
+        highest = self.base_offset + MAX_RELATIVE_OFFSET
+        end = len(data)
+        while end - at >= size_of_header:
+            header = unpack(data, at)
+            base_offset, length, epoch, magic, crc, attributes, delta, _, timestamp, producer = (
+                header[:10]
+            )
+            following = at + length + LENGTH_OVERHEAD
+            last_offset = base_offset + delta
+            if (
+                magic != MAGIC
+                or attributes & NOT_ORDINARY
+                or epoch != leader_epoch
+                or base_offset < next_offset
+                or not base_offset <= last_offset <= highest
+                or length < size_of_header - LENGTH_OVERHEAD
+                or following > end
+                or crc32c(data[at + crc_position : following]) != crc
+            ):
+                break
+            if timestamp > max_timestamp:
+                max_timestamp, max_timestamp_offset = timestamp, last_offset
+            if since > interval:
+                self.offset_index.append(last_offset, position + at)
+                self.time_index.maybe_append(max_timestamp, max_timestamp_offset)
+                since = 0
+            if producer >= 0:
+                last = last_of_producers.get(producer)
+                if last is None:
+                    last = last_of_producers[producer] = deque(maxlen=REMEMBERED_BATCHES)
+                last.append(header)
+            since += following - at
+            next_offset = last_offset + 1
+            at = following
+        self.bytes_since_index_entry = since
+        self._max_timestamp, self._max_timestamp_offset = max_timestamp, max_timestamp_offset
+        return at, next_offset
 
     def end_recovery(self, valid_bytes: int) -> None:
         """Cut what is no batch, close the indexes."""

@@ -52,7 +52,7 @@ DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, two lengths and the header count at one byte each."""
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
@@ -256,7 +256,7 @@ def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     length field is smaller than a header. A negative size of anything else is for the validator.
     """
     try:
-        header = BatchHeader(*_HEADER.unpack_from(buffer, position))
+        header = BatchHeader(*HEADER.unpack_from(buffer, position))
     except struct.error:
         left = len(buffer) - position
         raise KafkaError(
@@ -375,7 +375,7 @@ def replace_records(
     payload = compress(header.codec, body)
     batch = bytearray(BATCH_OVERHEAD)
     batch += payload
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         header.base_offset,
@@ -639,7 +639,7 @@ def build_batch(
         payload = compress(compression, body, compression_level)
     batch = bytearray(BATCH_OVERHEAD)
     batch += payload
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         base_offset,

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names
+from kbroker.log import names, recovery
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import read_snapshot
 from kbroker.log.recovery import read_batches
+from kbroker.log.segment import Segment
+from kbroker.log.validator import AppendOrigin
 from kbroker.model import StartupError, TopicPartition, uuid_to_string
 from kbroker.protocol.records import (
     ControlType,
     build_batch,
+    build_end_transaction_marker,
     control_type,
     iter_batches,
     iter_records,
@@ -464,3 +467,61 @@ def test_kafkas_metadata_log_opens_too(unpack: Unpack, clean_shutdown: bool) -> 
     assert (folder / names.offset_name(0, names.INDEX)).stat().st_size == 10 << 20
     log.close()
     assert {path.name: path.read_bytes() for path in folder.glob("*index")} == indexes
+
+
+@pytest.mark.parametrize("cut_bytes", [0, 30])
+@pytest.mark.parametrize("chunk_bytes", [100, 1000, 1 << 20])
+def test_runs_of_ordinary_batches_give_what_one_by_one_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, cut_bytes: int
+) -> None:
+    """Producers with more batches than are remembered, new epochs, transactions, old leaders."""
+    config = LogConfig(segment_bytes=20_000, segment_index_bytes=4096, index_interval_bytes=300)
+    written = []
+    for name in ("runs", "single"):
+        log = open_log(tmp_path / name / "t-0", config)
+        sequences: dict[tuple[int, int], int] = {}
+        for number in range(120):
+            producer, epoch = (-1, -1) if number % 3 == 0 else (number % 4, number // 60)
+            in_transaction = producer == 1 and number >= 40
+            sequence = sequences.get((producer, epoch), 0)
+            batch = build_batch(
+                [(NOW_MS + number % 7, b"key", bytes(number), [])] * 2,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=-1 if producer < 0 else sequence,
+                is_transactional=in_transaction,
+            )
+            sequences[producer, epoch] = sequence + 2
+            log.append_as_leader(batch, leader_epoch=number // 50, now_ms=NOW_MS)
+            if in_transaction and number % 20 == 1:
+                marker = build_end_transaction_marker(
+                    commit=False,
+                    producer_id=1,
+                    producer_epoch=epoch,
+                    coordinator_epoch=3,
+                    timestamp_ms=NOW_MS,
+                )
+                log.append_as_leader(
+                    marker,
+                    leader_epoch=number // 50,
+                    now_ms=NOW_MS,
+                    origin=AppendOrigin.COORDINATOR,
+                )
+        last = Path(log.segments.active.path)
+        log.release()
+        with last.open("r+b") as file:
+            file.truncate(last.stat().st_size - cut_bytes)
+        monkeypatch.setattr(recovery, "READ_CHUNK_BYTES", chunk_bytes)
+        if name == "single":
+            monkeypatch.setattr(
+                Segment, "recover_run", lambda self, data, at, position, offset, *rest: (at, offset)
+            )
+        log = open_log(tmp_path / name / "t-0", config)
+        states = {
+            producer: [getattr(state, slot) for slot in state.__slots__]
+            for producer, state in log.producers.active_producers.items()
+        }
+        log.close()
+        written.append((log.log_end_offset, states, files_of(tmp_path / name / "t-0")))
+    assert written[0] == written[1]
+    assert len(written[0][2]) > 8
