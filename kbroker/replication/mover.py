@@ -130,9 +130,10 @@ class LogMover:
     def _advance(self, move: _Move, source: PartitionLog) -> None:
         future = move.future
         self._reconcile(source, future)
+        if move.is_flushed and move.is_assigned:
+            self._copy_cached(source, future)
         behind = self._next_chunk(source, future)
-        is_ready = move.is_flushed and move.is_assigned
-        if behind is not None and not (is_ready and self._copy_cached(move, source, behind)):
+        if behind is not None:
             self._copy(move, behind)
         elif not move.is_flushed:
             self._flush(move)
@@ -201,22 +202,17 @@ class LogMover:
             future.truncate_fully(base_offset, now_ms=now_ms)  # the start lies within a batch
         future.append_as_follower(data, now_ms=now_ms)
 
-    def _copy_cached(self, move: _Move, source: PartitionLog, chunk: FileSlice | None) -> bool:
-        """Copy the last bytes here, without leaving the loop. Returns whether nothing is missing
-        now; not if that is too much, or not in the page cache.
+    def _copy_cached(self, source: PartitionLog, future: PartitionLog) -> None:
+        """Copy the last bytes here, without leaving the loop, unless that is too much or they are
+        not in the page cache: under load there is always something missing otherwise.
         """
-        if source.log_end_offset - move.future.log_end_offset > CHUNK_BYTES:
-            return False
-        left = CHUNK_BYTES
-        while chunk is not None:
-            data = chunk.read_cached()
-            left -= chunk.size
-            if data is None or left < 0:
-                return False
-            self._append(move.future, data)
-            chunk = self._next_chunk(source, move.future)
-        self._swap(move)
-        return True
+        left_bytes = CHUNK_BYTES
+        while (chunk := self._next_chunk(source, future)) is not None:
+            left_bytes -= chunk.size
+            data = chunk.read_cached() if left_bytes >= 0 else None
+            if data is None:
+                return
+            self._append(future, data)
 
     def _flush(self, move: _Move) -> None:
         future = move.future

@@ -1,0 +1,343 @@
+"""Moves between log directories: nothing lost, nothing twice, at any point of a crash."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.files import LogDirectoryError, LogFile
+from kbroker.log.manager import LogManager
+from kbroker.model import Deferred, TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.replication import mover
+from tests.replication.world import (
+    NODE_ID,
+    TOPIC,
+    TOPIC_ID,
+    World,
+    batch,
+    fetch_request,
+    partitions_of,
+    records_of,
+)
+
+KEY = TopicPartition(TOPIC, 0)
+
+
+class HeldWork:
+    """The offload port by hand: one piece of work at a time."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+
+    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+        self.waiting.append((work, then))
+
+    def run_one(self) -> None:
+        work, then = self.waiting.pop(0)
+        failure: OSError | None = None
+        try:
+            work()
+        except OSError as error:
+            failure = error
+        then(failure)
+
+
+class TwoDirs(World):
+    """One partition, which begins in d1."""
+
+    def __init__(self, folder: Path, **properties: str) -> None:
+        self.work = HeldWork()
+        self.dirs = (folder / "d1", folder / "d2")
+        super().__init__(folder, log_dirs=f"{self.dirs[0]},{self.dirs[1]}", **properties)
+
+    def open(self, offload: object = None) -> None:
+        super().open(self.work)
+        self.replicas.start()
+
+    def crash(self) -> None:
+        """Start again on what is on disk, the partition hosted."""
+        self.logs.close(clean=False)
+        self.work.waiting.clear()
+        self.open()
+        self.host()
+
+    def move(self, to: int) -> ErrorCode:
+        return self.replicas.move_log(KEY, str(self.dirs[to]))
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.timers.advance(1)
+            if self.work.waiting:
+                self.work.run_one()
+        self.timers.advance(1)
+
+    def finish(self) -> None:
+        while self.logs.future(KEY) is not None:
+            self.step()
+
+    @property
+    def place(self) -> int:
+        found = self.logs.directory_of(KEY)
+        assert found is not None
+        return self.dirs.index(found)
+
+    def values(self, start: int = 0) -> list[int]:
+        """The offsets a consumer gets, all of them."""
+        offsets: list[int] = []
+        end = self.log_end
+        while start < end:
+            data = partitions_of(self.fetch_now(fetch_request({0: start})))[0]
+            assert data.error_code == 0
+            found = [record.offset for record in records_of(data) if record.offset >= start]
+            offsets += found
+            start = found[-1] + 1
+        return offsets
+
+    @property
+    def log_end(self) -> int:
+        log = self.logs.get(KEY)
+        assert log is not None
+        return log.log_end_offset
+
+    def folders(self, which: int) -> list[str]:
+        """`-delete` and `-future` without the unique part."""
+        names = (path.name for path in self.dirs[which].iterdir() if path.is_dir())
+        return sorted(
+            name.split(".")[0] + name[name.rindex("-") :] if "." in name else name for name in names
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoDirs]:
+    monkeypatch.setattr(mover, "CHUNK_BYTES", 1000)
+    made = TwoDirs(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_log_moves_while_it_is_written_and_read(world: TwoDirs) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3))
+    assert world.place == 0 and world.move(1) == ErrorCode.NONE
+    for _ in range(10):  # writes go on during the copy
+        world.step()
+        assert world.place == 0
+        world.append(batches=batch(2))
+    assert world.folders(1) == ["events-0-future"]
+    assert world.values() == list(range(80))
+    world.finish()
+    assert world.place == 1 and world.folders(1) == ["events-0"]
+    assert world.folders(0) == ["events-0-delete"]
+    assert world.values() == list(range(80))
+    world.append(batches=batch(1))
+    assert world.values(79) == [79, 80]
+    world.crash()
+    assert world.place == 1 and world.values() == list(range(81))
+
+
+def test_what_a_move_costs_those_who_wait_is_nothing(world: TwoDirs) -> None:
+    world.append()
+    waiting = world.fetch(fetch_request({0: 1}, max_wait_ms=5000))
+    assert isinstance(waiting, Deferred)
+    world.move(1)
+    world.finish()
+    assert not waiting.done
+    world.append()
+    world.timers.advance(1)
+    assert waiting.done
+    assert [record.offset for record in records_of(partitions_of(waiting.value)[0])] == [1]
+
+
+@pytest.mark.parametrize("steps", range(0, 16, 3))
+def test_a_crash_in_the_middle_continues(world: TwoDirs, steps: int) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3))
+    world.move(1)
+    world.step(steps)
+    world.append(batches=batch(3))
+    world.crash()
+    assert world.values() == list(range(63))
+    world.finish()
+    assert world.place == 1 and world.values() == list(range(63))
+    assert world.folders(1) == ["events-0"]
+
+
+def test_idempotent_producers_are_known_after_the_move(world: TwoDirs) -> None:
+    def send(sequence: int) -> int:
+        data = batch(2, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        result = world.append(batches=data)
+        assert not isinstance(result, Deferred)
+        assert result.error == ErrorCode.NONE
+        return result.base_offset
+
+    offsets = [send(sequence) for sequence in range(0, 10, 2)]
+    world.move(1)
+    world.finish()
+    assert [send(sequence) for sequence in range(0, 10, 2)] == offsets  # duplicates, all five
+    assert send(10) == 10
+
+
+def test_the_start_of_a_log_moves_with_it(world: TwoDirs) -> None:
+    for _ in range(5):
+        world.append(batches=batch(4))
+    assert world.replicas.delete_records(KEY, 6) == 6
+    world.move(1)
+    world.step(2)
+    assert world.replicas.delete_records(KEY, 9) == 9
+    world.finish()
+    log = world.logs.get(KEY)
+    assert log is not None and (log.log_start_offset, log.log_end_offset) == (9, 20)
+    assert world.values(9) == list(range(9, 20))
+    assert log.leader_epochs.entries == [(0, 9)]
+
+
+def test_retention_may_overtake_the_copy(world: TwoDirs) -> None:
+    for _ in range(30):
+        world.append(batches=batch(4))
+    world.move(1)
+    world.step(1)
+    world.replicas.delete_records(KEY, 100)
+    world.finish()
+    assert world.values(100) == list(range(100, 120))
+
+
+def test_a_move_back_ends_the_move(world: TwoDirs) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3))
+    world.move(1)
+    world.step(2)
+    assert world.move(0) == ErrorCode.NONE
+    assert world.logs.future(KEY) is None and world.folders(1) == ["events-0-delete"]
+    world.step(5)
+    assert world.place == 0 and world.values() == list(range(60))
+    assert world.move(1) == world.move(1) == ErrorCode.NONE
+    world.finish()
+    assert world.place == 1
+
+
+def test_a_deleted_topic_takes_its_future_log_with_it(world: TwoDirs) -> None:
+    world.append(batches=batch(50))
+    world.move(1)
+    world.remove()
+    world.step(3)
+    assert world.folders(0) == world.folders(1) == ["events-0-delete"]
+    world.host()
+    world.move(1)
+    world.finish()
+
+
+def test_refusals(world: TwoDirs) -> None:
+    assert world.replicas.move_log(KEY, "/nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
+    unknown = TopicPartition("unknown", 0)
+    path = str(world.dirs[1])
+    assert world.replicas.move_log(unknown, path) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.replicas.knows = lambda topic, index: True
+    assert world.replicas.move_log(unknown, path) == ErrorCode.REPLICA_NOT_AVAILABLE
+    world.host(topic="unknown", topic_id=bytes(15) + b"\x09")
+    assert world.logs.directory_of(unknown) == world.dirs[1]  # as it was asked for
+    world.logs.directory_failed(LogDirectoryError(path, "write", OSError(errno.EIO, "EIO")))
+    assert world.replicas.move_log(KEY, path) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.replicas.move_log(unknown, str(world.dirs[0])) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_the_new_disk_fails(world: TwoDirs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3))
+    world.move(1)
+    world.step(2)
+    write_at = LogFile.write_at
+
+    def fail(self: LogFile, data: bytes, position: int) -> None:
+        if self.path.startswith(str(world.dirs[1])):
+            raise LogDirectoryError(self.path, "write", OSError(errno.EIO, "Input/output error"))
+        write_at(self, data, position)
+
+    monkeypatch.setattr(LogFile, "write_at", fail)
+    world.step(3)
+    assert world.logs.future(KEY) is None
+    assert list(world.logs.offline_directories) == [world.dirs[1]]
+    assert world.values() == list(range(60))
+    assert world.append() is not None and world.log_end == 61
+
+
+def test_a_follower_that_was_truncated_cuts_the_copy(world: TwoDirs) -> None:
+    for _ in range(60):
+        world.append(batches=batch(3))
+    world.move(1)
+    world.step(5)
+    future, source = world.logs.future(KEY), world.logs.get(KEY)
+    assert future is not None and source is not None and future.log_end_offset > 30
+    world.host(leader=2, epoch=1, replicas=(NODE_ID, 2))
+    source.truncate_to(30, now_ms=world.timers.now_ms())
+    world.host(epoch=2, partition_epoch=1)
+    for _ in range(5):
+        world.append(batches=batch(4))
+    expected = world.values()
+    world.finish()
+    assert world.values() == expected
+    log = world.logs.get(KEY)
+    assert log is not None and log.leader_epochs.entries == [(0, 0), (2, 30)]
+
+
+def test_a_throttled_move_takes_its_time(world: TwoDirs) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3, size=100))
+    world.replicas.mover.bytes_per_second = 1000
+    world.move(1)
+    world.step(3)
+    future = world.logs.future(KEY)
+    assert future is not None
+    copied = future.log_end_offset
+    world.step(20)
+    assert future.log_end_offset == copied
+    world.timers.advance(1000)
+    world.step(1)
+    assert future.log_end_offset > copied
+
+
+def test_the_metadata_is_asked_before_the_swap(world: TwoDirs) -> None:
+    asked: list[tuple[TopicPartition, Uuid, Uuid]] = []
+    answer: Deferred[None] = Deferred()
+
+    def assign(key: TopicPartition, topic_id: Uuid, directory_id: Uuid) -> Deferred[None]:
+        asked.append((key, topic_id, directory_id))
+        return answer
+
+    ids = {str(path): bytes(15) + bytes([number]) for number, path in enumerate(world.dirs, 5)}
+    world.logs.set_directory_ids(ids)
+    world.replicas.mover.assign = assign
+    world.append(batches=batch(3))
+    world.move(1)
+    world.step(9)
+    assert asked == [(KEY, TOPIC_ID, ids[str(world.dirs[1])])] and world.place == 0
+    world.append(batches=batch(2))
+    answer.resolve(None)
+    world.step(1)
+    assert world.place == 1 and world.values() == list(range(5))
+
+
+def test_the_current_log_is_gone_and_the_metadata_says_where_it_is(world: TwoDirs) -> None:
+    """A crash between the two renames of a swap."""
+    world.append(batches=batch(3))
+    world.move(1)
+    world.step(1)
+    future = world.logs.future(KEY)
+    assert future is not None
+    world.logs.close(clean=False)
+    current = world.dirs[0] / str(KEY)
+    current.rename(world.dirs[0] / f"{KEY}.{'0' * 32}-delete")
+    ids = {str(path): bytes(15) + bytes([number]) for number, path in enumerate(world.dirs, 5)}
+    for assigned, expected in ((0, None), (1, world.dirs[1])):
+        logs = LogManager(world.config, now_ms=world.timers.now_ms)
+        logs.lock()
+        logs.set_directory_ids(ids)
+        logs.load(assigned=lambda key, at=assigned: ids[str(world.dirs[at])])
+        assert logs.directory_of(KEY) == expected
+        assert logs.future_partitions() == ([KEY] if expected is None else [])
+        logs.close(clean=False)
+    world.crash()
+    assert world.values() == [0, 1, 2]
