@@ -134,7 +134,10 @@ def commit_records(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=metadata,
-            commit_timestamp=now_ms,
+            # v1 brings a time of its own; no other version has the field
+            commit_timestamp=now_ms
+            if partition.commit_timestamp < 0
+            else partition.commit_timestamp,
             expire_timestamp=expire_timestamp,
             topic_id=topic_id,
         )
@@ -207,6 +210,12 @@ class OffsetStore:
             for group, topic, partition in pending
             if group == group_id
         }
+
+    def tombstones_of_group(self, group_id: str) -> Iterator[CoordinatorRecord]:
+        """What ends every offset of a group."""
+        for topic, partitions in self.of_group(group_id).items():
+            for partition in partitions:
+                yield offset_tombstone(group_id, topic, partition)
 
     def tombstones_of_topics(self, names: Iterable[str]) -> Iterator[CoordinatorRecord]:
         """What ends every offset of deleted topics."""

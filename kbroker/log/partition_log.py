@@ -28,6 +28,7 @@ from kbroker.log.files import (
     OpenFiles,
     default_open_files,
     make_directory,
+    modified_ms,
     rename,
 )
 from kbroker.log.index import AbortedTransaction
@@ -100,6 +101,7 @@ class PartitionLog:
         "segments",
         "topic_id",
         "topic_partition",
+        "truncation_count",
     )
 
     topic_partition: TopicPartition
@@ -119,6 +121,7 @@ class PartitionLog:
         self.high_watermark: int | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
         self.cleaner_offset: int | None = None
+        self.truncation_count = 0  # since it was opened; a round of cleaning ends when it rises
         self.closed = False
         self.log_end_offset = 0
         self.first_unflushed_ms: int | None = None
@@ -443,6 +446,14 @@ class PartitionLog:
         """The log's start, with the leader epoch it was written in (-1 unknown)."""
         return TimestampOffset(-1, self.log_start_offset, self._epoch_at(self.log_start_offset))
 
+    def segment_times(self) -> list[tuple[int, int]]:
+        """(first offset, when its file was last written, in ms) of each segment."""
+        start = self.log_start_offset
+        return [
+            (max(segment.base_offset, start), modified_ms(segment.path))
+            for segment in self.segments
+        ]
+
     def latest(self) -> TimestampOffset:
         """The log's end, with the latest leader epoch (-1 unknown)."""
         epoch = self.leader_epochs.latest_epoch
@@ -580,6 +591,7 @@ class PartitionLog:
 
     def _moved_end(self, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
         state = self._state
+        self.truncation_count += 1
         if self._truncated_to is None or log_end_offset < self._truncated_to:
             self._truncated_to = log_end_offset
         self.log_end_offset = state.log_end_offset = log_end_offset

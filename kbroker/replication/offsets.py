@@ -78,6 +78,33 @@ def list_offset(
         return ListedOffset(failure.code)
 
 
+def segment_offsets(
+    partition: Partition, timestamp: int, *, max_count: int, now_ms: int, replica_id: int = -1
+) -> list[int]:
+    """What ListOffsets v0 answers: at most max_count offsets at which a reader may begin, the
+    largest first.
+
+    They are the starts of segments, and the log's end if the last segment holds anything. LATEST:
+    from the end on down; EARLIEST: the start alone; else those of segments last written at or
+    before timestamp. A consumer gets the high watermark for what lies above it. Raises OSError.
+    """
+    log = partition.log
+    known = log.segment_times()
+    if log.log_end_offset > known[-1][0]:
+        known.append((log.log_end_offset, now_ms))
+    if timestamp == EARLIEST:
+        known = known[:1]
+    elif timestamp != LATEST:
+        while known and known[-1][1] > timestamp:
+            known.pop()
+    offsets = [offset for offset, _ in reversed(known)][: max(max_count, 0)]
+    high_watermark = partition.high_watermark
+    if replica_id == -1 and offsets and offsets[0] > high_watermark:
+        below = [offset for offset in offsets if offset <= high_watermark]
+        return [high_watermark, *below]
+    return offsets
+
+
 def _find(
     partition: Partition, timestamp: int, read_committed: bool, replica_id: int
 ) -> ListedOffset:

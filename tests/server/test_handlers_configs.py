@@ -180,3 +180,13 @@ def test_error_for_the_whole_request() -> None:
     request = DescribeConfigsRequest(resources=[Resource(resource_type=2, resource_name="t")])
     response = configs.describe_configs_error(request, ErrorCode.UNKNOWN_SERVER_ERROR, "oh")
     assert [(item.error_code, item.error_message) for item in response.results] == [(-1, "oh")]
+
+
+def test_version_0_says_what_is_a_default(services: Services) -> None:
+    response = ask(services, Resource(resource_type=2, resource_name="t1"), version=0)
+    defaults = {entry.name: entry.is_default for entry in response.results[0].configs}
+    overridden = IMAGE_CONFIGS[(2, "t1")]
+    assert {name for name in overridden if defaults[name]} == set()
+    assert defaults["flush.ms"]
+    later = ask(services, Resource(resource_type=2, resource_name="t1"), version=1)
+    assert not any(entry.is_default for entry in later.results[0].configs)

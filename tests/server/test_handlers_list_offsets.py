@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.replication.offsets import segment_offsets
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.list_offsets import HANDLERS
 from tests.replication.world import NOW_MS, TOPIC, World, batch
@@ -29,7 +32,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def ask(
-    world: World, version: int, *asked: tuple[int, int]
+    world: World, version: int, *asked: tuple[int, int], max_offsets: int = 1
 ) -> list[ListOffsetsResponse.ListOffsetsPartitionResponse]:
     """asked: (partition, timestamp)."""
     request = ListOffsetsRequest(
@@ -38,7 +41,11 @@ def ask(
             ListOffsetsRequest.ListOffsetsTopic(
                 name=TOPIC,
                 partitions=[
-                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=time)
+                    ListOffsetsRequest.ListOffsetsPartition(
+                        partition_index=index,
+                        timestamp=time,
+                        max_num_offsets=max_offsets if version == 0 else 1,
+                    )
                     for index, time in asked
                 ],
             )
@@ -46,7 +53,9 @@ def ask(
     )
     received, _ = decode(ListOffsetsRequest, encode(request, version), version)
     services: Any = SimpleNamespace(replicas=world.replicas)
-    response = HANDLER.handle(services, RequestContext(ApiKey.LIST_OFFSETS, version), received)
+    response = HANDLER.handle(
+        services, RequestContext(ApiKey.LIST_OFFSETS, version, arrived_ms=NOW_MS), received
+    )
     assert isinstance(response, ListOffsetsResponse)
     decoded, _ = decode(ListOffsetsResponse, encode(response, version), version)
     assert decoded.topics[0].name == TOPIC
@@ -57,6 +66,9 @@ def ask(
 def test_every_version(world: World, version: int) -> None:
     world.append(batches=batch(3))
     (found,) = ask(world, version, (0, NOW_MS + 1))
+    if version == 0:
+        assert found.old_style_offsets == [3]  # the end, as of now
+        return
     assert (found.error_code, found.offset, found.timestamp) == (0, 1, NOW_MS + 1)
     (latest,) = ask(world, version, (0, -1))
     assert (latest.offset, latest.timestamp) == (3, -1)
@@ -67,7 +79,7 @@ def test_every_version(world: World, version: int) -> None:
     ("timestamp", "since"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)]
 )
 def test_special_timestamps_have_their_version(world: World, timestamp: int, since: int) -> None:
-    for version in VERSIONS:
+    for version in VERSIONS[1:]:
         (found,) = ask(world, version, (0, timestamp))
         expected = ErrorCode.NONE if version >= since else ErrorCode.UNSUPPORTED_VERSION
         assert found.error_code == expected
@@ -89,3 +101,51 @@ def test_an_end_not_known_yet(world: World, version: int, error: ErrorCode) -> N
     world.host(0, replicas=(1, 2), partition_epoch=2, epoch=1)
     (found,) = ask(world, version, (0, -1))
     assert found.error_code == error
+
+
+def test_version_0_answers_with_starts_of_segments(world: World) -> None:
+    log = world.replicas.logs.get(TopicPartition(TOPIC, 0))
+    assert log is not None
+
+    def offsets(timestamp: int, count: int = 10) -> list[int]:
+        (found,) = ask(world, 0, (0, timestamp), max_offsets=count)
+        assert found.error_code == 0
+        return found.old_style_offsets
+
+    assert offsets(-1) == offsets(-2) == [0]
+    for index in range(3):
+        world.append(batches=batch(2))
+        os.utime(log.segments.active.path, (1000 * (index + 1),) * 2)
+        log.roll(NOW_MS)
+        os.utime(log.segments.active.path, (1000 * (index + 2),) * 2)
+    assert offsets(-1) == [6, 4, 2, 0]
+    assert offsets(-1, 2) == [6, 4]
+    assert offsets(-1, 0) == offsets(-1, -5) == []
+    assert offsets(-2) == [0]
+    assert offsets(2_000_000) == [2, 0]
+    assert offsets(2_000_000 - 1, 1) == [0]
+    assert offsets(999_999) == []
+    world.append(batches=batch(2))
+    assert offsets(-1) == [8, 6, 4, 2, 0]
+    assert offsets(NOW_MS * 2, 1) == [8]
+
+
+def test_version_0_shows_a_consumer_nothing_above_the_high_watermark(world: World) -> None:
+    world.append(batches=batch(2))
+    partition = world.replicas.find(TOPIC, 0)
+    assert not isinstance(partition, ErrorCode)
+    partition.high_watermark = 1
+    (found,) = ask(world, 0, (0, -1), max_offsets=9)
+    assert found.old_style_offsets == [1, 0]
+    assert segment_offsets(partition, -1, max_count=9, now_ms=NOW_MS, replica_id=-2) == [2, 0]
+
+
+def test_version_0_has_its_errors(world: World) -> None:
+    unknown, known = ask(world, 0, (7, -1), (0, -1))
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert known.old_style_offsets == [0]
+    log = world.replicas.logs.get(TopicPartition(TOPIC, 0))
+    assert log is not None
+    os.unlink(log.segments.active.path)
+    (gone,) = ask(world, 0, (0, -1))
+    assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR

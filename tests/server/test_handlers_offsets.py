@@ -44,6 +44,7 @@ def commit(world: World, version: int, *, partition: int = 2, offset: int = 42) 
                         partition_index=partition,
                         committed_offset=offset,
                         committed_leader_epoch=6,
+                        commit_timestamp=5000 if version == 1 else -1,
                         committed_metadata="why",
                     )
                 ],
@@ -83,7 +84,7 @@ def partitions(response: Any, version: int) -> list[tuple[int, int, int, str, in
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-@pytest.mark.parametrize("version", range(2, 11))
+@pytest.mark.parametrize("version", range(11))
 def test_commit(version: int, delayed: bool) -> None:
     world = World()
     world.log.delayed = delayed
@@ -93,10 +94,11 @@ def test_commit(version: int, delayed: bool) -> None:
     assert (partition.partition_index, partition.error_code) == (2, ErrorCode.NONE)
     stored = world.shard().offsets.of_group("g")["events"][2]
     assert stored.leader_epoch == (6 if version >= 6 else -1)
+    assert stored.commit_timestamp == (5000 if version == 1 else world.timers.now_ms())
     assert stored.topic_id == world.topics.topics["events"].topic_id
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(11))
 @pytest.mark.parametrize("everything", [False, True])
 def test_fetch(version: int, everything: bool) -> None:
     if everything and version < 2:
@@ -109,11 +111,12 @@ def test_fetch(version: int, everything: bool) -> None:
     epoch = 6 if version >= 5 else -1
     expected = [(2, 42, epoch, "why", 0)]
     if not everything:
-        expected.append((3, -1, -1, "", 0))
+        error = 0 if version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        expected.append((3, -1, -1, "", error))
     assert partitions(response, version) == expected
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(11))
 def test_fetch_waits_for_the_write_before_it(version: int) -> None:
     world = World()
     world.log.delayed = True
@@ -139,7 +142,7 @@ def test_fetch_waits_for_the_write_before_it(version: int) -> None:
     assert partitions(response, version)[0][:2] == (2, 1)
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(11))
 def test_fetch_from_the_wrong_broker(version: int) -> None:
     world = World()
     world.resign()
@@ -165,7 +168,7 @@ def test_several_groups_one_of_them_unknown() -> None:
     ]
 
 
-@pytest.mark.parametrize("version", range(2, 11))
+@pytest.mark.parametrize("version", range(11))
 def test_commit_error_response(version: int) -> None:
     request = OffsetCommitRequest(
         topics=[
@@ -179,7 +182,7 @@ def test_commit_error_response(version: int) -> None:
     assert cast(Any, error).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(11))
 def test_fetch_error_response(version: int) -> None:
     handler = HANDLER_OF[ApiKey.OFFSET_FETCH]
     error = cast(Any, handler.error_response(fetch_request(version), ErrorCode.NOT_COORDINATOR, ""))

@@ -48,8 +48,8 @@ def services(controller: FakeController) -> Services:
 
 def test_registrations() -> None:
     assert [(h.api_key, h.min_version, h.max_version) for h in HANDLERS] == [
-        (ApiKey.CREATE_TOPICS, 2, 7),
-        (ApiKey.DELETE_TOPICS, 1, 6),
+        (ApiKey.CREATE_TOPICS, 0, 7),
+        (ApiKey.DELETE_TOPICS, 0, 6),
     ]
 
 
@@ -76,19 +76,19 @@ def test_what_is_known_at_once_is_answered_at_once() -> None:
     assert controller.asked == [(request, 3)]
 
 
-@pytest.mark.parametrize("version", range(2, 8))
+@pytest.mark.parametrize("version", range(8))
 def test_a_creation_given_up(version: int) -> None:
     topic = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(topics=[topic(name="a"), topic(name="b"), topic(name="a")])
     response = CREATE.error_response(request, ErrorCode.NOT_CONTROLLER, "not now")
     decoded, _ = codec.decode(CreateTopicsResponse, codec.encode(response, version), version)
     assert [(t.name, t.error_code, t.error_message) for t in decoded.topics] == [
-        ("a", 41, "not now"),
-        ("b", 41, "not now"),
+        ("a", 41, "not now" if version else ""),
+        ("b", 41, "not now" if version else ""),
     ]
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(7))
 def test_a_deletion_given_up(version: int) -> None:
     request = DeleteTopicsRequest(topic_names=["a"])
     if version == 6:

@@ -1,11 +1,12 @@
-"""DescribeConfigs v1-4: the settings of topics, brokers, groups and client-metrics subscriptions.
+"""DescribeConfigs v0-4: the settings of topics, brokers, groups and client-metrics subscriptions.
 
-v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible. Resources:
-topic, broker (its own id, or "" for what holds for every broker), broker logger, client metrics
-(KIP-714), group (KIP-848). Each resource has its own error; the others are answered. Passwords and
-keys that nobody knows have no value in the answer. Deviations: documentation is always null;
-broker loggers are Python's, under their own names; kbroker's own keys are listed with Kafka's.
-Where a value comes from is found in `kbroker.settings.describe`.
+v0: whether a value is the default. v1: synonyms and sources instead (KIP-226). v3: types and
+documentation (KIP-569). v4: flexible. Resources: topic, broker (its own id, or "" for what holds
+for every broker), broker logger, client metrics (KIP-714), group (KIP-848). Each resource has its
+own error; the others are answered. Passwords and keys that nobody knows have no value in the
+answer. Deviations: documentation is always null; broker loggers are Python's, under their own
+names; kbroker's own keys are listed with Kafka's. Where a value comes from is found in
+`kbroker.settings.describe`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def handle_describe_configs(
     """Every resource in the order asked."""
     return DescribeConfigsResponse(
         results=[
-            _describe(services, resource, request.include_synonyms)
+            _describe(services, resource, request.include_synonyms, context.api_version)
             for resource in request.resources
         ]
     )
@@ -64,6 +65,7 @@ def _describe(
     services: Services,
     resource: DescribeConfigsRequest.DescribeConfigsResource,
     include_synonyms: bool,
+    version: int,
 ) -> Result:
     try:
         entries = _entries(services, resource.resource_type, resource.resource_name)
@@ -75,7 +77,7 @@ def _describe(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=[
-            _wire_entry(entry, include_synonyms)
+            _wire_entry(entry, include_synonyms, version)
             for entry in select(entries, resource.configuration_keys)
         ],
     )
@@ -140,11 +142,12 @@ def _loggers() -> list[ConfigEntry]:
     return entries
 
 
-def _wire_entry(entry: ConfigEntry, include_synonyms: bool) -> Entry:
+def _wire_entry(entry: ConfigEntry, include_synonyms: bool, version: int) -> Entry:
     return Entry(
         name=entry.name,
         value=entry.value,
         read_only=entry.read_only,
+        is_default=version == 0 and entry.source == ConfigSource.DEFAULT_CONFIG,
         config_source=entry.source,
         is_sensitive=entry.sensitive,
         config_type=entry.type,
@@ -170,5 +173,5 @@ def _error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle_describe_configs, describe_configs_error),
+    ApiHandler(ApiKey.DESCRIBE_CONFIGS, 0, 4, handle_describe_configs, describe_configs_error),
 )

@@ -17,7 +17,6 @@ everybody, whatever the rack. Waiting, limits and sessions are in `kbroker.repli
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from kbroker.model import Deferred
@@ -48,7 +47,11 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
         request, api_version=version, now_ms=services.timers.monotonic_ms()
     )
     if version < ZSTD_SINCE:
-        return _then(outcome, lambda response: _without_zstd(services, response))
+        if isinstance(outcome, FetchResponse):
+            _refuse_zstd(services, outcome)
+        else:
+            outcome.on_done(lambda response: _refuse_zstd(services, response))
+        return outcome
     if version < LEADER_HINT_SINCE:
         return outcome
     if isinstance(outcome, FetchResponse):
@@ -70,9 +73,10 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
     later: Deferred[FetchResponse] = Deferred()
 
     def convert(response: FetchResponse) -> None:
+        _refuse_zstd(services, response)
         DownConversion(
             request,
-            _without_zstd(services, response),
+            response,
             magic=1 if version >= TIMESTAMPS_SINCE else 0,
             offload=services.offload,
             read_on=read_on,
@@ -86,18 +90,7 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
     return later
 
 
-def _then(
-    outcome: FetchResponse | Deferred[FetchResponse],
-    change: Callable[[FetchResponse], FetchResponse],
-) -> Outcome:
-    """The outcome, changed in place when it is there."""
-    if isinstance(outcome, FetchResponse):
-        return change(outcome)
-    outcome.on_done(change)
-    return outcome
-
-
-def _without_zstd(services: Services, response: FetchResponse) -> FetchResponse:
+def _refuse_zstd(services: Services, response: FetchResponse) -> None:
     """Refuse what topics have whose batches are all zstd, to clients that do not know it."""
     image = services.image
     for topic in response.responses:
@@ -109,7 +102,6 @@ def _without_zstd(services: Services, response: FetchResponse) -> FetchResponse:
                 data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 data.high_watermark = -1
                 data.records = b""
-    return response
 
 
 def _add_leaders(services: Services, context: RequestContext, response: FetchResponse) -> None:

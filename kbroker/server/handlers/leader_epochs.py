@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch v2-4: where a leader epoch ended, so that a consumer or follower can tell
+"""OffsetForLeaderEpoch v0-4: where a leader epoch ended, so that a consumer or follower can tell
 whether its history is still this log's (KIP-101, KIP-279, KIP-320).
 
-v2: the client's own epoch fences it. v3: replica id, which changes nothing here. v4 is flexible.
-The answer is the largest epoch not above the one asked for, with its end; -1 and -1 if that epoch
-is newer than all this log knows.
+v1: the epoch in the answer. v2: the client's own epoch fences it. v3: replica id, which changes
+nothing here. v4 is flexible. The answer is the largest epoch not above the one asked for, with its
+end; -1 and -1 if that epoch is newer than all this log knows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def offset_for_leader_epoch_error(
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        2,
+        0,
         4,
         handle_offset_for_leader_epoch,
         offset_for_leader_epoch_error,

@@ -1,10 +1,12 @@
-"""ListOffsets v1-11: offsets by time, and the ends of a partition.
+"""ListOffsets v0-11: offsets by time, and the ends of a partition.
 
-v1: one offset per partition, -1 latest, -2 earliest (KIP-79). v2: isolation level (KIP-98). v4:
-leader epochs (KIP-320). v5: OFFSET_NOT_AVAILABLE, which v1-4 get as LEADER_NOT_AVAILABLE (KIP-207).
-v6: flexible. v7: -3, the record with the largest timestamp (KIP-734). v8: -4, earliest local
-(KIP-405). v9: -5, latest tiered (KIP-1005). v10: timeout for remote look-ups (KIP-1075), unused
-here: nothing is remote. v11: -6, earliest not yet uploaded (KIP-1023).
+v0: for a time the starts of segments last written by then, newest first, as many as asked for; the
+ends as a list of one. v1: one offset per partition, -1 latest, -2 earliest (KIP-79). v2: isolation
+level (KIP-98). v4: leader epochs (KIP-320). v5: OFFSET_NOT_AVAILABLE, which v1-4 get as
+LEADER_NOT_AVAILABLE (KIP-207). v6: flexible. v7: -3, the record with the largest timestamp
+(KIP-734). v8: -4, earliest local (KIP-405). v9: -5, latest tiered (KIP-1005). v10: timeout for
+remote look-ups (KIP-1075), unused here: nothing is remote. v11: -6, earliest not yet uploaded
+(KIP-1023).
 
 The answer to a time is the first record at or after it, not its batch; -1 if there is none. A
 partition named twice gets INVALID_REQUEST, a special timestamp before its version
@@ -13,6 +15,7 @@ UNSUPPORTED_VERSION.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import Final
 
@@ -20,9 +23,11 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from kbroker.replication.offsets import SINCE_VERSION, ListedOffset
+from kbroker.replication.offsets import SINCE_VERSION, ListedOffset, segment_offsets
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+
+logger = logging.getLogger(__name__)
 
 LEADER_EPOCH_SINCE: Final = 4
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
@@ -37,6 +42,8 @@ def handle_list_offsets(
 ) -> Outcome:
     """Look up each partition, in the order of the request."""
     version = context.api_version
+    if version == 0:
+        return _segment_offsets(services, context, request)
     named = Counter(
         (topic.name, asked.partition_index)
         for topic in request.topics
@@ -75,6 +82,39 @@ def handle_list_offsets(
     return ListOffsetsResponse(topics=topics)
 
 
+def _segment_offsets(
+    services: Services, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """v0. There -1 is the end, -2 the start, and any other time finds segments, not records."""
+    topics: list[_Topic] = []
+    for topic in request.topics:
+        answers: list[_Partition] = []
+        topics.append(_Topic(name=topic.name, partitions=answers))
+        for asked in topic.partitions:
+            answer = _Partition(partition_index=asked.partition_index)
+            answers.append(answer)
+            partition = services.replicas.find(topic.name, asked.partition_index)
+            if isinstance(partition, ErrorCode):
+                answer.error_code = int(partition)
+                continue
+            error = partition.check_leader()
+            if error:
+                answer.error_code = int(error)
+                continue
+            try:
+                answer.old_style_offsets = segment_offsets(
+                    partition,
+                    asked.timestamp,
+                    max_count=asked.max_num_offsets,
+                    now_ms=context.arrived_ms,
+                    replica_id=request.replica_id,
+                )
+            except OSError as failure:
+                logger.error("%s-%d: %s", topic.name, asked.partition_index, failure)
+                answer.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    return ListOffsetsResponse(topics=topics)
+
+
 def list_offsets_error(
     request: ListOffsetsRequest, code: ErrorCode, message: str
 ) -> ListOffsetsResponse:
@@ -95,5 +135,5 @@ def list_offsets_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, handle_list_offsets, list_offsets_error),
+    ApiHandler(ApiKey.LIST_OFFSETS, 0, 11, handle_list_offsets, list_offsets_error),
 )

@@ -1,11 +1,14 @@
-"""OffsetCommit v2-10, OffsetFetch v1-10: what groups have read so far.
+"""OffsetCommit v0-10, OffsetFetch v0-10: what groups have read so far.
 
 The rules are in `coordinator/offsets`; here requests before OffsetFetch v8 become the later shape.
-OffsetCommit v5: no retention time any more (KIP-211). v6: leader epoch (KIP-320). v7: static
-members (KIP-345). v9: GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848). v10: topic ids
-(KIP-848). OffsetFetch v2: all topics of a group, an error of the whole answer. v5: leader epoch
-(KIP-320). v7: require stable (KIP-447). v8: several groups (KIP-709). v9: member id and epoch
-(KIP-848), for consumer groups, which are not known yet. v10: topic ids.
+OffsetCommit and OffsetFetch v0 meant ZooKeeper; here they mean the same offsets as later versions,
+and a partition without any is answered UNKNOWN_TOPIC_OR_PARTITION as it was there. OffsetCommit v1:
+generation and member, a commit time for each partition; v2: one retention time instead. v5: no
+retention time any more (KIP-211). v6: leader epoch (KIP-320). v7: static members (KIP-345). v9:
+GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848). v10: topic ids (KIP-848). OffsetFetch v2: all
+topics of a group, an error of the whole answer. v5: leader epoch (KIP-320). v7: require stable
+(KIP-447). v8: several groups (KIP-709). v9: member id and epoch (KIP-848), for consumer groups,
+which are not known yet. v10: topic ids.
 """
 
 from __future__ import annotations
@@ -105,6 +108,11 @@ def _single_group(
     if group.error_code != ErrorCode.NONE:
         error = ErrorCode(group.error_code)
         return _single_group_error(asked, error, per_partition=context.api_version < 2)
+    if context.api_version == 0:
+        for topic in group.topics:
+            for partition in topic.partitions:
+                if partition.committed_offset < 0 and not partition.error_code:
+                    partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return OffsetFetchResponse(
         topics=[
             _FoundTopic(
@@ -172,6 +180,6 @@ def offset_fetch_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, handle_offset_commit, offset_commit_error),
-    ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, handle_offset_fetch, offset_fetch_error),
+    ApiHandler(ApiKey.OFFSET_COMMIT, 0, 10, handle_offset_commit, offset_commit_error),
+    ApiHandler(ApiKey.OFFSET_FETCH, 0, 10, handle_offset_fetch, offset_fetch_error),
 )

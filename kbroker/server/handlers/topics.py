@@ -1,10 +1,10 @@
 """CreateTopics and DeleteTopics.
 
-CreateTopics 2-7: v4 lets partitions and replicas be -1, the broker's defaults (KIP-464); v5 is
-flexible and answers with the topic's partitions, replicas and settings (KIP-525); v6 may be
-throttled (KIP-599); v7 answers with the topic id (KIP-516). DeleteTopics 1-6: v3 says
-TOPIC_DELETION_DISABLED (before: INVALID_REQUEST); v4 is flexible; v5 has error messages; v6 deletes
-by id too.
+CreateTopics 0-7: v1 brings validate_only and error messages; v4 lets partitions and replicas be -1,
+the broker's defaults (KIP-464); v5 is flexible and answers with the topic's partitions, replicas
+and settings (KIP-525); v6 may be throttled (KIP-599); v7 answers with the topic id (KIP-516).
+DeleteTopics 0-6: v3 says TOPIC_DELETION_DISABLED (before: INVALID_REQUEST); v4 is flexible; v5 has
+error messages; v6 deletes by id too.
 
 Each topic has its own outcome. The answer goes out when the records are committed and this broker
 has acted on them, so whoever is answered can produce at once. Deviations: timeout_ms is not waited
@@ -88,6 +88,6 @@ def delete_topics_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.CREATE_TOPICS, 2, 7, create_topics, create_topics_error),
-    ApiHandler(ApiKey.DELETE_TOPICS, 1, 6, delete_topics, delete_topics_error),
+    ApiHandler(ApiKey.CREATE_TOPICS, 0, 7, create_topics, create_topics_error),
+    ApiHandler(ApiKey.DELETE_TOPICS, 0, 6, delete_topics, delete_topics_error),
 )
