@@ -1,4 +1,4 @@
-"""DescribeLogDirs v1-5 and AlterReplicaLogDirs v1-2: the log directories of this broker (KIP-113).
+"""DescribeLogDirs v0-5 and AlterReplicaLogDirs v0-2: the log directories of this broker (KIP-113).
 
 DescribeLogDirs: which logs are where, how large, how far a future log is behind. v2 is flexible, v3
 has an error for the whole answer, v4 the size of the disk (KIP-827), v5 whether a directory gets
@@ -140,10 +140,10 @@ def alter_replica_log_dirs_error(
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.ALTER_REPLICA_LOG_DIRS,
-        1,
+        0,
         2,
         handle_alter_replica_log_dirs,
         alter_replica_log_dirs_error,
     ),
-    ApiHandler(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle_describe_log_dirs, describe_log_dirs_error),
+    ApiHandler(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, handle_describe_log_dirs, describe_log_dirs_error),
 )
