@@ -75,11 +75,12 @@ class CleanerConfig:
 class _Cleaning:
     """A round under way: the generator, and what its last step came to."""
 
-    __slots__ = ("directory", "error", "log", "round", "steps", "value")
+    __slots__ = ("directory", "error", "log", "round", "steps", "truncation_count", "value")
 
     def __init__(self, log: PartitionLog, round_: CleaningRound) -> None:
         self.log = log
         self.directory = log.directory
+        self.truncation_count = log.truncation_count
         self.round = round_
         self.steps: Round | None = None
         self.value: Any = None  # of the last step; each step knows its own
@@ -87,12 +88,13 @@ class _Cleaning:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the log must not be touched any more."""
+        """Whether what was read of the log may not hold any more."""
         log = self.log
         return (
             log.closed
             or log.failure is not None
             or log.directory != self.directory
+            or log.truncation_count != self.truncation_count
             or not log.config.compact
         )
 
