@@ -234,7 +234,7 @@ class PartitionLog:
 
     def append_as_leader(
         self,
-        batches: bytearray | memoryview,
+        batches: bytearray | memoryview | ValidatedBatches,
         *,
         leader_epoch: int,
         now_ms: int,
@@ -242,7 +242,8 @@ class PartitionLog:
         produce_version: int | None = None,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Give whole batches the next offsets and append them; they are written in place.
+        """Give whole batches the next offsets and append them; they are written in place. Those
+        that were checked before are not checked again.
 
         A batch its producer sent before is not written again: the answer has its old offsets.
         Raises KafkaError for what must not be appended, LogDirectoryError for a fault of the disk.
@@ -250,17 +251,21 @@ class PartitionLog:
         if self.failure is not None:
             raise self.failure
         config = self.config
-        validated = validate_batches(
-            batches,
-            next_offset=self.log_end_offset,
-            leader_epoch=leader_epoch,
-            now_ms=now_ms,
-            config=config,
-            origin=origin,
-            compacted=config.compact,
-            produce_version=produce_version,
-            validate_records=config.validate_records,
-        )
+        if isinstance(batches, ValidatedBatches):
+            validated = batches
+            validated.place(self.log_end_offset, leader_epoch)
+        else:
+            validated = validate_batches(
+                batches,
+                next_offset=self.log_end_offset,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+                config=config,
+                origin=origin,
+                compacted=config.compact,
+                produce_version=produce_version,
+                validate_records=config.validate_records,
+            )
         headers = validated.headers
         markers = markers_of(validated.batches, headers)
         for header, marker in zip(headers, markers, strict=True):
@@ -753,6 +758,7 @@ class PartitionLog:
         if self.log_end_offset != other.log_end_offset:
             raise InvariantError(f"{self} cannot take over {other}")
         self.leader_epochs.replace(other.leader_epochs.entries)
+        self.cleaner_offset = other.cleaner_offset
         self.producers = self._state.producers = other.producers
         self._state.last_snapshot_offset = -1
         self._move_start(other.log_start_offset)
