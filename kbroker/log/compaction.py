@@ -40,19 +40,10 @@ from kbroker.protocol.records import (
 Buffer = bytes | bytearray | memoryview
 
 
-class StoredRecord(NamedTuple):
-    """Where a record lies in the unpacked records of its batch, and what compaction asks of it.
-
-    start, end: of all its bytes. timestamp_end: behind its timestamp delta. key: None without one.
-    """
-
-    start: int
-    timestamp_end: int
-    end: int
-    timestamp_delta: int
-    offset_delta: int
-    key: bytes | None
-    has_value: bool
+StoredRecord = tuple[int, int, int, int, int, bytes | None, bool]
+"""Where a record lies in the unpacked records of its batch, and what compaction asks of it: start,
+end of its timestamp delta, end, timestamp delta, offset delta, key (None without one), whether it
+has a value. A plain tuple: there are millions of them."""
 
 
 def unpack_records(header: BatchHeader, batch: Buffer) -> bytes:
@@ -73,7 +64,13 @@ def scan_records(data: bytes, count: int) -> Iterator[StoredRecord]:
     try:
         for _ in range(count):
             start = position
-            length, position = read_varint(data, position)
+            byte, following = data[position], data[position + 1]
+            if byte >= 0x80 > following:  # two bytes, as nearly all lengths have
+                byte = byte & 0x7F | following << 7
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 2
+            else:
+                length, position = read_varint(data, position)
             end = position + length
             if length < 0 or end > size:
                 raise _invalid(f"a record of {length} bytes, {size - position} left")
@@ -105,9 +102,7 @@ def scan_records(data: bytes, count: int) -> Iterator[StoredRecord]:
             has_value = not data[position] & 1
             if position >= end:
                 raise _invalid(f"a record's key runs past its end at byte {end}")
-            yield StoredRecord(
-                start, timestamp_end, end, timestamp_delta, offset_delta, key, has_value
-            )
+            yield start, timestamp_end, end, timestamp_delta, offset_delta, key, has_value
             position = end
     except IndexError:
         raise _invalid("a record runs past the end of its batch") from None
@@ -270,15 +265,16 @@ class BatchFilter:
         kept: list[StoredRecord] = []
         has_tombstone = False
         for record in scan_records(data, header.record_count):
-            offset = base_offset + record.offset_delta
+            offset = base_offset + record[4]
+            has_value = record[6]
             if offset <= latest_offset:
-                key = record.key
+                key = record[5]
                 if key is None or offset < last_offset_of(key):
                     continue
-                if not record.has_value and not tombstones_stay:
+                if not has_value and not tombstones_stay:
                     continue
             kept.append(record)
-            if not record.has_value:
+            if not has_value:
                 has_tombstone = True
         if not kept:
             return self._without_records(header)
@@ -313,7 +309,7 @@ class BatchFilter:
         elif header.is_log_append_time:
             base_timestamp = header.max_timestamp
         else:
-            base_timestamp = header.base_timestamp + kept[0].timestamp_delta
+            base_timestamp = header.base_timestamp + kept[0][3]
         body = bytearray()
         if header.is_log_append_time:
             max_timestamp = header.max_timestamp
@@ -321,12 +317,12 @@ class BatchFilter:
                 _append_moved(body, data, record, max_timestamp - base_timestamp)
         else:
             shift = header.base_timestamp - base_timestamp
-            max_timestamp = header.base_timestamp + max(r.timestamp_delta for r in kept)
+            max_timestamp = header.base_timestamp + max(record[3] for record in kept)
             for record in kept:
                 if shift:
-                    _append_moved(body, data, record, record.timestamp_delta + shift)
+                    _append_moved(body, data, record, record[3] + shift)
                 else:
-                    body += data[record.start : record.end]
+                    body += data[record[0] : record[2]]
         return replace_records(
             header,
             body,
@@ -339,11 +335,12 @@ class BatchFilter:
 
 def _append_moved(body: bytearray, data: bytes, record: StoredRecord, delta: int) -> None:
     """Append a record with another timestamp delta."""
+    _, timestamp_end, end, *_ = record
     moved = bytearray(_NO_ATTRIBUTES)
     append_varint(moved, delta)
-    append_varint(body, len(moved) + record.end - record.timestamp_end)
+    append_varint(body, len(moved) + end - timestamp_end)
     body += moved
-    body += data[record.timestamp_end : record.end]
+    body += data[timestamp_end:end]
 
 
 _NO_ATTRIBUTES: Final = b"\0"
@@ -383,12 +380,13 @@ def index_batch(
         transactions.on_control(header, batch)
     elif not transactions.on_data(header) and header.record_count:
         is_first = not len(offsets)
-        for record in scan_records(unpack_records(header, batch), header.record_count):
-            offset = header.base_offset + record.offset_delta
-            if record.key is not None and offset >= first_dirty_offset:
+        data = unpack_records(header, batch)
+        for _, _, _, _, delta, key, _ in scan_records(data, header.record_count):
+            offset = header.base_offset + delta
+            if key is not None and offset >= first_dirty_offset:
                 if offsets.is_full and not is_first:
                     return False
-                offsets.put(record.key, offset)
+                offsets.put(key, offset)
     if header.last_offset >= first_dirty_offset:
         offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
     return True

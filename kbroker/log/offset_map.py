@@ -43,11 +43,12 @@ class OffsetMap:
 
     def put(self, key: bytes, offset: int) -> None:
         """Note an offset, larger than all before it. The caller looks at `is_full`."""
-        if len(key) >= DIGEST_BYTES:
-            key = blake2b(key).digest()
+        size = len(key)
+        if size >= DIGEST_BYTES:
+            key, size = blake2b(key).digest(), DIGEST_BYTES
         offsets = self._offsets
         if key not in offsets:
-            self.used_bytes += ENTRY_BYTES + len(key)
+            self.used_bytes += ENTRY_BYTES + size
         offsets[key] = offset
 
     def get(self, key: bytes) -> int:
