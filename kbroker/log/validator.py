@@ -21,6 +21,7 @@ from kbroker.protocol.legacy_records import (
     to_record_batch,
 )
 from kbroker.protocol.records import (
+    ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
     LEADER_EPOCH_POSITION,
@@ -36,6 +37,7 @@ from kbroker.protocol.records import (
     recompress,
     set_max_timestamp,
 )
+from kbroker.settings.log_config import LogConfig
 
 BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""
@@ -43,6 +45,14 @@ ZSTD_SINCE_PRODUCE_VERSION: Final = 7
 SHOWN_RECORD_ERRORS: Final = 3
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
+COSTLY_BYTES: Final = 32 * 1024
+COSTLY_COMPRESSED_BYTES: Final = 1024
+"""Batches from these sizes on are unpacked or packed off the loop thread; what is compressed may
+hold a thousand times its size."""
+
+NO_LOWER_BOUND_MS: Final = 1 << 60
+
+_CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 
@@ -141,6 +151,20 @@ class ValidatedBatches:
         self.max_timestamp = latest.max_timestamp
         self.offset_of_max_timestamp = latest.last_offset
 
+    def place(self, next_offset: int, leader_epoch: int) -> None:
+        """Move all to the offsets from next_offset on: they were checked before it was known."""
+        shift = next_offset - self.base_offset
+        position = 0
+        for header in self.headers:
+            header.base_offset += shift
+            header.partition_leader_epoch = leader_epoch
+            _INT64.pack_into(self.batches, position, header.base_offset)
+            _INT32.pack_into(self.batches, position + LEADER_EPOCH_POSITION, leader_epoch)
+            position += header.size_bytes
+        self.base_offset += shift
+        self.last_offset += shift
+        self.offset_of_max_timestamp += shift
+
 
 def _max_timestamp(header: BatchHeader) -> int:
     return header.max_timestamp
@@ -217,6 +241,34 @@ def validate_batches(
             f"{len(result)} bytes do not fit into a segment of {config.segment_bytes}",
         )
     return ValidatedBatches(result, headers, log_append_time_ms=now_ms if stamps else NO_TIMESTAMP)
+
+
+def needs_records(config: LogConfig) -> bool:
+    """Whether a topic of these settings may have its batches unpacked when they are appended."""
+    return (
+        config.compression_type != "producer"
+        or config.compact
+        or config.validate_records
+        or config.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS
+    )
+
+
+def is_costly(batches: bytearray | memoryview, config: LogConfig) -> bool:
+    """Whether validate_batches would look at so much that the loop should not wait for it; for
+    topics that `needs_records` is true of.
+    """
+    size = len(batches)
+    if size < COSTLY_COMPRESSED_BYTES:
+        return False
+    codec = batches[ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    if size < COSTLY_BYTES and codec == Compression.NONE:
+        return False
+    return (
+        config.compact
+        or config.validate_records
+        or config.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS
+        or config.compression_type not in ("producer", _CODEC_NAMES.get(codec))
+    )
 
 
 def validate_replicated(

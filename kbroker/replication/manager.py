@@ -18,17 +18,18 @@ from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import ProducerState
-from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError
+from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.model import ZERO_UUID, Deferred, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
-from kbroker.replication.maintenance import Maintenance, OffloadPort
+from kbroker.replication.maintenance import Maintenance, OffloadPort, ThreadOffload
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset, list_offset
 from kbroker.replication.partition import OffsetWaiter, Partition
+from kbroker.replication.preparation import Checked, Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.settings.broker import BrokerConfig
 
@@ -151,6 +152,7 @@ class ReplicaManager:
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
             on_retention=self._log_starts_moved,
         )  # fmt: skip
+        self._preparation = Preparation(offload or ThreadOffload("kbroker-check"), timers.now_ms)
         self.mover = LogMover(logs, timers, offload=offload, find=self.partition)
         self._log_starts: dict[TopicPartition, int] = {}
         logs.on_offline = self._directory_offline
@@ -408,8 +410,67 @@ class ReplicaManager:
         elif acks != 0 and acks != 1:
             return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
         log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        preparation = self._preparation
+        if origin is AppendOrigin.CLIENT and preparation.concerns(
+            partition.topic_partition, batches, log.config
+        ):
+            answer: Deferred[PartitionAppendResult] = Deferred()
+
+            def append(checked: Checked) -> None:
+                outcome = self._append_now(
+                    partition,
+                    log,
+                    checked,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    origin=origin,
+                    produce_version=produce_version,
+                )
+                if isinstance(outcome, Deferred):
+                    outcome.on_done(answer.resolve)
+                else:
+                    answer.resolve(outcome)
+
+            preparation.add(
+                partition.topic_partition,
+                batches,
+                log.config,
+                origin=origin,
+                produce_version=produce_version,
+                append=append,
+            )
+            return answer.value if answer.done else answer
+        return self._append_now(
+            partition,
+            log,
+            batches,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            origin=origin,
+            produce_version=produce_version,
+            transaction_version=transaction_version,
+        )
+
+    def _append_now(
+        self,
+        partition: Partition,
+        log: PartitionLog,
+        batches: bytearray | memoryview | Checked,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin,
+        produce_version: int | None,
+        transaction_version: int = 0,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Write and wake, in this partition's turn; leadership may have gone while it waited."""
+        error = partition.check_leader()
+        if error:
+            return PartitionAppendResult(error)
         now_ms = self._timers.now_ms()
         try:
+            if isinstance(batches, KafkaError):
+                raise batches
             info = log.append_as_leader(
                 batches,
                 leader_epoch=partition.leader_epoch,
@@ -432,7 +493,8 @@ class ReplicaManager:
             self._take_offline(partition)
             return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
         if not info.duplicate:
-            partition.after_append(len(batches), self._timers.monotonic_ms())
+            size = len(batches.batches if isinstance(batches, ValidatedBatches) else batches)
+            partition.after_append(size, self._timers.monotonic_ms())
         result = PartitionAppendResult(
             ErrorCode.NONE,
             info.base_offset,
@@ -688,6 +750,7 @@ class ReplicaManager:
         Blocks.
         """
         self.mover.stop()
+        self._preparation.close()
         self._maintenance.stop()
         self.sessions.close()
         self.purgatory.run()

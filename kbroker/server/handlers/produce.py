@@ -191,6 +191,8 @@ def _when_all(
         answer.log_append_time_ms = result.log_append_time_ms
         answer.log_start_offset = result.log_start_offset
         answer.error_message = result.error_message
+        if result.record_errors:
+            _add_record_errors(answer, result)
         left -= 1
         if not left:
             response.resolve(finish())

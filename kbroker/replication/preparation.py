@@ -1,0 +1,144 @@
+"""Batches that are expensive to check wait their turn off the loop thread, in order per partition.
+
+Where a topic has a codec of its own, or its records must be looked at, a batch is unpacked and
+perhaps packed again: milliseconds for a megabyte. A thread does that to a copy, with offsets from 0
+on; the append itself, which gives the real offsets, is done on the loop as always. What comes for
+the same partition meanwhile waits behind it, or a producer's batches would change places
+(docs/adr/0010). Neighbours: `log.validator` does the work, `manager` appends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kbroker.log.validator import (
+    AppendOrigin,
+    ValidatedBatches,
+    is_costly,
+    needs_records,
+    validate_batches,
+)
+from kbroker.model import TopicPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.maintenance import OffloadPort, ThreadOffload
+from kbroker.settings.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN: Final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+STOPPED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+Checked = ValidatedBatches | KafkaError | bytearray
+Append = Callable[[Checked], None]
+"""Called on the loop in its turn: with the checked batches, with why they are refused, or with the
+bytes themselves, still to be checked.
+"""
+
+
+class _Job:
+    __slots__ = ("append", "config", "data", "origin", "outcome", "produce_version")
+
+    def __init__(
+        self,
+        data: bytearray,
+        config: LogConfig,
+        origin: AppendOrigin,
+        produce_version: int | None,
+        append: Append,
+    ) -> None:
+        self.data = data
+        self.config = config
+        self.origin = origin
+        self.produce_version = produce_version
+        self.append = append
+        self.outcome: ValidatedBatches | KafkaError = UNKNOWN
+
+
+class Preparation:
+    """See the module. Empty most of the time."""
+
+    __slots__ = ("_closed", "_now_ms", "_offload", "_queues")
+
+    def __init__(self, offload: OffloadPort, now_ms: Callable[[], int]) -> None:
+        self._offload = offload
+        self._now_ms = now_ms
+        self._queues: dict[TopicPartition, deque[_Job]] = {}
+        self._closed = False
+
+    def concerns(
+        self, key: TopicPartition, batches: bytearray | memoryview, config: LogConfig
+    ) -> bool:
+        """Whether these batches must wait their turn: for a thread, or behind some that do."""
+        if self._queues and key in self._queues:
+            return True
+        return self._is_costly(batches, config)
+
+    def _is_costly(self, batches: bytearray | memoryview, config: LogConfig) -> bool:
+        return needs_records(config) and is_costly(batches, config)
+
+    def add(
+        self,
+        key: TopicPartition,
+        batches: bytearray | memoryview,
+        config: LogConfig,
+        *,
+        origin: AppendOrigin,
+        produce_version: int | None,
+        append: Append,
+    ) -> None:
+        """Copy the batches and call `append` in their turn."""
+        job = _Job(bytearray(batches), config, origin, produce_version, append)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = deque()
+        queue.append(job)
+        if len(queue) == 1:
+            self._begin(key, queue)
+
+    def close(self) -> None:
+        """Append nothing more; blocks until the thread is done."""
+        self._closed = True
+        if isinstance(self._offload, ThreadOffload):
+            self._offload.close()
+
+    def _begin(self, key: TopicPartition, queue: deque[_Job]) -> None:
+        """Work off what needs no thread, up to the first job that does."""
+        while queue:
+            job = queue[0]
+            if not self._closed and self._is_costly(job.data, job.config):
+                self._offload(partial(self._check, job), lambda failure: self._checked(key, queue))
+                return
+            queue.popleft()
+            job.append(STOPPED if self._closed else job.data)
+        del self._queues[key]
+
+    def _check(self, job: _Job) -> None:
+        """In the thread: nothing but the job's own bytes is touched."""
+        config = job.config
+        try:
+            job.outcome = validate_batches(
+                job.data,
+                next_offset=0,
+                leader_epoch=0,
+                now_ms=self._now_ms(),
+                config=config,
+                origin=job.origin,
+                compacted=config.compact,
+                produce_version=job.produce_version,
+                validate_records=config.validate_records,
+            )
+        except KafkaError as error:
+            job.outcome = error
+        except Exception:  # top frame of a thread: logged, answered as UNKNOWN_SERVER_ERROR
+            logger.exception("a batch of %d bytes could not be checked", len(job.data))
+
+    def _checked(self, key: TopicPartition, queue: deque[_Job]) -> None:
+        job = queue.popleft()
+        try:
+            job.append(STOPPED if self._closed else job.outcome)
+        finally:
+            self._begin(key, queue)

@@ -1,0 +1,167 @@
+"""Batches that are expensive to check: off the loop, in order, with the answers of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kbroker.log import validator
+from kbroker.log.files import FileSlice
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import build_batch, iter_batches
+from kbroker.replication.manager import PartitionAppendResult
+from tests.replication.test_maintenance import HeldOffload
+from tests.replication.world import NOW_MS, TOPIC, World, batch
+
+KEY = TopicPartition(TOPIC, 0)
+LARGE = 4000
+
+
+@pytest.fixture
+def offload(world: World) -> HeldOffload:
+    """The thread of a world whose topic has a codec of its own."""
+    held = HeldOffload()
+    world.replicas.close()
+    world.logs.close()
+    world.open(held)
+    world.host(0, compression_type="zstd")
+    return held
+
+
+def large(producer_id: int = -1, sequence: int = -1) -> bytearray:
+    return build_batch(
+        [(NOW_MS, b"key", bytes(LARGE), [])] * 10,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+    )
+
+
+def codecs(world: World) -> list[Compression]:
+    log = world.logs.get(KEY)
+    assert log is not None
+    records = log.read(0, max_bytes=1 << 20).records
+    assert isinstance(records, FileSlice)
+    return [header.codec for _, header in iter_batches(records.read())]
+
+
+def value(outcome: Any) -> PartitionAppendResult:
+    result = outcome.value if isinstance(outcome, Deferred) else outcome
+    assert isinstance(result, PartitionAppendResult)
+    return result
+
+
+def test_small_batches_are_packed_at_once(world: World, offload: HeldOffload) -> None:
+    assert value(world.append(batches=batch(3))).last_offset == 2
+    assert offload.held == []
+    assert codecs(world) == [Compression.ZSTD]
+
+
+def test_what_comes_meanwhile_waits_its_turn(world: World, offload: HeldOffload) -> None:
+    received = [large(7, 0), large(7, 10), batch(1)]
+    answers = [world.append(batches=one, acks=-1) for one in received]
+    for one in received:
+        one[:] = bytes(len(one))  # the receive buffer is used again
+    other = world.host(1)
+    assert value(world.append(1)).error is ErrorCode.NONE, "another partition does not wait"
+    assert other.log.log_end_offset == 1
+    assert not any(answer.done for answer in answers if isinstance(answer, Deferred))
+    assert len(offload.held) == 1, "one after the other"
+    offload.run()
+    assert (value(answers[0]).base_offset, value(answers[0]).last_offset) == (0, 9)
+    offload.run()
+    assert [value(answer).base_offset for answer in answers] == [0, 10, 20]
+    assert codecs(world) == [Compression.ZSTD] * 3
+    assert value(world.append(batches=batch(1))).base_offset == 21, "the queue is gone"
+
+
+def test_a_refused_batch_is_answered_and_the_next_goes_on(
+    world: World, offload: HeldOffload
+) -> None:
+    damaged = large()
+    damaged[-1] ^= 1
+    answers = [world.append(batches=one) for one in (damaged, large(8, 5), large())]
+    offload.run()
+    offload.run()
+    offload.run()
+    assert [value(answer).error for answer in answers] == [
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+    ]
+
+
+def test_records_that_are_refused_are_named(world: World, offload: HeldOffload) -> None:
+    world.configure(cleanup_policy="compact")
+    answer = world.append(batches=build_batch([(NOW_MS, None, bytes(LARGE), [])] * 10))
+    offload.run()
+    assert value(answer).error is ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in value(answer).record_errors] == list(range(10))
+
+
+def test_leadership_that_goes_meanwhile(world: World, offload: HeldOffload) -> None:
+    answers = [world.append(batches=large()), world.append(batches=large())]
+    world.host(0, leader=2, epoch=3, replicas=(1, 2))
+    offload.run()
+    offload.run()
+    assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert world.replicas.partition(KEY).log.log_end_offset == 0  # type: ignore[union-attr]
+
+
+def test_the_end_of_the_broker_answers_who_waits(world: World, offload: HeldOffload) -> None:
+    answers = [world.append(batches=large()), world.append(batches=large())]
+    held, offload.held = offload.held, []
+    world.replicas.close()
+    for work, then in held:
+        work()
+        then(None)
+    assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_surprise_is_logged_and_answered(
+    world: World, offload: HeldOffload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("kbroker.replication.preparation.validate_batches", fail)
+    answer = world.append(batches=large())
+    offload.run()
+    assert value(answer).error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("overrides", "codec", "size", "costly"),
+    [
+        ({}, Compression.NONE, 1 << 20, False),
+        ({}, Compression.GZIP, 1 << 20, False),
+        ({"compression_type": "gzip"}, Compression.GZIP, 1 << 20, False),
+        ({"compression_type": "gzip"}, Compression.NONE, 31_000, False),
+        ({"compression_type": "gzip"}, Compression.NONE, 33_000, True),
+        ({"compression_type": "gzip"}, Compression.ZSTD, 1_023, False),
+        ({"compression_type": "gzip"}, Compression.ZSTD, 1_025, True),
+        ({"compression_type": "uncompressed"}, Compression.NONE, 1 << 20, False),
+        ({"compression_type": "uncompressed"}, Compression.LZ4, 2_000, True),
+        ({"cleanup_policy": "compact"}, Compression.NONE, 33_000, True),
+        ({"cleanup_policy": "compact"}, Compression.LZ4, 2_000, True),
+        ({"message_timestamp_before_max_ms": "1000"}, Compression.NONE, 33_000, True),
+        ({"message_timestamp_type": "LogAppendTime"}, Compression.NONE, 1 << 20, False),
+    ],
+)
+def test_what_is_costly(
+    make_world: Callable[..., World],
+    overrides: dict[str, str],
+    codec: Compression,
+    size: int,
+    costly: bool,
+) -> None:
+    world = make_world(partitions=0)
+    log = world.host(0, **overrides).log
+    data = bytearray(size)
+    data[22] = int(codec)
+    config = log.config  # type: ignore[attr-defined]  # a PartitionLog
+    assert (validator.needs_records(config) and validator.is_costly(data, config)) is costly
