@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
+from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.validator import AppendOrigin
@@ -44,11 +45,13 @@ from kbroker.server.offload import ExecutorOffload
 from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.server.services import Services
 from kbroker.server.timers import LoopTimers
+from kbroker.server.transactions import MarkerRouter, PartitionGate
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
 from kbroker.settings.log_config import LogConfig
 from kbroker.settings.network import NetworkConfig
+from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,9 @@ WORKER_THREADS: Final = 4
 MIN_BACKLOG: Final = 1024
 """Unless configured. The loop accepts between requests, so a burst of clients must find room: one
 that does not tries again a second later."""
+
+TRANSACTION_APPEND_TIMEOUT_MS: Final = 30_000
+"""How long a record of `__transaction_state` waits for its replicas."""
 
 SWEEP_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 3.0
@@ -88,6 +94,7 @@ class Broker:
         self._replicas: ReplicaManager | None = None
         self._publisher: Publisher | None = None
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._services: Services | None = None
         self._shared: ConnectionShared | None = None
         self._dispatcher: Dispatcher | None = None
@@ -181,6 +188,11 @@ class Broker:
             raise StartupError(f"the metadata log directory {config.metadata_log_dir} is offline")
         self._report_directories(logs, controller, replicas, timers)
         self._groups = groups = self._group_coordinator(controller, replicas, timers)
+        producer_ids = ProducerIdManager(controller.allocate_producer_ids)
+        markers = MarkerRouter(replicas, groups, timers)
+        self._transactions = transactions = self._transaction_coordinator(
+            controller, replicas, timers, markers, producer_ids
+        )
         self._publisher = Publisher(
             config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
         )
@@ -203,7 +215,10 @@ class Broker:
             controller=controller,
             replicas=replicas,
             groups=groups,
-            producer_ids=ProducerIdManager(controller.allocate_producer_ids),
+            producer_ids=producer_ids,
+            transactions=transactions,
+            markers=markers,
+            partition_gate=PartitionGate(replicas, transactions, verifies=self._verifies),
             offload=ExecutorOffload(self._executor),
             random=self._random,
         )
@@ -322,6 +337,33 @@ class Broker:
         replicas.on_leadership(on_leadership)
         return groups
 
+    def _transaction_coordinator(
+        self,
+        controller: ControllerRuntime,
+        replicas: ReplicaManager,
+        timers: LoopTimers,
+        markers: MarkerRouter,
+        producer_ids: ProducerIdManager,
+    ) -> TransactionCoordinator:
+        transactions = TransactionCoordinator(
+            TransactionCoordinatorConfig.from_broker(self.config),
+            log=_CoordinatorLog(replicas, TRANSACTION_APPEND_TIMEOUT_MS),
+            markers=markers,
+            timers=timers,
+            cluster=lambda: controller.image,
+            next_producer_id=producer_ids.next_id,
+        )
+
+        def on_leadership(topic_partition: TopicPartition, leader_epoch: int | None) -> None:
+            if topic_partition.topic == TRANSACTION_TOPIC:
+                transactions.on_leadership(topic_partition.partition, leader_epoch)
+
+        replicas.on_leadership(on_leadership)
+        return transactions
+
+    def _verifies(self) -> bool:
+        return self.config.get_bool("transaction.partition.verification.enable")
+
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, network: NetworkConfig, timers: LoopTimers
     ) -> None:
@@ -391,6 +433,8 @@ class Broker:
             await self._hand_over()
         if self._groups is not None:
             self._groups.close()
+        if self._transactions is not None:
+            self._transactions.close()
         if connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(drained.wait(), DRAIN_SECONDS)
@@ -462,7 +506,7 @@ class _CoordinatorLog:
         self._timeout_ms = timeout_ms
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray
+        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
     ) -> AppendOutcome | Deferred[AppendOutcome]:
         """Append with acks=all."""
         outcome: AppendOutcome | Deferred[Any] = self._replicas.append(
@@ -471,6 +515,7 @@ class _CoordinatorLog:
             acks=-1,
             timeout_ms=self._timeout_ms,
             origin=AppendOrigin.COORDINATOR,
+            transaction_version=transaction_version,
         )
         return outcome
 

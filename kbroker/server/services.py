@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kbroker.coordinator.runtime import GroupCoordinator
+    from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
     from kbroker.model import Timers
     from kbroker.replication.manager import ReplicaManager
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kbroker.server.dispatch import ApiVersionRange
     from kbroker.server.offload import Offload
     from kbroker.server.producer_ids import ProducerIdManager
+    from kbroker.server.transactions import MarkerRouter, PartitionGate
     from kbroker.settings.broker import BrokerConfig
 
 
@@ -35,6 +37,9 @@ class Services:
     replicas: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
+    transactions: TransactionCoordinator
+    markers: MarkerRouter
+    partition_gate: PartitionGate
     offload: Offload
     api_versions: Sequence[ApiVersionRange] = ()
     """What ApiVersions announces on a client listener; computed by the dispatcher from the

@@ -49,6 +49,10 @@ SERVED_KEYS: Final = _words(
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     security.inter.broker.protocol socket.listen.backlog.size socket.receive.buffer.bytes
     socket.request.max.bytes socket.send.buffer.bytes transaction.state.log.segment.bytes
+    transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+    transaction.partition.verification.enable
+    transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.num.partitions
+    transactional.id.expiration.ms
     """
 )
 """Keys that change what kbroker does. Any other one set by hand is named in a warning at start."""

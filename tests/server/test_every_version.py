@@ -49,8 +49,15 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
     InitProducerIdRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
 )
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
@@ -205,6 +212,35 @@ def alter_replica_log_dirs(version: int, topic_id: bytes) -> Message:
     )
 
 
+def add_partitions(version: int, topic_id: bytes) -> Message:
+    topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 9])]
+    if version < 4:
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="tx",
+            v3_and_below_producer_id=1,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=topics,
+        )
+    transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id="tx", producer_id=1, producer_epoch=0, verify_only=True, topics=topics
+    )
+    return AddPartitionsToTxnRequest(transactions=[transaction])
+
+
+def txn_offset_commit(version: int, topic_id: bytes) -> Message:
+    partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=0)
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
+    return TxnOffsetCommitRequest(
+        transactional_id="tx", group_id="group", producer_id=1, producer_epoch=0, topics=[topic]
+    )
+
+
+def write_markers(version: int, topic_id: bytes) -> Message:
+    topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0, 9])
+    marker = WriteTxnMarkersRequest.WritableTxnMarker(producer_id=900, topics=[topic])
+    return WriteTxnMarkersRequest(markers=[marker])
+
+
 REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: fetch,
@@ -229,6 +265,19 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ),
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda version, _: AddOffsetsToTxnRequest(
+        transactional_id="tx", producer_id=1, producer_epoch=0, group_id="group"
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.END_TXN: lambda version, _: EndTxnRequest(
+        transactional_id="tx", producer_id=1, producer_epoch=0, committed=True
+    ),
+    ApiKey.WRITE_TXN_MARKERS: write_markers,
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda version, _: DescribeTransactionsRequest(
+        transactional_ids=["tx"]
+    ),
+    ApiKey.LIST_TRANSACTIONS: lambda version, _: ListTransactionsRequest(),
     ApiKey.INIT_PRODUCER_ID: lambda version, _: InitProducerIdRequest(transactional_id=None),
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.DESCRIBE_CLUSTER: lambda version, _: DescribeClusterRequest(),

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
 from kbroker.metadata.image import BrokerRegistration, Endpoint, MetadataImage, PartitionImage
 from kbroker.metadata.image import TopicImage as Topic
 from kbroker.metadata.layered_map import LayeredMap
@@ -23,7 +24,13 @@ from kbroker.server.services import Services
 (HANDLER,) = HANDLERS
 
 
-def image(*, leader: int = 1, fenced: bool = False, listener: str = "PLAINTEXT") -> MetadataImage:
+def image(
+    topic_name: str = GROUP_TOPIC,
+    *,
+    leader: int = 1,
+    fenced: bool = False,
+    listener: str = "PLAINTEXT",
+) -> MetadataImage:
     broker = BrokerRegistration(
         id=1,
         epoch=1,
@@ -32,9 +39,9 @@ def image(*, leader: int = 1, fenced: bool = False, listener: str = "PLAINTEXT")
         fenced=fenced,
     )
     partition = PartitionImage(replicas=(1,), directories=(bytes(16),), isr=(1,), leader=leader)
-    topic = Topic(GROUP_TOPIC, b"o" * 16, {0: partition})
+    topic = Topic(topic_name, b"o" * 16, {0: partition})
     empty = MetadataImage(brokers={1: broker})
-    return replace(empty, topics=LayeredMap({GROUP_TOPIC: topic}))
+    return replace(empty, topics=LayeredMap({topic_name: topic}))
 
 
 @dataclass
@@ -66,6 +73,7 @@ class FakeGroups:
 class FakeServices:
     controller: FakeController
     groups: FakeGroups = field(default_factory=FakeGroups)
+    transactions: FakeGroups = field(default_factory=FakeGroups)
     node_id: int = 1
 
     @property
@@ -147,7 +155,16 @@ def test_never_names_a_broker_that_metadata_does_not_list(now: MetadataImage) ->
     assert coordinators(response, 4) == [NOT_THERE]
 
 
-@pytest.mark.parametrize("key_type", [1, 2, 9])
+@pytest.mark.parametrize("version", [1, 4, 6])
+def test_transactional_ids_have_a_topic_of_their_own(version: int) -> None:
+    controller = FakeController(image(TRANSACTION_TOPIC))
+    outcome = ask(controller, request(version, "t", key_type=1), version)
+    assert controller.asked == [TRANSACTION_TOPIC]
+    controller.finish()
+    assert coordinators(outcome.value, version) == [FOUND]
+
+
+@pytest.mark.parametrize("key_type", [2, 9])
 @pytest.mark.parametrize("version", [1, 4, 6])
 def test_coordinators_that_are_not_served_are_an_error_clients_do_not_retry(
     key_type: int, version: int

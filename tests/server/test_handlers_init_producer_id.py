@@ -1,4 +1,4 @@
-"""InitProducerId: fresh ids, at once or later; transactions refused for good."""
+"""InitProducerId: fresh ids, at once or later; with a transactional id the coordinator's answer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)
 def ask(version: int, next_id: int | Deferred[int] = 4000, **fields: Any) -> Any:  # an Outcome
     request = InitProducerIdRequest(**({"transactional_id": None} | fields))
     received, _ = decode(InitProducerIdRequest, encode(request, version), version)
-    services: Any = SimpleNamespace(producer_ids=SimpleNamespace(next_id=lambda: next_id))
+    fenced = InitProducerIdResponse(
+        error_code=ErrorCode.PRODUCER_FENCED, producer_id=-1, producer_epoch=-1
+    )
+    services: Any = SimpleNamespace(
+        producer_ids=SimpleNamespace(next_id=lambda: next_id),
+        transactions=SimpleNamespace(init_producer_id=lambda request: Deferred.of(fenced)),
+    )
     outcome = HANDLER.handle(services, RequestContext(ApiKey.INIT_PRODUCER_ID, version), received)
     if isinstance(outcome, Deferred):
-        return outcome
+        if received.transactional_id is None:
+            return outcome
+        outcome = outcome.value
     assert isinstance(outcome, InitProducerIdResponse)
     return decode(InitProducerIdResponse, encode(outcome, version), version)[0]
 
@@ -54,14 +62,11 @@ def test_half_an_identity(producer_id: int, producer_epoch: int) -> None:
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(
-    ("transactional_id", "error"),
-    [
-        ("tx", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ("", ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_transactions_are_refused_for_good(transactional_id: str, error: ErrorCode) -> None:
-    response = ask(5, transactional_id=transactional_id)
-    assert (response.error_code, response.producer_id, response.producer_epoch) == (error, -1, -1)
-    assert not error.retriable
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fenced_producer_is_told_so_in_words_it_knows(version: int) -> None:
+    expected = ErrorCode.PRODUCER_FENCED if version >= 4 else ErrorCode.INVALID_PRODUCER_EPOCH
+    assert ask(version, transactional_id="tx").error_code == expected
+
+
+def test_an_empty_transactional_id() -> None:
+    assert ask(5, transactional_id="").error_code == ErrorCode.INVALID_REQUEST

@@ -212,13 +212,11 @@ def test_invalid_acks(world: World) -> None:
     assert answer(produce(world, acks=3)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_transactions_are_refused_for_good(world: World) -> None:
-    found = answer(produce(world, transactional_id="tx"))
-    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert not ErrorCode(found.error_code).retriable
+def test_a_transactional_batch_needs_a_transactional_id(world: World) -> None:
     records = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     found = answer(produce(world, records={0: bytes(records)}))
-    assert found.error_code == ErrorCode.INVALID_TXN_STATE
+    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert answer(produce(world, transactional_id="tx")).error_code == 0  # not transactional
 
 
 def test_refused_records_are_named(world: World) -> None:

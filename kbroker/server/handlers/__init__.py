@@ -24,6 +24,8 @@ MODULES: Final = (
     "producers",
     "init_producer_id",
     "find_coordinator",
+    "transactions",
+    "transaction_tools",
     "groups",
     "offsets",
 )

@@ -1,11 +1,12 @@
-"""FindCoordinator v0-6: which broker coordinates a group.
+"""FindCoordinator v0-6: which broker coordinates a group or a transactional id.
 
 v1: key type and error message (KIP-98). v2: throttling as in KIP-219. v3: flexible. v4: several
 keys at once, an error per key (KIP-699). v5: for transactions (KIP-890). v6: share groups
-(KIP-932). The first request creates `__consumer_offsets` and is answered once it is there; Kafka
-answers COORDINATOR_NOT_AVAILABLE and lets the client ask again, as we do while a partition has no
-leader. The broker named is always one that Metadata lists on the same listener. Deviation:
-coordinators of transactions and share groups are not served yet, so their keys get INVALID_REQUEST.
+(KIP-932). The first request creates `__consumer_offsets` or `__transaction_state` and is answered
+once it is there; Kafka answers COORDINATOR_NOT_AVAILABLE and lets the client ask again, as we do
+while a partition has no leader. The broker named is always one that Metadata lists on the same
+listener. Deviation: coordinators of share groups are not served yet, so their keys get
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 from typing import Final
 
 from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -31,9 +33,10 @@ BATCHED_VERSION: Final = 4
 """From this version on a request names several keys."""
 
 _UNSERVED: Final = {
-    TRANSACTION: "This broker has no transaction coordinator.",
     SHARE: "This broker has no share coordinator.",
 }
+
+_TOPICS: Final = {GROUP: GROUP_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 
@@ -41,16 +44,17 @@ _Coordinator = FindCoordinatorResponse.Coordinator
 def handle_find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Outcome:
-    """Answer at once, or when `__consumer_offsets` has been created."""
-    if request.key_type != GROUP:
+    """Answer at once, or when the coordinator's topic has been created."""
+    topic = _TOPICS.get(request.key_type)
+    if topic is None:
         message = _UNSERVED.get(request.key_type, f"Unknown key type {request.key_type}.")
         return find_coordinator_error(request, ErrorCode.INVALID_REQUEST, message)
-    if GROUP_TOPIC in services.image.topics:
+    if topic in services.image.topics:
         return _answer(services, context, request)
     try:
-        created = services.controller.ensure_internal_topic(GROUP_TOPIC)
+        created = services.controller.ensure_internal_topic(topic)
     except KafkaError as error:
-        logger.warning("node %d: %s cannot be created: %s", services.node_id, GROUP_TOPIC, error)
+        logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, error)
         return _answer(services, context, request)
     if created.done:
         return _answer(services, context, request)
@@ -64,13 +68,15 @@ def _answer(
 ) -> FindCoordinatorResponse:
     batched = context.api_version >= BATCHED_VERSION
     keys = request.coordinator_keys if batched else [request.key]
-    return _response([_find(services, context, key) for key in keys], batched=batched)
+    key_type = request.key_type
+    return _response([_find(services, context, key_type, key) for key in keys], batched=batched)
 
 
-def _find(services: Services, context: RequestContext, key: str) -> _Coordinator:
+def _find(services: Services, context: RequestContext, key_type: int, key: str) -> _Coordinator:
     """The leader of the key's partition, if a client of this listener can reach it."""
     image = services.image
-    partition = image.partition(GROUP_TOPIC, services.groups.partition_for(key))
+    coordinator = services.groups if key_type == GROUP else services.transactions
+    partition = image.partition(_TOPICS[key_type], coordinator.partition_for(key))
     broker = image.brokers.get(partition.leader) if partition is not None else None
     endpoint = broker.endpoints.get(context.listener_name) if broker is not None else None
     if broker is None or endpoint is None or broker.fenced:

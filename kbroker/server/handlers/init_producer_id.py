@@ -1,13 +1,13 @@
-"""InitProducerId v0-5: a producer id for an idempotent producer.
+"""InitProducerId v0-5: a producer id for an idempotent or transactional producer.
 
 v2: flexible. v3: the producer's present id and epoch, to raise the epoch instead of taking a new id
 (KIP-360). v4: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. v5: transactions v2 (KIP-890). v6
 (KIP-939) is unstable in Kafka 4.3 and refused there as here.
 
 Without a transactional id every request gets a fresh id with epoch 0, also one that names its
-present id: as in Kafka, only the transaction coordinator raises epochs. Deviation: transactions are
-not served yet. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one answer that
-every client takes as final; others are retried for ever by some.
+present id: as in Kafka, only the transaction coordinator raises epochs
+(`coordinator/transactions`). With one, the id's former producer is fenced and what it left open is
+aborted; CONCURRENT_TRANSACTIONS meanwhile.
 """
 
 from __future__ import annotations
@@ -16,33 +16,42 @@ from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+FENCED_SINCE = 4
 
 
 def handle_init_producer_id(
     services: Services, context: RequestContext, request: InitProducerIdRequest
 ) -> Outcome:
     """Answer at once while the broker has ids left, else when its next block comes."""
-    del context
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return init_producer_id_error(request, ErrorCode.INVALID_REQUEST, "")
     if request.transactional_id is not None:
-        code = (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            if request.transactional_id
-            else ErrorCode.INVALID_REQUEST
-        )
-        return init_producer_id_error(request, code, "")
+        if not request.transactional_id:
+            return init_producer_id_error(request, ErrorCode.INVALID_REQUEST, "")
+        outcome = services.transactions.init_producer_id(request)
+        if context.api_version < FENCED_SINCE and isinstance(outcome, Deferred):
+            outcome.on_done(_in_old_words)
+        return outcome
     producer_id = services.producer_ids.next_id()
     if isinstance(producer_id, int):
         return _granted(producer_id)
     response: Deferred[InitProducerIdResponse] = Deferred()
     producer_id.on_done(lambda granted: response.resolve(_granted(granted)))
     return response
+
+
+def _in_old_words(response: Message) -> None:
+    if (
+        isinstance(response, InitProducerIdResponse)
+        and response.error_code == ErrorCode.PRODUCER_FENCED
+    ):
+        response.error_code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def _granted(producer_id: int) -> InitProducerIdResponse:

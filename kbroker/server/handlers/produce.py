@@ -12,9 +12,9 @@ answer; if anything failed the connection ends, which is how such a producer lea
 and acks=-1 with a single replica, are answered at once; otherwise the answer waits for the last
 partition. A client may not write to internal topics unless it calls itself `__admin_client`.
 
-Deviation: transactions are not served yet. A transactional request gets
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final; a transactional batch
-without the id gets INVALID_TXN_STATE.
+Transactional batches are appended only to partitions of the producer's open transaction
+(`transactional_produce`); without a transactional id in the request they get
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in Kafka.
 """
 
 from __future__ import annotations
@@ -23,23 +23,19 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
-from kbroker.model import Deferred
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import MAGIC
-from kbroker.protocol.schema import Records
 from kbroker.replication.manager import HostedTopic, PartitionAppendResult, ReplicaManager
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.transactional_produce import is_transactional, keep_records, verdicts_on
+from kbroker.server.transactions import Verdicts, produce_error_of
 
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 10
 ADMIN_CLIENT_ID: Final = "__admin_client"
-
-_MAGIC_POSITION: Final = 16
-_ATTRIBUTES_POSITION: Final = 22  # the low byte of a batch's attributes
-_TRANSACTIONAL_BIT: Final = 0x10
 
 _Partition = ProduceResponse.PartitionProduceResponse
 _Topic = ProduceResponse.TopicProduceResponse
@@ -50,12 +46,39 @@ _NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
 
 
 def handle_produce(services: Services, context: RequestContext, request: ProduceRequest) -> Outcome:
-    """Append every partition in the order of the request, then answer or wait for replicas."""
+    """Ask for the transaction, if there is one, and append."""
+    if request.transactional_id is None:
+        return _append_all(services, context, request, None)
+    if request.acks == 0:
+        raise CloseConnection("a transactional Produce request with acks=0")
+    verdicts = verdicts_on(services, context.api_version, request)
+    if not isinstance(verdicts, Deferred):
+        return _append_all(services, context, request, verdicts)
+    keep_records(request)
+    later: Deferred[ProduceResponse] = Deferred()
+
+    def known(verdicts: Verdicts) -> None:
+        outcome = _append_all(services, context, request, verdicts)
+        if isinstance(outcome, Deferred):
+            outcome.on_done(later.resolve)
+        elif isinstance(outcome, ProduceResponse):
+            later.resolve(outcome)
+
+    verdicts.on_done(known)
+    return later
+
+
+def _append_all(
+    services: Services,
+    context: RequestContext,
+    request: ProduceRequest,
+    verdicts: Verdicts | None,
+) -> Outcome:
+    """Append every partition in the order of the request, then answer or wait for replicas.
+
+    verdicts: the coordinator's on partitions with transactional batches; None: none may come.
+    """
     acks = request.acks
-    if request.transactional_id is not None:
-        if acks == 0:
-            raise CloseConnection("a transactional Produce request with acks=0")
-        return produce_error(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
     replicas = services.replicas
     version = context.api_version
     by_id = version >= TOPIC_IDS_SINCE
@@ -78,8 +101,12 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
         for data in asked.partition_data:
             partition = None if topic is None else topic.partitions.get(data.index)
             records = data.records
-            if partition is None or refused or not records or _is_transactional(records):
+            if partition is None or refused or not records:
                 result = _refuse(replicas, topic, asked, data, by_id, refused)
+            elif is_transactional(records) and (
+                error := _transaction_error(verdicts, partition.topic_partition, version)
+            ):
+                result = PartitionAppendResult(error)
             else:
                 outcome = append_to(
                     partition,
@@ -121,14 +148,13 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
     return response if failures is None else _finish(services, context, response)
 
 
-def _is_transactional(records: Records) -> bool:
-    """Whether the (first) batch belongs to a transaction; of too few bytes the log says more."""
-    view = cast(memoryview, records)
-    return (
-        len(view) > _ATTRIBUTES_POSITION
-        and bool(view[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
-        and view[_MAGIC_POSITION] == MAGIC
-    )
+def _transaction_error(
+    verdicts: Verdicts | None, partition: TopicPartition, version: int
+) -> ErrorCode:
+    """Whether a transactional batch may enter this partition."""
+    if verdicts is None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return produce_error_of(verdicts.get(partition, ErrorCode.NONE), version)
 
 
 def _refuse(
@@ -151,12 +177,10 @@ def _refuse(
         return PartitionAppendResult(
             found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-    if not data.records:
-        return PartitionAppendResult(
-            ErrorCode.INVALID_RECORD,
-            error_message="Produce requests need one record batch per partition",
-        )
-    return PartitionAppendResult(ErrorCode.INVALID_TXN_STATE)
+    return PartitionAppendResult(
+        ErrorCode.INVALID_RECORD,
+        error_message="Produce requests need one record batch per partition",
+    )
 
 
 def _add_record_errors(answer: _Partition, result: PartitionAppendResult) -> None:

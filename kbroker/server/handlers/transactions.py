@@ -1,0 +1,347 @@
+"""AddPartitionsToTxn v0-5, AddOffsetsToTxn v0-4, TxnOffsetCommit v0-5, EndTxn v0-5: a transactional
+producer at work (KIP-98, KIP-890). Its first request, InitProducerId, has a module of its own.
+
+AddPartitionsToTxn v1, AddOffsetsToTxn v1, EndTxn v1: throttling as in KIP-219. v2 of them:
+PRODUCER_FENCED, before INVALID_PRODUCER_EPOCH. v3: flexible. AddPartitionsToTxn v4: from brokers,
+several transactions, also only to verify; v5 the same under transaction.version 2. TxnOffsetCommit
+v2: leader epoch. v3: flexible, member and generation (KIP-447). v4 and EndTxn v4:
+TRANSACTION_ABORTABLE may come. EndTxn v5 and TxnOffsetCommit v5: transaction.version 2, in which
+every EndTxn raises the epoch and answers with it, and partitions are added by the broker itself.
+
+The decisions are in `coordinator/transactions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kbroker.coordinator.offsets import resolve_commit
+from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.shards import Transactional
+from kbroker.coordinator.transactions import Producer
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from kbroker.protocol.schema import Message
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+from kbroker.server.transactions import OFFSETS_ADD_ITSELF_SINCE, commit_error_of
+
+BATCHED_SINCE: Final = 4
+"""AddPartitionsToTxn of brokers: several transactions in one request."""
+ADD_V2_SINCE: Final = 5
+FENCED_SINCE: Final = 2
+"""From this version on PRODUCER_FENCED may come."""
+OFFSET_COMMIT_BY_NAME: Final = 9
+
+_Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+_Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+_Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+
+
+def known_error(error: ErrorCode, version: int) -> ErrorCode:
+    """The error in words that this version of the client knows."""
+    if error is ErrorCode.PRODUCER_FENCED and version < FENCED_SINCE:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+# AddPartitionsToTxn
+
+
+def handle_add_partitions(
+    services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Outcome:
+    """All partitions of a transaction or none of them."""
+    version = context.api_version
+    if version < BATCHED_SINCE:
+        only = _Transaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        found = _add(services, version, only)
+        if isinstance(found, list):
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=found)
+        single: Deferred[Message] = Deferred()
+        found.on_done(
+            lambda topics: single.resolve(
+                AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+            )
+        )
+        return single
+    response = AddPartitionsToTxnResponse()
+    later: Deferred[Message] = Deferred()
+    left = len(request.transactions)
+
+    def arrived(result: _Result, topics: list[_TopicResult]) -> None:
+        nonlocal left
+        result.topic_results = topics
+        left -= 1
+        if not left:
+            later.resolve(response)
+
+    if not left:
+        return response
+    for transaction in request.transactions:
+        result = _Result(transactional_id=transaction.transactional_id)
+        response.results_by_transaction.append(result)
+        topics = _add(services, version, transaction)
+        if isinstance(topics, list):
+            arrived(result, topics)
+        else:
+            topics.on_done(lambda topics, result=result: arrived(result, topics))  # type: ignore[misc]  # bound now
+    return later
+
+
+def _add(
+    services: Services, version: int, asked: _Transaction
+) -> list[_TopicResult] | Deferred[list[_TopicResult]]:
+    partitions = [
+        TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions
+    ]
+    producer = Producer(asked.producer_id, asked.producer_epoch)
+    if asked.verify_only:
+        return _results(
+            asked.topics,
+            services.transactions.verify(asked.transactional_id, producer, partitions),
+        )
+    unknown = [
+        partition for partition in partitions if services.image.partition(*partition) is None
+    ]
+    if unknown:
+        errors = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        errors.update(dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return _results(asked.topics, errors)
+    outcome = services.transactions.add_partitions(
+        asked.transactional_id,
+        producer,
+        partitions,
+        client_version=2 if version >= ADD_V2_SINCE else 0,
+    )
+
+    def results(error: ErrorCode) -> list[_TopicResult]:
+        return _results(asked.topics, dict.fromkeys(partitions, known_error(error, version)))
+
+    if isinstance(outcome, ErrorCode):
+        return results(outcome)
+    later: Deferred[list[_TopicResult]] = Deferred()
+    outcome.on_done(lambda error: later.resolve(results(error)))
+    return later
+
+
+def _results(
+    topics: Iterable[_Topic], errors: dict[TopicPartition, ErrorCode]
+) -> list[_TopicResult]:
+    return [
+        _TopicResult(
+            name=topic.name,
+            results_by_partition=[
+                _PartitionResult(
+                    partition_index=index,
+                    partition_error_code=errors[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def add_partitions_error(
+    request: AddPartitionsToTxnRequest, code: ErrorCode, message: str
+) -> AddPartitionsToTxnResponse:
+    """Every partition fails in the same way (v0-3), or the whole request (v4 on)."""
+    del message
+    topics = request.v3_and_below_topics
+    errors = {TopicPartition(topic.name, i): code for topic in topics for i in topic.partitions}
+    return AddPartitionsToTxnResponse(
+        error_code=code, results_by_topic_v3_and_below=_results(topics, errors)
+    )
+
+
+# AddOffsetsToTxn
+
+
+def handle_add_offsets(
+    services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> Outcome:
+    """Make the group's partition of `__consumer_offsets` part of the transaction."""
+    partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
+    outcome = services.transactions.add_partitions(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        [partition],
+        client_version=0,
+    )
+
+    def response(error: ErrorCode) -> AddOffsetsToTxnResponse:
+        return AddOffsetsToTxnResponse(error_code=known_error(error, context.api_version))
+
+    if isinstance(outcome, ErrorCode):
+        return response(outcome)
+    later: Deferred[Message] = Deferred()
+    outcome.on_done(lambda error: later.resolve(response(error)))
+    return later
+
+
+def add_offsets_error(
+    request: AddOffsetsToTxnRequest, code: ErrorCode, message: str
+) -> AddOffsetsToTxnResponse:
+    """Not added."""
+    del request, message
+    return AddOffsetsToTxnResponse(error_code=code)
+
+
+# TxnOffsetCommit
+
+
+def handle_txn_offset_commit(
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
+) -> Outcome:
+    """Topics are looked up, the transaction is asked for, then the group; the answer comes when the
+    offsets are in the log, where they wait for the transaction's end.
+    """
+    if not request.group_id:
+        return txn_offset_commit_error(request, ErrorCode.INVALID_GROUP_ID, "")
+    version = context.api_version
+    asked = _as_offset_commit(request)
+    commit = resolve_commit(asked, OFFSET_COMMIT_BY_NAME, services.image)
+    if not commit.accepted:
+        return _commit_response(commit.response)
+    partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
+    producer = Producer(request.producer_id, request.producer_epoch)
+    transaction = Transactional(*producer)
+
+    def proceed(error: ErrorCode) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+        if error is not ErrorCode.NONE:
+            return commit.fail(commit_error_of(error, version))
+        return services.groups.offset_commit_in_transaction(commit, asked, transaction)
+
+    later: Deferred[Message] = Deferred()
+
+    def answer(error: ErrorCode) -> None:
+        outcome = proceed(error)
+        if isinstance(outcome, Deferred):
+            outcome.on_done(lambda response: later.resolve(_commit_response(response)))
+        else:
+            later.resolve(_commit_response(outcome))
+
+    verdicts = services.partition_gate.ask(
+        request.transactional_id, producer, [partition], adds=version >= OFFSETS_ADD_ITSELF_SINCE
+    )
+    if isinstance(verdicts, Deferred):
+        verdicts.on_done(lambda known: answer(known.get(partition, ErrorCode.NONE)))
+    else:
+        answer(verdicts.get(partition, ErrorCode.NONE))
+    return later
+
+
+def _as_offset_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        committed_metadata=partition.committed_metadata,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _commit_response(response: OffsetCommitResponse) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=partition.error_code
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in response.topics
+        ]
+    )
+
+
+def txn_offset_commit_error(
+    request: TxnOffsetCommitRequest, code: ErrorCode, message: str
+) -> TxnOffsetCommitResponse:
+    """Every partition fails in the same way."""
+    del message
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+# EndTxn
+
+
+def handle_end_txn(services: Services, context: RequestContext, request: EndTxnRequest) -> Outcome:
+    """Answered once the decision is committed, whatever becomes of the broker then."""
+    outcome = services.transactions.end(context, request)
+    if context.api_version >= FENCED_SINCE:
+        return outcome
+    later: Deferred[Message] = Deferred()
+
+    def in_old_words(response: Message) -> None:
+        if isinstance(response, EndTxnResponse):
+            response.error_code = known_error(ErrorCode(response.error_code), context.api_version)
+        later.resolve(response)
+
+    outcome.on_done(in_old_words)
+    return later
+
+
+def end_txn_error(request: EndTxnRequest, code: ErrorCode, message: str) -> EndTxnResponse:
+    """Not ended."""
+    del request, message
+    return EndTxnResponse(error_code=code)
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, handle_add_partitions, add_partitions_error),
+    ApiHandler(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, handle_add_offsets, add_offsets_error),
+    ApiHandler(ApiKey.TXN_OFFSET_COMMIT, 0, 5, handle_txn_offset_commit, txn_offset_commit_error),
+    ApiHandler(ApiKey.END_TXN, 0, 5, handle_end_txn, end_txn_error),
+)

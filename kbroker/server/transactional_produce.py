@@ -1,0 +1,77 @@
+"""Transactional batches in a Produce request: found by their headers, and asked about.
+
+One producer per request and all of its partitions in one question to the coordinator. From v12 on
+the broker adds the partitions to the transaction (KIP-890); before, the producer has done so and
+the broker makes sure.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, cast
+
+from kbroker.coordinator.transactions import Producer
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import BATCH_OVERHEAD, MAGIC
+from kbroker.protocol.schema import Records
+from kbroker.server.services import Services
+from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts
+
+TOPIC_IDS_SINCE: Final = 13
+
+_MAGIC_POSITION: Final = 16
+_ATTRIBUTES_POSITION: Final = 22  # the low byte of a batch's attributes
+_TRANSACTIONAL_BIT: Final = 0x10
+_PRODUCER: Final = struct.Struct(">qh")
+_PRODUCER_POSITION: Final = 43
+
+
+def is_transactional(records: Records) -> bool:
+    """Whether the (first) batch belongs to a transaction; of too few bytes the log says more."""
+    view = cast(memoryview, records)
+    return (
+        len(view) > _ATTRIBUTES_POSITION
+        and bool(view[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
+        and view[_MAGIC_POSITION] == MAGIC
+    )
+
+
+def verdicts_on(
+    services: Services, version: int, request: ProduceRequest
+) -> Verdicts | Deferred[Verdicts]:
+    """The coordinator's word on every partition led here that gets a transactional batch."""
+    producers: dict[TopicPartition, Producer] = {}
+    replicas = services.replicas
+    for asked in request.topic_data:
+        by_id = version >= TOPIC_IDS_SINCE
+        topic = replicas.topic_by_id(asked.topic_id) if by_id else replicas.topic(asked.name)
+        if topic is None:
+            continue
+        for data in asked.partition_data:
+            partition = topic.partitions.get(data.index)
+            records = data.records
+            if partition is None or not partition.is_leader or not records:
+                continue
+            if len(cast(memoryview, records)) >= BATCH_OVERHEAD and is_transactional(records):
+                found = _PRODUCER.unpack_from(cast(memoryview, records), _PRODUCER_POSITION)
+                producers[partition.topic_partition] = Producer(*found)
+    if not producers:
+        return {}
+    if len(set(producers.values())) > 1:
+        return dict.fromkeys(producers, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    return services.partition_gate.ask(
+        request.transactional_id or "",
+        next(iter(producers.values())),
+        producers,
+        adds=version >= ADDS_ITSELF_SINCE,
+    )
+
+
+def keep_records(request: ProduceRequest) -> None:
+    """Copy the batches out of the receive buffer: they are appended later than in this call."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records:
+                data.records = bytearray(cast(memoryview, data.records))
