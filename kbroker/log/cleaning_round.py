@@ -40,6 +40,10 @@ from kbroker.settings.log_config import LogConfig
 
 MIN_BUFFER_BYTES: Final = 4096
 THROTTLE_WINDOW_SECONDS: Final = 0.3
+TURN_SECONDS: Final = 0.0005
+PAUSE_SECONDS: Final = 0.00005
+"""After each turn the worker sleeps: the interpreter lets one thread run at a time and would give
+the loop its turn after 5 ms only. docs/adr/0008."""
 
 
 class CleaningStopped(Exception):
@@ -225,6 +229,7 @@ class CleaningRound:
         """
         position, end = source.start_position, source.size
         wanted = self._buffer_bytes
+        turn_began = time.perf_counter()
         while position < end:
             data = memoryview(self._read(source, position, min(wanted, end - position)))
             at = 0
@@ -235,6 +240,9 @@ class CleaningRound:
                 batch = data[at : at + size]
                 yield (header, batch) if header.magic >= MAGIC else _converted(header, batch)
                 at += size
+                if time.perf_counter() - turn_began > TURN_SECONDS:
+                    time.sleep(PAUSE_SECONDS)
+                    turn_began = time.perf_counter()
             wanted = self._buffer_bytes
             if at == 0:
                 if size is None or size <= len(data) or size > end - position:
