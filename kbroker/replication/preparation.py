@@ -132,7 +132,8 @@ class Preparation:
                 validate_records=config.validate_records,
             )
         except KafkaError as error:
-            job.outcome = error
+            # its traceback holds what was unpacked, and would go round in a circle with this frame
+            job.outcome = error.with_traceback(None)
         except Exception:  # top frame of a thread: logged, answered as UNKNOWN_SERVER_ERROR
             logger.exception("a batch of %d bytes could not be checked", len(job.data))
 
