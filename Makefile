@@ -75,9 +75,11 @@ format: $(STAMP)  ## let ruff put the code in order
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(STAMP)  ## the benchmarks: start-up time, memory, codecs
+bench: $(STAMP)  ## the benchmarks: start-up time, memory, codecs, log
 	@$(BIN)/python benchmarks/start.py
 	@$(BIN)/python benchmarks/codec.py
+	@$(BIN)/python benchmarks/log_append.py
+	@$(BIN)/python benchmarks/log_recovery.py
 
 .PHONY: clean
 clean:  ## remove .venv, caches and what demo and serve wrote

@@ -1,10 +1,11 @@
-"""What one partition log costs: append MB/s against a bare pwrite of the same bytes, and us per
-read lookup.
+"""What one partition log costs: append MB/s, also per CPU-second, against a bare pwrite of the same
+bytes, look-ups by offset and by time.
 
     python benchmarks/log_append.py [directory]
 
-One thread, no network. "cold lookup": an offset nobody asked for before; "next": the reader goes on
-where it stopped; "at end": nothing new. System calls are counted from outside: strace -c -f python
+One thread, no network. Appends and bare writes take turns; each figure is the median of RUNS.
+"cold lookup": an offset nobody asked for before; "next": the reader goes on where it stopped;
+"at end": nothing new. System calls are counted from outside: strace -c -f python
 benchmarks/log_append.py
 """
 
@@ -14,6 +15,7 @@ import os
 import platform
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -21,13 +23,18 @@ from pathlib import Path
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, iter_records, read_batch_header
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 BATCH_KIB = (1, 16, 1024)
 TOTAL_BYTES = {1: 24 << 20, 16: 192 << 20, 1024: 384 << 20}
 LOOKUPS = 20_000
+RUNS = 5
+SEGMENTS = 1_000
+BATCHES_PER_SEGMENT = 50
+RECORDS_PER_BATCH = 10
+TIME_LOOKUPS = 2_000
 FIRST_OFFSET = bytes(8)
 
 
@@ -37,13 +44,14 @@ def batch_of(size_bytes: int) -> bytearray:
     return build_batch([(NOW_MS, None, value, [])] * count)
 
 
-def bare(path: Path, batch: bytearray, count: int) -> float:
+def bare(path: Path, batch: bytearray, count: int) -> tuple[float, float]:
+    """(seconds, CPU seconds) of nothing but the writes."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     position = 0
     for _ in range(count):
         position += os.pwrite(fd, batch, position)
-    elapsed = time.perf_counter() - started
+    elapsed = time.perf_counter() - started, time.process_time() - cpu
     os.close(fd)
     path.unlink()
     return elapsed
@@ -60,23 +68,72 @@ def produce(log: PartitionLog, batch: bytearray) -> None:
     log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
 
 
+def append_run(directory: Path, batch: bytearray, count: int) -> tuple[float, float]:
+    log = open_log(directory, "append")
+    started, cpu = time.perf_counter(), time.process_time()
+    for _ in range(count):
+        produce(log, batch)
+    elapsed = time.perf_counter() - started, time.process_time() - cpu
+    log.release()
+    shutil.rmtree(log.directory)
+    return elapsed
+
+
 def append(directory: Path, kib: int) -> None:
     batch = batch_of(kib << 10)
     count = TOTAL_BYTES[kib] // len(batch)
-    bare_seconds = bare(directory / "bare", batch, count)
-    log = open_log(directory, f"append{kib}")
-    started = time.perf_counter()
-    for _ in range(count):
-        produce(log, batch)
-    seconds = time.perf_counter() - started
-    log.release()
-    shutil.rmtree(log.directory)
+    runs = [
+        (append_run(directory, batch, count), bare(directory / "bare", batch, count))
+        for _ in range(RUNS)
+    ]
+    seconds = statistics.median(run[0][0] for run in runs)
+    cpu_seconds = statistics.median(run[0][1] for run in runs)
+    bare_seconds = statistics.median(run[1][0] for run in runs)
+    ratio = statistics.median(run[1][0] / run[0][0] for run in runs)
     megabytes = count * len(batch) / 1e6
     print(
-        f"append {kib:5d} KiB batches: {megabytes / seconds:7.0f} MB/s "
-        f"({seconds / count * 1e6:7.1f} us each), bare pwrite {megabytes / bare_seconds:7.0f} MB/s "
-        f"({bare_seconds / count * 1e6:7.1f} us each)"
+        f"append {kib:5d} KiB batches: {megabytes / seconds:6.0f} MB/s, "
+        f"{megabytes / cpu_seconds:6.0f} MB/s per CPU-second "
+        f"({seconds / count * 1e6:7.1f} us each); bare pwrite {megabytes / bare_seconds:6.0f} MB/s "
+        f"({bare_seconds / count * 1e6:7.1f} us each); {ratio:.2f} of that"
     )
+
+
+def time_lookups(directory: Path) -> None:
+    """ListOffsets by time over SEGMENTS segments; the bare limit is reading the batch found."""
+    log = open_log(directory, "times")
+    record_ms = 0
+    for number in range(SEGMENTS * BATCHES_PER_SEGMENT):
+        records = [(NOW_MS + record_ms + i, None, bytes(100), []) for i in range(RECORDS_PER_BATCH)]
+        record_ms += RECORDS_PER_BATCH
+        log.append_as_leader(build_batch(records), leader_epoch=0, now_ms=NOW_MS)
+        if number % BATCHES_PER_SEGMENT == BATCHES_PER_SEGMENT - 1:
+            log.roll(NOW_MS)
+    chooser = random.Random(3)
+    wanted = [NOW_MS + chooser.randrange(record_ms) for _ in range(TIME_LOOKUPS)]
+    for timestamp in wanted[:100]:
+        found = log.offset_for_timestamp(timestamp)
+        assert found is not None and found.offset == timestamp - NOW_MS, (found, timestamp)
+    figures = []
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        for timestamp in wanted:
+            log.offset_for_timestamp(timestamp)
+        looked_up = time.perf_counter()
+        for timestamp in wanted:
+            read = log.read(timestamp - NOW_MS, max_bytes=1).records
+            data = read.read()  # type: ignore[union-attr]  # a FileSlice
+            for _ in iter_records(data, read_batch_header(data)):
+                break
+        figures.append((looked_up - started, time.perf_counter() - looked_up))
+    each = statistics.median(run[0] for run in figures) / TIME_LOOKUPS
+    limit = statistics.median(run[1] for run in figures) / TIME_LOOKUPS
+    print(
+        f"time look-up in {len(log.segments)} segments: {each * 1e6:.0f} us; reading that batch by "
+        f"its offset {limit * 1e6:.0f} us; {each / limit:.2f} times that"
+    )
+    log.release()
+    shutil.rmtree(log.directory)
 
 
 def lookups(directory: Path) -> None:
@@ -145,6 +202,7 @@ def main() -> None:
         for kib in BATCH_KIB:
             append(directory, kib)
         lookups(directory)
+        time_lookups(directory)
         idle(directory)
     finally:
         shutil.rmtree(directory)
