@@ -1,0 +1,172 @@
+"""A broker that compacts while it serves: produce, fetch, restart, kill; its own offsets topic."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import TopicPartition
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.records import build_batch
+from kbroker.server.broker import Broker
+from kbroker.testing import EmbeddedBroker
+from tests.e2e.wire import call
+from tests.log.cleaning import records_of
+
+QUICK = {
+    "log.cleaner.backoff.ms": "20",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "offsets.topic.num.partitions": "1",
+}
+TABLE = TopicPartition("table", 0)
+OFFSETS = TopicPartition("__consumer_offsets", 0)
+
+
+def log_of(broker: Broker, key: TopicPartition) -> PartitionLog:
+    assert broker._replicas is not None
+    log = broker._replicas.logs.get(key)
+    assert log is not None
+    return log
+
+
+def until(broker: EmbeddedBroker, condition: Callable[[Broker], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not broker.call(condition):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def cleaned_to(broker: EmbeddedBroker, key: TopicPartition) -> None:
+    """Roll, and wait until everything before is clean."""
+    end = broker.call(lambda b: log_of(b, key).log_end_offset)
+    broker.call(lambda b: log_of(b, key).roll(int(time.time() * 1000)))
+    until(broker, lambda b: (log_of(b, key).cleaner_offset or 0) >= end)
+
+
+def append(broker: EmbeddedBroker, items: list[tuple[bytes, bytes]], codec: Compression) -> None:
+    now_ms = int(time.time() * 1000)
+    batch = build_batch([(now_ms, k, v, ()) for k, v in items], compression=codec)
+    broker.call(
+        lambda b: b._replicas.append(TABLE, batch, acks=1, timeout_ms=1000)  # type: ignore[union-attr]  # it runs
+    )
+
+
+def commit(broker: EmbeddedBroker, group: str, offset: int) -> None:
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="events", partitions=[partition])
+    request = OffsetCommitRequest(group_id=group, topics=[topic])
+    code = None
+    with socket.create_connection((broker.host, broker.port), timeout=10) as connection:
+        for _ in range(200):
+            call(connection, FindCoordinatorRequest(key=group), 0)  # makes the offsets topic
+            response = call(connection, request, 5)
+            assert isinstance(response, OffsetCommitResponse)
+            code = response.topics[0].partitions[0].error_code
+            if code == 0:
+                return
+            time.sleep(0.02)  # the coordinator still loads
+    raise AssertionError(code)
+
+
+def committed(broker: EmbeddedBroker, group: str) -> int:
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="events", partition_indexes=[0])
+    request = OffsetFetchRequest(group_id=group, topics=[topic])
+    with socket.create_connection((broker.host, broker.port), timeout=10) as connection:
+        for _ in range(200):
+            response = call(connection, request, 5)
+            assert isinstance(response, OffsetFetchResponse)
+            if response.error_code == 0:
+                return response.topics[0].partitions[0].committed_offset
+            time.sleep(0.02)  # the coordinator still loads
+    raise AssertionError(response.error_code)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(QUICK, data=tmp_path / "data") as running:
+        yield running
+
+
+def test_a_table_is_compacted_while_it_is_served(broker: EmbeddedBroker) -> None:
+    broker.create_topic("table", configs={"cleanup.policy": "compact"})
+    for number in range(60):
+        codec = list(Compression)[number % 5]
+        append(broker, [(b"k%d" % (number % 7), b"%d" % number), (b"u%d" % number, b"x")], codec)
+        if number % 20 == 19:
+            cleaned_to(broker, TABLE)
+    expected = {b"u%d" % n: b"x" for n in range(60)} | {
+        b"k%d" % (n % 7): b"%d" % n for n in range(60)
+    }
+
+    def seen(running: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [(r.offset, r.key, r.value) for r in records_of(log_of(running, TABLE))]
+
+    before = broker.call(seen)
+    assert {key: value for _, key, value in before} == expected
+    assert len(before) == len(expected)
+    broker.kill()
+    broker.start()
+    assert broker.call(seen) == before
+    broker.restart()
+    assert broker.call(seen) == before
+
+
+def test_groups_load_from_a_compacted_offsets_topic(broker: EmbeddedBroker) -> None:
+    broker.create_topic("events")
+    for number in range(40):
+        commit(broker, f"group-{number % 3}", number)
+    size = broker.call(lambda b: log_of(b, OFFSETS).size_bytes)
+    cleaned_to(broker, OFFSETS)
+    assert broker.call(lambda b: log_of(b, OFFSETS).size_bytes) < size / 5
+    broker.restart()
+    assert [committed(broker, f"group-{n}") for n in range(3)] == [39, 37, 38]
+    broker.kill()
+    broker.start()
+    assert [committed(broker, f"group-{n}") for n in range(3)] == [39, 37, 38]
+
+
+@pytest.mark.reference
+def test_kafka_finds_nothing_wrong_in_a_compacted_folder(broker: EmbeddedBroker) -> None:
+    from scripts.kafka_jars import tools_class_path
+
+    broker.create_topic(
+        "table", configs={"cleanup.policy": "compact", "index.interval.bytes": "100"}
+    )
+    for number in range(100):
+        codec = list(Compression)[number % 5]
+        append(broker, [(b"k%d" % (number % 9), b"v" * number), (b"u%d" % number, b"x")], codec)
+        if number % 30 == 29:
+            cleaned_to(broker, TABLE)
+    folder = broker.data / str(TABLE)
+    broker.call(lambda b: log_of(b, TABLE).flush())
+    java = shutil.which("java")
+    assert java is not None
+    for kind in ("log", "index", "timeindex"):
+        paths = sorted(folder.glob(f"*.{kind}"))[:-1]
+        assert paths
+        done = subprocess.run(
+            [java, "-cp", tools_class_path(), "org.apache.kafka.tools.DumpLogSegments",
+             "--index-sanity-check", "--deep-iteration", "--files", ",".join(map(str, paths))],
+            capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        for complaint in ("isvalid: false", "isValid: false", "mismatch", "corrupt", "Found"):
+            assert complaint not in done.stdout, done.stdout[-2000:]
+        if kind == "log":
+            assert "| offset: 179 " in done.stdout
