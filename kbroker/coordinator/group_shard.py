@@ -1,5 +1,6 @@
 """One partition of `__consumer_offsets` as state: the groups whose ids hash to it, and their
-offsets.
+offsets. Consumer groups (KIP-848) are in `consumer_groups`; here they meet the classic ones: an id
+belongs to one group, and an empty group of one kind gives way to a member of the other.
 
 What must survive is in `metadata` (the last record of every group) and in `offsets`; both change by
 replay only. The live `groups` hold on top of it what a rebalance is about; after a reload they are
@@ -18,6 +19,9 @@ from kbroker.coordinator.classic_group import (
     GroupSettings,
     join_error,
 )
+from kbroker.coordinator.consumer_groups import CONSUMER_TYPE, ConsumerGroups
+from kbroker.coordinator.consumer_membership import ClusterTopics, ConsumerSettings, Decision
+from kbroker.coordinator.consumer_records import ConsumerGroupKey, group_tombstones
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
@@ -31,8 +35,15 @@ from kbroker.coordinator.records import (
     group_tombstone,
     offset_tombstone,
 )
-from kbroker.protocol.errors import ErrorCode
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+)
 from kbroker.protocol.messages.group_records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -54,11 +65,13 @@ called illegal.
 """
 DESCRIBE_NOT_FOUND_VERSION: Final = 6
 """From this DescribeGroups on an unknown group is an error; before, it is a dead group."""
+PROTOCOL_TYPE_VERSION: Final = 7
+"""From this JoinGroup on an answer may have no protocol name."""
 TOMBSTONES_PER_BATCH: Final = 1000
 CLASSIC_TYPE: Final = "classic"
 
 
-class ShardSettings(GroupSettings, Protocol):
+class ShardSettings(GroupSettings, ConsumerSettings, Protocol):
     """What of the broker's configuration a shard reads."""
 
     @property
@@ -80,12 +93,19 @@ class GroupShard:
         "_random",
         "_settings",
         "_wall_ms",
+        "consumer",
         "groups",
         "metadata",
         "offsets",
     )
 
-    def __init__(self, settings: ShardSettings, random: Random, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: ShardSettings,
+        random: Random,
+        wall_ms: Callable[[], int],
+        topics: Callable[[], ClusterTopics],
+    ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self.metadata: dict[str, GroupMetadataValue] = {}
         """The last record of every group that has one."""
@@ -95,6 +115,9 @@ class GroupShard:
         self._wall_ms = wall_ms
         self._deadlines = Deadlines()
         self._expiry = Deadline(self._on_expiry)
+        self.consumer = ConsumerGroups(
+            settings, topics=topics, deadlines=self._deadlines, random=random, wall_ms=wall_ms
+        )
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -108,8 +131,8 @@ class GroupShard:
         if isinstance(key, OffsetCommitKey) and not isinstance(value, GroupMetadataValue):
             offset = value if isinstance(value, OffsetCommitValue) else None
             self.offsets.replay(key, offset)
-            if offset is not None and key.group not in self.groups:
-                self._create(key.group)
+            if offset is not None:
+                self._ensure_group(key.group)
         elif isinstance(key, GroupMetadataKey):
             if isinstance(value, GroupMetadataValue):
                 self.metadata[key.group] = value
@@ -118,6 +141,12 @@ class GroupShard:
                 group = self.groups.pop(key.group, None)
                 if group is not None:
                     group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif isinstance(key, ConsumerGroupKey):
+            self.consumer.replay(key, value)
+            if value is not None:
+                self.groups.pop(key.group_id, None)
+            elif isinstance(key, ConsumerGroupMetadataKey) and self.offsets.of_group(key.group_id):
+                self._ensure_group(key.group_id)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
         """Apply a record of a transaction that is not over."""
@@ -129,8 +158,7 @@ class GroupShard:
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply the marker that ends a transaction."""
         for group_id in self.offsets.end_transaction(producer_id, commit=commit):
-            if group_id not in self.groups:
-                self._create(group_id)
+            self._ensure_group(group_id)
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
         """All records were replayed: bring the groups to life."""
@@ -141,6 +169,7 @@ class GroupShard:
                 group = self._create(group_id)
             group.restore(value, now_ms)
             effects += group.on_loaded(now_ms)
+        self.consumer.on_loaded(now_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
         return effects
@@ -151,6 +180,7 @@ class GroupShard:
         for group in self.groups.values():
             effects += group.unload(error)
         self.groups = {}
+        self.consumer.unload()
         return effects
 
     def next_deadline_ms(self) -> int | None:
@@ -164,6 +194,11 @@ class GroupShard:
     def news(self, record: CoordinatorRecord) -> str | None:
         """Generations, and groups that come and go; offsets are no news."""
         key, value = record.key, record.value
+        if isinstance(key, ConsumerGroupMetadataKey):
+            if not isinstance(value, ConsumerGroupMetadataValue):
+                return f"consumer group {key.group_id} deleted"
+            count = len(self.consumer.groups[key.group_id].members)
+            return f"consumer group {key.group_id} epoch {value.epoch}: {count} members"
         if not isinstance(key, GroupMetadataKey):
             return None
         if not isinstance(value, GroupMetadataValue):
@@ -184,6 +219,12 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             return group.join(join, now_ms)
+        former = self.consumer.groups.get(group_id)
+        if former is not None and former.members:
+            refused = join_error(join.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if join.version >= PROTOCOL_TYPE_VERSION:
+                refused.protocol_name = None
+            return [Reply(join.waiter, refused)]
         if join.member_id != UNKNOWN_MEMBER:
             error = ErrorCode.UNKNOWN_MEMBER_ID
             return [Reply(join.waiter, join_error(join.member_id, error))]
@@ -193,16 +234,20 @@ class GroupShard:
         group = self._create(group_id)
         record = group_metadata_record(group_id, group.empty_value())
         effects = group.join(join, now_ms)
+        end: list[Effect] = [Append(group_tombstones(group_id))] if former is not None else []
         if any(isinstance(effect, Append) for effect in effects):
-            return effects
-        return [Append([record], partial(self._on_creation_appended, group, join)), *effects]
+            return end + effects
+        created = Append([record], partial(self._on_creation_appended, group, join))
+        return [*end, created, *effects]
 
     def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
         """SyncGroup."""
         group = self.groups.get(request.group_id)
         if group is None:
-            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-            return [Reply(waiter, response)]
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+            if request.group_id in self.consumer.groups:
+                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return [Reply(waiter, SyncGroupResponse(error_code=error))]
         return group.sync(request, waiter, now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
@@ -241,10 +286,14 @@ class GroupShard:
         instance_id: str | None,
         generation_id: int,
         version: int,
+        places: Iterable[tuple[Uuid, int]] = (),
     ) -> ErrorCode:
-        """Whether this commit is from a member of this generation, or of one that needs no
-        group.
+        """Whether this commit is from a member of this generation (or epoch), or of one that needs
+        no group. places: (topic id, partition) of what is committed.
         """
+        consumer_group = self.consumer.groups.get(group_id)
+        if consumer_group is not None:
+            return consumer_group.check_commit(member_id, generation_id, version, places)
         group = self.groups.get(group_id)
         if group is not None:
             return group.check_commit(member_id, instance_id, generation_id)
@@ -260,10 +309,13 @@ class GroupShard:
         """The same for offsets that a producer commits for its consumer: it may not know of a group
         at all (KIP-98), or name the member it reads as (KIP-447).
         """
+        is_nobody = member_id == UNKNOWN_MEMBER and instance_id is None
+        consumer_group = self.consumer.groups.get(group_id)
+        if consumer_group is not None:
+            return consumer_group.check_fetch(None if is_nobody else member_id, generation_id)
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
-        is_nobody = member_id == UNKNOWN_MEMBER and instance_id is None
         if generation_id < 0 and (is_nobody or group.state is GroupState.EMPTY):
             return ErrorCode.NONE
         error = group.check_member(member_id, instance_id)
@@ -271,11 +323,68 @@ class GroupShard:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Whether this member of this epoch may read the group's offsets; a classic group asks
+        nobody.
+        """
+        group = self.consumer.groups.get(group_id)
+        return ErrorCode.NONE if group is None else group.check_fetch(member_id, member_epoch)
+
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
         """A commit was accepted: the member lives."""
         group = self.groups.get(group_id)
         if group is not None:
             group.touch(member_id, now_ms)
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
+    ) -> Decision:
+        """ConsumerGroupHeartbeat. A classic group without members becomes a consumer group; one
+        with members does not. Raises KafkaError.
+        """
+        group = self.groups.get(request.group_id)
+        if group is None or request.group_id in self.consumer.groups:
+            return self.consumer.heartbeat(request, client_id, client_host)
+        if request.member_epoch != 0 or not self._is_idle(group):
+            message = f"Group {request.group_id} is not a consumer group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        decision = self.consumer.heartbeat(request, client_id, client_host)
+        if request.group_id in self.metadata:
+            decision.records.insert(0, group_tombstone(request.group_id))
+        return decision
+
+    # -- administration ----------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> tuple[ErrorCode, list[CoordinatorRecord]]:
+        """DeleteGroups: the end of an empty group and of its offsets."""
+        group, consumer_group = self.groups.get(group_id), self.consumer.groups.get(group_id)
+        if consumer_group is not None:
+            if consumer_group.members:
+                return ErrorCode.NON_EMPTY_GROUP, []
+            end = group_tombstones(group_id)
+        elif group is not None:
+            if not self._is_idle(group):
+                return ErrorCode.NON_EMPTY_GROUP, []
+            end = [group_tombstone(group_id)]
+        else:
+            return ErrorCode.GROUP_ID_NOT_FOUND, []
+        return ErrorCode.NONE, [*self.offsets.tombstones_of_group(group_id), *end]
+
+    def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
+        """Topics whose offsets the group needs; None: perhaps all. Raises
+        KafkaError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP).
+        """
+        consumer_group = self.consumer.groups.get(group_id)
+        if consumer_group is not None:
+            return frozenset(consumer_group.subscribed_names())
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.state is GroupState.EMPTY:
+            return frozenset()
+        if group.protocol_type != "consumer":
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        return group.subscribed_topics()
 
     # -- what tools read ---------------------------------------------------------------------
 
@@ -285,6 +394,8 @@ class GroupShard:
         """Groups in one of these states and of one of these types, both in lower case; empty:
         any.
         """
+        if not types or CONSUMER_TYPE in types:
+            yield from self.consumer.listed(states)
         if types and CLASSIC_TYPE not in types:
             return
         for group in self.groups.values():
@@ -306,7 +417,9 @@ class GroupShard:
             )
             if version >= DESCRIBE_NOT_FOUND_VERSION:
                 response.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                response.error_message = f"Group {group_id} not found."
+                is_consumer = group_id in self.consumer.groups
+                what = "is not a classic group" if is_consumer else "not found"
+                response.error_message = f"Group {group_id} {what}."
             return response
         is_stable = group.state is GroupState.STABLE
         return DescribeGroupsResponse.DescribedGroup(
@@ -327,6 +440,18 @@ class GroupShard:
             ],
         )
 
+    def describe_consumer(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
+        """One consumer group."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None:
+            return self.consumer.describe(group)
+        what = "is not a consumer group" if group_id in self.groups else "not found"
+        return ConsumerGroupDescribeResponse.DescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {what}.",
+        )
+
     # -- what goes by itself -----------------------------------------------------------------
 
     def on_topics_deleted(self, names: Iterable[str]) -> list[Effect]:
@@ -338,19 +463,22 @@ class GroupShard:
         self._deadlines.set(self._expiry, now_ms + interval_ms)
         wall_ms = self._wall_ms()
         records: list[CoordinatorRecord] = []
+        for group_id, consumer_group in self.consumer.groups.items():
+            subscribed = frozenset(consumer_group.subscribed_names())
+            expired, kept = self._expired_of(group_id, wall_ms, subscribed, 0)
+            records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
+            if not (kept or consumer_group.members or self.offsets.has_pending(group_id)):
+                records += group_tombstones(group_id)
         for group_id, group in self.groups.items():
             expired, kept = self._expired_offsets(group, wall_ms)
             records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
-            if not kept and self._may_be_deleted(group):
+            if not kept and self._is_idle(group) and not self.offsets.has_pending(group_id):
                 records.append(group_tombstone(group_id))
         return _in_batches(records)
 
-    def _may_be_deleted(self, group: ClassicGroup) -> bool:
-        return (
-            group.state is GroupState.EMPTY
-            and not group.pending_joins
-            and not self.offsets.has_pending(group.group_id)
-        )
+    @staticmethod
+    def _is_idle(group: ClassicGroup) -> bool:
+        return group.state is GroupState.EMPTY and not group.pending_joins
 
     def _expired_offsets(
         self, group: ClassicGroup, wall_ms: int
@@ -360,9 +488,8 @@ class GroupShard:
         Time runs from when the group became empty, for a simple consumer from the commit; offsets
         of a group at work end only where nobody subscribes to their topic any more.
         """
-        retention_ms = self._settings.offsets_retention_minutes * 60_000
         subscribed: frozenset[str] | None = None
-        since_empty: int | None = None
+        since_empty = 0
         if group.protocol_type is not None:
             if group.state is GroupState.EMPTY:
                 since_empty = group.state_since_ms
@@ -370,24 +497,35 @@ class GroupShard:
                 subscribed = group.subscribed_topics() if group.state is GroupState.STABLE else None
                 if subscribed is None:
                     return [], True
+        return self._expired_of(group.group_id, wall_ms, subscribed or frozenset(), since_empty)
+
+    def _expired_of(
+        self, group_id: str, wall_ms: int, subscribed: frozenset[str], since_empty_ms: int
+    ) -> tuple[list[tuple[str, int]], bool]:
+        retention_ms = self._settings.offsets_retention_minutes * 60_000
         expired: list[tuple[str, int]] = []
         kept = False
-        unstable = self.offsets.unstable(group.group_id)
-        for topic, partitions in self.offsets.of_group(group.group_id).items():
+        unstable = self.offsets.unstable(group_id)
+        for topic, partitions in self.offsets.of_group(group_id).items():
             for partition, value in partitions.items():
-                since = max(value.commit_timestamp, since_empty or 0)
+                since = max(value.commit_timestamp, since_empty_ms)
                 until = value.expire_timestamp
                 if until == NO_EXPIRY:
                     until = since + retention_ms
                 if (
                     wall_ms >= until
-                    and (subscribed is None or topic not in subscribed)
+                    and topic not in subscribed
                     and (topic, partition) not in unstable
                 ):
                     expired.append((topic, partition))
                 else:
                     kept = True
         return expired, kept
+
+    def _ensure_group(self, group_id: str) -> None:
+        """Offsets belong to a group; one that nobody joined is classic."""
+        if group_id not in self.groups and group_id not in self.consumer.groups:
+            self._create(group_id)
 
     def _create(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = ClassicGroup(

@@ -1,4 +1,4 @@
-"""The group coordinator: requests of classic groups and of committed offsets, answered by shards.
+"""The group coordinator: requests of groups and of committed offsets, answered by shards.
 
 A request finds its shard by the hash of its group id, is decided there (`group_shard`), and its
 records are written and its answers let out by `shards`. Every method takes the request as decoded
@@ -8,27 +8,39 @@ and gives the response, or a Deferred of it; bytes fields are copied before it r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from typing import Final, Protocol
 
+from kbroker.coordinator.assignors import ASSIGNORS
 from kbroker.coordinator.classic_group import join_error
+from kbroker.coordinator.consumer_membership import ClusterTopics, check_heartbeat
 from kbroker.coordinator.effects import Waiter
 from kbroker.coordinator.group_members import Join
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
 from kbroker.coordinator.offsets import Commit, Topics, commit_records, resolve_commit
+from kbroker.coordinator.records import offset_tombstone
 from kbroker.coordinator.shards import (
     CoordinatorLog,
     CoordinatorRuntime,
     Host,
     HostStatus,
     Transactional,
+    client_error,
     commit_error,
 )
-from kbroker.model import Deferred, Timers
+from kbroker.model import Deferred, StartupError, Timers
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -45,12 +57,16 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
 from kbroker.protocol.schema import Message
 
 GROUP_TOPIC: Final = "__consumer_offsets"
+
+_DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
 class CoordinatorSettings(ShardSettings, Protocol):
@@ -68,6 +84,10 @@ class CoordinatorSettings(ShardSettings, Protocol):
     def group_min_session_timeout_ms(self) -> int: ...
     @property
     def group_max_session_timeout_ms(self) -> int: ...
+
+
+class GroupTopics(Topics, ClusterTopics, Protocol):
+    """What the group coordinator needs to know of the cluster; metadata's MetadataImage is one."""
 
 
 class CallContext(Protocol):
@@ -103,7 +123,7 @@ def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupRespo
 
 
 class GroupCoordinator:
-    """Classic groups and committed offsets: request in, response (or a Deferred of it) out."""
+    """Groups and committed offsets: request in, response (or a Deferred of it) out."""
 
     def __init__(
         self,
@@ -112,8 +132,12 @@ class GroupCoordinator:
         log: CoordinatorLog,
         timers: Timers,
         random: Random,
-        topics: Callable[[], Topics],
+        topics: Callable[[], GroupTopics],
     ) -> None:
+        unknown = [name for name in config.group_consumer_assignors if name not in ASSIGNORS]
+        if unknown:
+            known = " and ".join(ASSIGNORS)
+            raise StartupError(f"group.consumer.assignors: there is no {unknown[0]}, only {known}")
         self._config = config
         self._timers = timers
         self._topics = topics
@@ -121,7 +145,7 @@ class GroupCoordinator:
             GROUP_TOPIC,
             log=log,
             timers=timers,
-            make_shard=lambda: GroupShard(config, random, timers.now_ms),
+            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics),
             compression=Compression(config.offsets_topic_compression_codec),
         )
 
@@ -226,6 +250,122 @@ class GroupCoordinator:
             return LeaveGroupResponse(error_code=response.members[0].error_code)
         return response
 
+    def consumer_heartbeat(
+        self, context: CallContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | Deferred[Message]:
+        """ConsumerGroupHeartbeat: answered when all that it says is committed. Raises
+        KafkaError.
+        """
+        check_heartbeat(request, context.api_version, self._config.group_consumer_assignors)
+        host, topics = self._host(request.group_id), self._topics()
+        decision = host.shard.consumer_heartbeat(
+            request, context.client_id or "", _java_host(context.client_host)
+        )
+        outcome = self.runtime.submit(host, decision.records)
+        is_written = outcome is ErrorCode.NONE or isinstance(outcome, Deferred)
+        if is_written and decision.member_id is not None:
+            now_ms = self._timers.monotonic_ms()
+            host.shard.consumer.settled(request.group_id, decision.member_id, topics, now_ms)
+            self.runtime.carry_out(host, [])
+        if isinstance(outcome, Deferred):
+            answer: Waiter = Deferred()
+            outcome.on_done(
+                lambda error: answer.resolve(_heartbeat_answer(decision.response, error))
+            )
+            return answer
+        return _heartbeat_answer(decision.response, outcome)
+
+    def consumer_describe(
+        self, context: CallContext, request: ConsumerGroupDescribeRequest
+    ) -> ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe: each group on its own."""
+        response = ConsumerGroupDescribeResponse()
+        for group_id in request.group_ids:
+            try:
+                described = self._member_host(group_id).shard.describe_consumer(group_id)
+            except KafkaError as error:
+                code = error.code
+                if code is ErrorCode.INVALID_GROUP_ID:
+                    group_id = ""
+                described = ConsumerGroupDescribeResponse.DescribedGroup(
+                    group_id=group_id, error_code=code
+                )
+            response.groups.append(described)
+        return response
+
+    def delete_groups(
+        self, context: CallContext, request: DeleteGroupsRequest
+    ) -> DeleteGroupsResponse | Deferred[Message]:
+        """DeleteGroups: each group on its own, answered when all are written."""
+        response = DeleteGroupsResponse()
+        answer: Waiter = Deferred()
+        left = 1
+
+        def done(result: DeleteGroupsResponse.DeletableGroupResult, error: ErrorCode) -> None:
+            nonlocal left
+            result.error_code = client_error(error)
+            left -= 1
+            if not left:
+                answer.resolve(response)
+
+        for group_id in dict.fromkeys(request.groups_names):
+            result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
+            response.results.append(result)
+            left += 1
+            try:
+                host = self._host(group_id)
+            except KafkaError as error:
+                done(result, error.code)
+                continue
+            error_code, records = host.shard.delete_group(group_id)
+            if error_code is not ErrorCode.NONE:
+                done(result, error_code)
+                continue
+            outcome = self.runtime.submit(host, records)
+            if isinstance(outcome, Deferred):
+                outcome.on_done(partial(done, result))
+            else:
+                done(result, outcome)
+        left -= 1
+        if not left:
+            return response
+        return answer
+
+    def offset_delete(
+        self, context: CallContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse | Deferred[Message]:
+        """OffsetDelete: of topics that the group does not read. Raises KafkaError."""
+        host, known = self._member_host(request.group_id), self._topics().topics
+        subscribed = host.shard.subscribed_topics(request.group_id)
+        offsets = host.shard.offsets.of_group(request.group_id)
+        response, records = OffsetDeleteResponse(), []
+        for topic in request.topics:
+            results: list[_DeletedOffset] = []
+            missing: list[_DeletedOffset] = []
+            for partition in topic.partitions:
+                index, error = partition.partition_index, ErrorCode.NONE
+                found = known.get(topic.name)
+                if found is None or index not in found.partitions:
+                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif subscribed is None or topic.name in subscribed:
+                    error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                elif index in offsets.get(topic.name, {}):
+                    records.append(offset_tombstone(request.group_id, topic.name, index))
+                result = _DeletedOffset(partition_index=index, error_code=error)
+                is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                (missing if is_missing else results).append(result)
+            response.topics.append(
+                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                    name=topic.name, partitions=missing + results
+                )
+            )
+        outcome = self.runtime.submit(host, records)
+        if isinstance(outcome, Deferred):
+            answer: Waiter = Deferred()
+            outcome.on_done(lambda error: answer.resolve(_offset_delete_answer(response, error)))
+            return answer
+        return _offset_delete_answer(response, outcome)
+
     def offset_commit(
         self, context: CallContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Deferred[Message]:
@@ -245,6 +385,10 @@ class GroupCoordinator:
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             version,
+            [
+                (topic_id, partition.partition_index)
+                for _, topic_id, partition, _ in commit.accepted
+            ],
         )
         if refusal is not ErrorCode.NONE:
             return commit.fail(refusal)
@@ -344,6 +488,13 @@ class GroupCoordinator:
                 )
                 response.groups.append(failed)
                 continue
+            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
+            if refusal is not ErrorCode.NONE:
+                failed = OffsetFetchResponse.OffsetFetchResponseGroup(
+                    group_id=group.group_id, error_code=refusal
+                )
+                response.groups.append(failed)
+                continue
             found = host.shard.offsets.fetch(
                 group,
                 version=context.api_version,
@@ -391,6 +542,20 @@ class GroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return self._host(group_id)
+
+
+def _heartbeat_answer(
+    response: ConsumerGroupHeartbeatResponse, error: ErrorCode
+) -> ConsumerGroupHeartbeatResponse:
+    if error is ErrorCode.NONE:
+        return response
+    return ConsumerGroupHeartbeatResponse(error_code=client_error(error))
+
+
+def _offset_delete_answer(response: OffsetDeleteResponse, error: ErrorCode) -> OffsetDeleteResponse:
+    if error is ErrorCode.NONE:
+        return response
+    return OffsetDeleteResponse(error_code=client_error(error))
 
 
 def _java_host(host: str) -> str:

@@ -474,6 +474,17 @@ class CoordinatorRuntime(Generic[S]):
         replay()
         return error_code
 
+    def submit(
+        self, host: Host[S], records: Sequence[CoordinatorRecord]
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """`write`, and log what is news. Without records: when all before is committed."""
+        if not records:
+            return self.after_pending(host) or ErrorCode.NONE
+        outcome = self.write(host, records)
+        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+            self._log_news(host, records)
+        return outcome
+
     def after_pending(self, host: Host[S]) -> Deferred[ErrorCode] | None:
         """Resolves when all that is in the log now is committed; None if it is."""
         return host.pending[-1] if host.pending else None

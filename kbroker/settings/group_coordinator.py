@@ -24,6 +24,11 @@ class GroupCoordinatorConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 2**31 - 1
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_assignment_interval_ms: int = 1_000
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
 
     @property
     def offsets_retention_ms(self) -> int:
@@ -34,4 +39,9 @@ class GroupCoordinatorConfig:
     def from_broker(cls, config: BrokerConfig) -> GroupCoordinatorConfig:
         """The group coordinator's part of a broker's settings."""
         names = {name: name.replace("_", ".") for name in cls.__dataclass_fields__}
-        return cls(**{name: config.get_int(key) for name, key in names.items()})
+        del names["group_consumer_assignors"]
+        assignors = config.get_list("group.consumer.assignors")
+        return cls(
+            **{name: config.get_int(key) for name, key in names.items()},
+            group_consumer_assignors=assignors,
+        )

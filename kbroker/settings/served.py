@@ -20,6 +20,8 @@ SERVED_KEYS: Final = _words(
     advertised.listeners auto.create.topics.enable broker.id broker.rack compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
     controller.listener.names default.replication.factor delete.topic.enable fetch.max.bytes
+    group.consumer.assignment.interval.ms group.consumer.assignors
+    group.consumer.heartbeat.interval.ms group.consumer.max.size group.consumer.session.timeout.ms
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
     group.min.session.timeout.ms inter.broker.listener.name internal.metadata.log.segment.bytes
     listener.security.protocol.map listeners log.cleaner.backoff.ms

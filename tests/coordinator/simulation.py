@@ -127,15 +127,20 @@ class FakeTopic:
 class FakeTopics:
     topics: dict[str, FakeTopic] = field(default_factory=dict)
     topics_by_id: dict[Uuid, FakeTopic] = field(default_factory=dict)
+    offset: int = 0
 
     def add(self, name: str, partition_count: int) -> FakeTopic:
         topic_id = bytes(8) + (len(self.topics) + 100).to_bytes(8, "big")
         topic = FakeTopic(name, topic_id, dict.fromkeys(range(partition_count)))
-        self.topics[name] = self.topics_by_id[topic_id] = topic
+        self.topics = {**self.topics, name: topic}
+        self.topics_by_id = {**self.topics_by_id, topic_id: topic}
+        self.offset += 1
         return topic
 
     def remove(self, name: str) -> None:
+        self.topics = dict(self.topics)
         del self.topics_by_id[self.topics.pop(name).topic_id]
+        self.offset += 1
 
 
 @dataclass(slots=True)
@@ -191,7 +196,7 @@ class World:
 
     def replayed(self, partition: int = 0) -> GroupShard:
         """A fresh shard, made from the log alone."""
-        shard = GroupShard(self.config, Random(0), self.timers.now_ms)
+        shard = GroupShard(self.config, Random(0), self.timers.now_ms, lambda: self.topics)
         for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
             for position, header in iter_batches(batch):
                 for record in iter_records(batch[position:], header):

@@ -25,7 +25,7 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitR
 from kbroker.protocol.records import iter_batches
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.members import ClientMember, settle
-from tests.coordinator.simulation import Context, MemoryLog, Outcome, SimTimers, World
+from tests.coordinator.simulation import Context, FakeTopics, MemoryLog, Outcome, SimTimers, World
 from tests.coordinator.test_offsets import commit, fetch, fetch_all
 
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
@@ -47,7 +47,9 @@ def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
         GROUP_TOPIC,
         log=kafka_log(),
         timers=timers,
-        make_shard=lambda: GroupShard(GroupCoordinatorConfig(), Random(1), timers.now_ms),
+        make_shard=lambda: GroupShard(
+            GroupCoordinatorConfig(), Random(1), timers.now_ms, FakeTopics
+        ),
         load_step_bytes=200,
     )
     runtime.on_leadership(0, 4)

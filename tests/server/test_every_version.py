@@ -18,8 +18,13 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -41,7 +46,11 @@ from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     MetadataRequest,
 )
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
@@ -260,6 +269,20 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.SYNC_GROUP: lambda version, _: SyncGroupRequest(group_id="group", member_id="nobody"),
     ApiKey.DESCRIBE_GROUPS: lambda version, _: DescribeGroupsRequest(groups=["group"]),
     ApiKey.LIST_GROUPS: lambda version, _: ListGroupsRequest(),
+    ApiKey.DELETE_GROUPS: lambda version, _: DeleteGroupsRequest(groups_names=["group"]),
+    ApiKey.OFFSET_DELETE: lambda version, _: OffsetDeleteRequest(
+        group_id="group", topics=[OffsetDeleteRequest.OffsetDeleteRequestTopic(name="t")]
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda version, _: ConsumerGroupHeartbeatRequest(
+        group_id="consumers",
+        member_id="member",
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda version, _: ConsumerGroupDescribeRequest(
+        group_ids=["consumers"]
+    ),
     ApiKey.API_VERSIONS: lambda version, _: ApiVersionsRequest(
         client_software_name="test", client_software_version="1"
     ),

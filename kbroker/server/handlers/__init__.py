@@ -27,6 +27,8 @@ MODULES: Final = (
     "transactions",
     "transaction_tools",
     "groups",
+    "consumer_groups",
+    "delete_groups",
     "offsets",
 )
 

@@ -8,7 +8,8 @@ SyncGroup v3, Heartbeat v3: static members. SyncGroup v5: protocol type and name
 LeaveGroup v3: several members at once, by instance id too (KIP-345). v5: reason (KIP-800).
 ListGroups v4: states (KIP-518). v5: types (KIP-848). DescribeGroups v3: authorized operations
 (KIP-430). v4: instance ids. v6: an unknown group is an error (KIP-1043), before it is a dead one.
-Deviations: only classic groups are known; there are no ACLs yet, so every operation is authorized.
+Consumer groups are listed here and described in `consumer_groups`. Deviation: there are no ACLs
+yet, so every operation is authorized.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ generation and member, a commit time for each partition; v2: one retention time 
 retention time any more (KIP-211). v6: leader epoch (KIP-320). v7: static members (KIP-345). v9:
 GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848). v10: topic ids (KIP-848). OffsetFetch v2: all
 topics of a group, an error of the whole answer. v5: leader epoch (KIP-320). v7: require stable
-(KIP-447). v8: several groups (KIP-709). v9: member id and epoch (KIP-848), for consumer groups,
-which are not known yet. v10: topic ids.
+(KIP-447). v8: several groups (KIP-709). v9: member id and epoch (KIP-848). v10: topic ids.
 """
 
 from __future__ import annotations

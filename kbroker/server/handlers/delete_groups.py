@@ -1,0 +1,53 @@
+"""DeleteGroups v0-2, OffsetDelete v0: the end of groups and of what they have committed.
+
+The rules are in `coordinator/group_shard`. DeleteGroups (KIP-229): only a group without members.
+OffsetDelete (KIP-496): of an active group only offsets of topics that it does not subscribe to.
+"""
+
+from __future__ import annotations
+
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+
+def handle_delete_groups(
+    services: Services, context: RequestContext, request: DeleteGroupsRequest
+) -> Outcome:
+    """Answered when all that can be deleted is."""
+    return services.groups.delete_groups(context, request)
+
+
+def delete_groups_error(
+    request: DeleteGroupsRequest, error: ErrorCode, message: str
+) -> DeleteGroupsResponse:
+    """The same error for every group."""
+    return DeleteGroupsResponse(
+        results=[
+            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)
+            for group_id in request.groups_names
+        ]
+    )
+
+
+def handle_offset_delete(
+    services: Services, context: RequestContext, request: OffsetDeleteRequest
+) -> Outcome:
+    """Answered when the tombstones are committed."""
+    return services.groups.offset_delete(context, request)
+
+
+def offset_delete_error(
+    request: OffsetDeleteRequest, error: ErrorCode, message: str
+) -> OffsetDeleteResponse:
+    """The bare error; no partition was looked at."""
+    return OffsetDeleteResponse(error_code=error)
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.DELETE_GROUPS, 0, 2, handle_delete_groups, delete_groups_error),
+    ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, handle_offset_delete, offset_delete_error),
+)
