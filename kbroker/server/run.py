@@ -96,8 +96,6 @@ async def _serve(config: BrokerConfig) -> int:
             )
         failed = asyncio.ensure_future(broker.wait_failed())
         await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
-        if failed.done():
-            logger.critical("stopping: %s", failed.result())
         failed.cancel()
     else:
         starting.cancel()
