@@ -1,7 +1,7 @@
 """What a Fetch answer becomes for a client before 0.11: message sets of magic 0 or 1.
 
 The records of an answer are read and converted in a worker thread, which gets file ranges and
-gives bytes back (docs/adr/0007, 0009). Kafka converts while it sends and pads what came out shorter
+gives bytes back (docs/adr/0007, 0011). Kafka converts while it sends and pads what came out shorter
 with a message that is cut short; here the answer is as long as it is. A stretch that holds nothing
 such a client may see (control batches, batches emptied by compaction) is passed over and the next
 one read, since the client could not get beyond it otherwise.

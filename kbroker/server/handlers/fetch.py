@@ -1,7 +1,7 @@
 """Fetch v0-18: what consumers, and later followers, read.
 
 v0-1 answer with messages of magic 0, v2-3 of magic 1: stored batches are converted off the loop
-(`down_conversion`, docs/adr/0009). v1: throttle time. v3: max_bytes of the whole answer (KIP-74);
+(`down_conversion`, docs/adr/0011). v1: throttle time. v3: max_bytes of the whole answer (KIP-74);
 here a first batch larger than all limits comes with v0-2 too. v4: isolation level and aborted
 transactions (KIP-98). v5: log start offset. v7: sessions (KIP-227). v9: current leader epoch
 (KIP-320). v10: zstd (KIP-110): earlier versions get UNSUPPORTED_COMPRESSION_TYPE from a topic with

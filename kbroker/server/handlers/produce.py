@@ -1,6 +1,6 @@
 """Produce v0-13: batches into the partitions led here.
 
-v0-2 bring message sets of magic 0 or 1, each of which becomes one record batch (docs/adr/0009).
+v0-2 bring message sets of magic 0 or 1, each of which becomes one record batch (docs/adr/0011).
 v1: throttle time. v2: magic 1, the append time in the answer (KIP-32). v3: transactional id, magic
 2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come. v5: log start offset
 in the answer. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE for. v8:
