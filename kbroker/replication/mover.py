@@ -31,6 +31,11 @@ logger = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 1 << 20
 """Copied at a time: about 1 ms of the loop."""
 
+SYNC_BYTES: Final = 32 << 20
+"""Synced at a time, in the thread: so much unwritten data that the system makes the loop wait must
+not pile up.
+"""
+
 UNLIMITED: Final = (1 << 63) - 1
 
 RETRY_MS: Final = 1_000
@@ -44,14 +49,14 @@ AssignDirectory = Callable[[TopicPartition, Uuid, Uuid], Deferred[None]]
 class _Move:
     """One move. future: the log that is being made; is_assigned: None while nobody was asked."""
 
-    __slots__ = ("copied_bytes", "future", "is_assigned", "is_flushed", "key")
+    __slots__ = ("copied_bytes", "future", "is_assigned", "key", "unsynced_bytes")
 
     def __init__(self, key: TopicPartition, future: PartitionLog) -> None:
         self.key = key
         self.future = future
-        self.is_flushed = False
         self.is_assigned: bool | None = None
         self.copied_bytes = 0
+        self.unsynced_bytes = 1  # the folder's name
 
 
 class LogMover:
@@ -130,13 +135,15 @@ class LogMover:
     def _advance(self, move: _Move, source: PartitionLog) -> None:
         future = move.future
         self._reconcile(source, future)
-        if move.is_flushed and move.is_assigned:
+        if move.is_assigned:
             self._copy_cached(source, future)
         behind = self._next_chunk(source, future)
-        if behind is not None:
-            self._copy(move, behind)
-        elif not move.is_flushed:
+        if move.unsynced_bytes >= SYNC_BYTES or (
+            behind is None and move.unsynced_bytes and move.is_assigned is None
+        ):
             self._flush(move)
+        elif behind is not None:
+            self._copy(move, behind)
         elif move.is_assigned is None:
             self._assign(move, source)
         elif move.is_assigned:
@@ -193,6 +200,7 @@ class LogMover:
             self._logs.drop_future(move.key)
             return
         move.copied_bytes += len(data)
+        move.unsynced_bytes += len(data)
         self._later(move, 1000 * len(data) / max(1, self.bytes_per_second))
 
     def _append(self, future: PartitionLog, data: bytes) -> None:
@@ -228,7 +236,7 @@ class LogMover:
                 self._logs.directory_failed(failure)
             elif failure is None and not future.closed and self.running:
                 future.mark_flushed(end_offset)
-                move.is_flushed = True
+                move.unsynced_bytes = 0
                 self._step(move)
 
         self._offload(sync, done)
