@@ -212,6 +212,7 @@ class CleaningRound:
         replaces.
         """
         segment = self._group
+        segment.log_file()  # open even if nothing was kept: it may be preallocated
         segment.become_inactive()
         for path in segment.file_paths():
             LogFile(path).sync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from kbroker.log import cleaner as cleaner_module
 from kbroker.log import cleaning_round, files, segments, snapshots, swap
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.protocol.compression import Compression
+from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import (
+    Record,
     build_batch,
     build_end_transaction_marker,
     iter_batches,
@@ -551,7 +554,7 @@ def apply(bench: Bench, model: Model, action: tuple[Any, ...]) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -595,3 +598,80 @@ def check_model(folder: Path, actions: list[tuple[Any, ...]]) -> None:
             assert states[producer_id].transaction_first_offset == offsets[0]
             assert states[producer_id].last_sequence == len(offsets) - 1
     bench.stop()
+
+
+def test_what_a_reader_holds_stays_valid_at_every_step(tmp_path: Path) -> None:
+    held = Held()
+    bench = filled(Bench(tmp_path, offload=held))
+    bench.clean()
+    slices: list[tuple[FileSlice, bytes]] = []
+    while True:
+        seen = view(bench)
+        assert {key: value for _, key, value in seen} == {
+            key: value for _, key, value in FILLED_CLEAN
+        }
+        for offset in range(10):
+            found = bench.log.read(offset, max_bytes=100).records
+            assert isinstance(found, FileSlice)
+            slices.append((found, found.read()))
+        if not held.go():
+            break
+    bench.logs.delete_due_files(START_MS + DAY_MS)
+    assert view(bench) == FILLED_CLEAN
+    assert all(found.read() == data for found, data in slices)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("append_time", [False, True])
+def test_old_message_sets_become_record_batches(
+    tmp_path: Path, magic: int, codec: Compression, append_time: bool
+) -> None:
+    data = bytearray()
+    for first in (0, 4):
+        values = [b"1", b"2", b"3", None if first else b"4"]
+        records = [
+            Record(first + i, START_MS + i, b"k%d" % i, value) for i, value in enumerate(values)
+        ]
+        write_message_set(data, records, magic=magic, codec=codec, log_append_time=append_time)
+    folder = tmp_path / str(TOPIC)
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(data)
+    bench = Bench(tmp_path)
+    assert bench.log.log_end_offset == 8
+    bench.roll()
+    bench.append(batch(("end", "1")))
+    bench.clean()
+    assert view(bench) == [
+        (4, "k0", "1"), (5, "k1", "2"), (6, "k2", "3"), (7, "k3", None), (8, "end", "1"),
+    ]  # fmt: skip
+    headers = [header for header, _ in batches_of(bench.log)]
+    assert {header.magic for header in headers} == {2}
+    assert headers[0].codec is codec
+    times = [r.timestamp for r in records_of(bench.log)][:4]
+    last = START_MS + 3
+    if magic == 0:
+        assert times == [-1] * 4
+    elif not append_time:
+        assert times == [START_MS + i for i in range(4)]
+    elif codec is not Compression.NONE:
+        assert times == [last] * 4
+
+
+def test_a_preallocated_segment_of_which_nothing_is_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, preallocate=True, segment_bytes=4096)
+    bench.append(batch(("a", "1")))
+    bench.roll()
+    bench.clean()
+    bench.append(batch(("a", "2")))
+    bench.roll()
+    bench.append(batch(("b", "1")))
+    bench.config = dataclasses.replace(bench.config, segment_bytes=100)  # no merging
+    bench.log.update_config(bench.config)
+    bench.clean()
+    assert bench.log.segments.first.size == 0
+    assert (bench.log.directory / f"{0:020d}.log").stat().st_size == 0
+    assert view(bench) == [(1, "a", "2"), (2, "b", "1")]
+    bench.stop(clean=False)
+    bench.open()
+    assert view(bench) == [(1, "a", "2"), (2, "b", "1")]
