@@ -389,10 +389,12 @@ class ReplicaManager:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int | None = None,
         transaction_version: int = 0,
+        admit: Callable[[], ErrorCode] | None = None,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
 
-        transaction_version: of the transaction that a marker ends.
+        transaction_version: of the transaction that a marker ends. admit: asked again if batches
+        are written later than in this call; anything but NONE refuses them.
 
         The answer is there at once unless acks is -1 and a follower has not got the records yet.
         Never raises for what the client or the disk did: the result says it.
@@ -417,6 +419,10 @@ class ReplicaManager:
             answer: Deferred[PartitionAppendResult] = Deferred()
 
             def append(checked: Checked) -> None:
+                refusal = ErrorCode.NONE if admit is None else admit()
+                if refusal:
+                    answer.resolve(PartitionAppendResult(refusal))
+                    return
                 outcome = self._append_now(
                     partition,
                     log,

@@ -8,6 +8,7 @@ the broker makes sure.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final, cast
 
 from kbroker.coordinator.transactions import Producer
@@ -16,8 +17,9 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import BATCH_OVERHEAD, MAGIC
 from kbroker.protocol.schema import Records
+from kbroker.replication.partition import Partition
 from kbroker.server.services import Services
-from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts
+from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
 
 TOPIC_IDS_SINCE: Final = 13
 
@@ -67,6 +69,33 @@ def verdicts_on(
         producers,
         adds=version >= ADDS_ITSELF_SINCE,
     )
+
+
+def asked_again(
+    services: Services,
+    version: int,
+    request: ProduceRequest,
+    partition: Partition,
+    records: Records,
+) -> Callable[[], ErrorCode] | None:
+    """For a transactional batch that is written later: whether its transaction is still open then.
+    None for other batches.
+    """
+    view = cast(memoryview, records)
+    if len(view) < BATCH_OVERHEAD or not is_transactional(records):
+        return None
+    producer = Producer(*_PRODUCER.unpack_from(view, _PRODUCER_POSITION))
+    key = partition.topic_partition
+
+    def ask() -> ErrorCode:
+        verdicts = services.partition_gate.ask(
+            request.transactional_id or "", producer, [key], adds=False
+        )
+        if isinstance(verdicts, Deferred):
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return produce_error_of(verdicts.get(key, ErrorCode.NONE), version)
+
+    return ask
 
 
 def keep_records(request: ProduceRequest) -> None:

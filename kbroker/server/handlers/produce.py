@@ -30,7 +30,12 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.replication.manager import HostedTopic, PartitionAppendResult, ReplicaManager
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.transactional_produce import is_transactional, keep_records, verdicts_on
+from kbroker.server.transactional_produce import (
+    asked_again,
+    is_transactional,
+    keep_records,
+    verdicts_on,
+)
 from kbroker.server.transactions import Verdicts, produce_error_of
 
 TOPIC_IDS_SINCE: Final = 13
@@ -114,6 +119,9 @@ def _append_all(
                     acks=acks,
                     timeout_ms=timeout_ms,
                     produce_version=version,
+                    admit=None
+                    if verdicts is None
+                    else asked_again(services, version, request, partition, records),
                 )
                 if isinstance(outcome, Deferred):
                     answer = _Partition(index=data.index)
