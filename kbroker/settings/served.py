@@ -19,7 +19,8 @@ SERVED_KEYS: Final = _words(
     """
     advertised.listeners auto.create.topics.enable broker.id broker.rack compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
-    controller.listener.names default.replication.factor delete.topic.enable fetch.max.bytes
+    controller.listener.names cordoned.log.dirs default.replication.factor delete.topic.enable
+    fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
     group.consumer.heartbeat.interval.ms group.consumer.max.size group.consumer.session.timeout.ms
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
