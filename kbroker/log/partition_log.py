@@ -268,8 +268,9 @@ class PartitionLog:
             )
         headers = validated.headers
         markers = markers_of(validated.batches, headers)
-        for header, marker in zip(headers, markers, strict=True):
+        for number, header in enumerate(headers):
             if header.producer_id >= 0:
+                marker = markers[number]
                 duplicate = self.producers.check(
                     header, origin=origin, transaction_version=transaction_version
                 )
@@ -342,9 +343,9 @@ class PartitionLog:
                 if epoch >= 0 and epoch != epochs.latest_epoch:
                     epochs.assign(epoch, header.base_offset)
             segment.append(batches, headers)
-            for header, marker in zip(headers, markers, strict=True):
+            for number, header in enumerate(headers):
                 if header.producer_id >= 0:
-                    completed = replay_producer(self.producers, header, marker)
+                    completed = replay_producer(self.producers, header, markers[number])
                     if completed is not None:
                         end_transaction(self.producers, segment, completed)
         except LogDirectoryError as error:

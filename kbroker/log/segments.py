@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from kbroker.log import names
@@ -36,7 +37,15 @@ class Segments:
     gone.
     """
 
-    __slots__ = ("_bases", "_items", "active", "directory", "doomed_files", "open_files")
+    __slots__ = (
+        "_bases",
+        "_items",
+        "_latest",
+        "active",
+        "directory",
+        "doomed_files",
+        "open_files",
+    )
 
     active: Segment
 
@@ -45,6 +54,8 @@ class Segments:
         self.open_files = open_files
         self._items: list[Segment] = []
         self._bases: list[int] = []
+        self._latest: list[int] | None = None
+        """The largest timestamp up to each closed segment; None: to be looked up again."""
         self.doomed_files: deque[tuple[int, str]] = deque()
         """(when, path) of files that were renamed to `.deleted`."""
 
@@ -84,6 +95,7 @@ class Segments:
             raise InvariantError(f"{segment.path} does not follow segment {self._bases[-1]}")
         self._items.append(segment)
         self._bases.append(segment.base_offset)
+        self._latest = None
         self.active = segment
 
     def insert(self, segment: Segment) -> None:
@@ -93,6 +105,7 @@ class Segments:
             raise InvariantError(f"{segment.path} has no place among the segments")
         self._items.insert(index, segment)
         self._bases.insert(index, segment.base_offset)
+        self._latest = None
 
     def create_active(
         self, base_offset: int, *, config: LogConfig, now_ms: int, jitter_ms: int = 0
@@ -172,7 +185,12 @@ class Segments:
 
     def first_at_or_after(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
         """The first record from start_offset on whose timestamp is timestamp or later."""
-        for segment in self._items[self.floor_index(start_offset) :]:
+        latest = self._latest
+        if latest is None:
+            closed = (segment.max_timestamp for segment in self._items[:-1])
+            latest = self._latest = list(accumulate(closed, max))
+        first = max(self.floor_index(start_offset), bisect_left(latest, timestamp))
+        for segment in self._items[first:]:
             if segment.max_timestamp < timestamp:
                 continue
             position = segment.position_for_timestamp(timestamp, start_offset)
@@ -212,6 +230,7 @@ class Segments:
             if index == len(self._bases) or self._items[index] is not segment:
                 raise InvariantError(f"{segment.path} is no segment of this log")
             del self._items[index], self._bases[index]
+            self._latest = None
             segment.close_file()
             for path in segment.file_paths():
                 self.doom(path, due_ms=due_ms)

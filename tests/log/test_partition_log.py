@@ -513,3 +513,33 @@ def test_what_was_appended_is_there_after_a_kill(open_log: OpenLog) -> None:
     assert [offsets_of(log.read(at, max_bytes=1).records) for at in range(300)] == [
         [at] for at in range(300)
     ]
+
+
+def test_time_lookup_over_segments_whose_times_go_back_and_forth(open_log: OpenLog) -> None:
+    log = open_log()
+    times = [50, 10, 80, 20, 90, 5, 120, 60]
+
+    def expect() -> None:
+        left = [(time, offset) for offset, time in enumerate(times) if offset >= first]
+        for wanted in range(0, 130, 5):
+            found = log.offset_for_timestamp(NOW_MS + wanted)
+            at = next((offset for time, offset in left if time >= wanted), None)
+            assert (None if found is None else found.offset) == at, wanted
+
+    first = 0
+    for time in times:
+        log.append_as_leader(
+            build_batch([(NOW_MS + time, None, b"v", [])]), leader_epoch=0, now_ms=NOW_MS
+        )
+        expect_so_far = log.offset_for_timestamp(NOW_MS + time)
+        assert expect_so_far is not None
+        log.roll(NOW_MS)
+    expect()
+    first = 3
+    log.delete_records_before(first)
+    expect()
+    log.delete_old_segments(NOW_MS)
+    expect()
+    log.truncate_to(6)
+    del times[6:]
+    expect()
