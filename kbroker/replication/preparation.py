@@ -1,10 +1,11 @@
 """Batches that are expensive to check wait their turn off the loop thread, in order per partition.
 
 Where a topic has a codec of its own, or its records must be looked at, a batch is unpacked and
-perhaps packed again: milliseconds for a megabyte. A thread does that to a copy, with offsets from 0
-on; the append itself, which gives the real offsets, is done on the loop as always. What comes for
-the same partition meanwhile waits behind it, or a producer's batches would change places
-(docs/adr/0010). Neighbours: `log.validator` does the work, `manager` appends.
+perhaps packed again: milliseconds for a megabyte. So is a message set of old (docs/adr/0011). A
+thread does that to a copy, with offsets from 0 on; the append itself, which gives the real offsets,
+is done on the loop as always. What comes for the same partition meanwhile waits behind it, or a
+producer's batches would change places (docs/adr/0010). Neighbours: `log.validator` does the work,
+`manager` appends.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from kbroker.log.validator import (
 )
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import is_legacy
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
+
+MESSAGE_SET_BYTES: Final = 1024
+"""A message set of a client before 0.11 is converted off the loop from this size on."""
 
 UNKNOWN: Final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 STOPPED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -78,6 +83,10 @@ class Preparation:
         return self._is_costly(batches, config)
 
     def _is_costly(self, batches: bytearray | memoryview, config: LogConfig) -> bool:
+        if len(batches) < MESSAGE_SET_BYTES:
+            return False
+        if is_legacy(batches):
+            return True
         return needs_records(config) and is_costly(batches, config)
 
     def add(

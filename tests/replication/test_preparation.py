@@ -12,7 +12,8 @@ from kbroker.log.files import FileSlice
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import build_batch, iter_batches
+from kbroker.protocol.legacy_records import write_message_set
+from kbroker.protocol.records import Record, build_batch, iter_batches
 from kbroker.replication.manager import PartitionAppendResult
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
@@ -165,3 +166,14 @@ def test_what_is_costly(
     data[22] = int(codec)
     config = log.config  # type: ignore[attr-defined]  # a PartitionLog
     assert (validator.needs_records(config) and validator.is_costly(data, config)) is costly
+
+
+def test_a_message_set_of_old_is_converted_off_the_loop(world: World, offload: HeldOffload) -> None:
+    world.configure(compression_type="producer")
+    for size in (10, LARGE):
+        sent = bytearray()
+        write_message_set(sent, [Record(0, NOW_MS, b"key", bytes(size))], magic=1)
+        outcome = world.replicas.append(KEY, sent, acks=1, timeout_ms=1000, produce_version=2)
+        assert isinstance(outcome, Deferred) == (size == LARGE)
+    offload.run()
+    assert value(outcome).last_offset == 1
