@@ -341,3 +341,25 @@ def test_the_current_log_is_gone_and_the_metadata_says_where_it_is(world: TwoDir
         logs.close(clean=False)
     world.crash()
     assert world.values() == [0, 1, 2]
+
+
+def test_a_flush_under_way_does_not_fail_the_directory_of_a_deleted_log(world: TwoDirs) -> None:
+    world.configure(flush_ms="1")
+    world.append()
+    world.timers.advance(2000)
+    assert world.work.waiting
+    world.remove()
+    while world.work.waiting:
+        world.work.run_one()
+    assert not world.logs.offline_directories
+
+
+def test_files_are_deleted_by_the_thread(world: TwoDirs) -> None:
+    world.append()
+    world.remove()
+    assert world.folders(0) == ["events-0-delete"]
+    world.timers.advance(61_000)
+    assert world.folders(0) == ["events-0-delete"]
+    while world.work.waiting:
+        world.work.run_one()
+    assert world.folders(0) == []
