@@ -24,15 +24,14 @@ from kbroker.client.cluster import (
 )
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import check_any_crc, iter_any_batches, iter_any_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import (
     BatchHeader,
     Buffer,
     ControlType,
     Header,
-    check_crc,
     control_type,
-    iter_batches,
     iter_records,
 )
 
@@ -269,10 +268,10 @@ def decode_fetched(
     aborted = _AbortedTransactions(listed)
     topic, partition = topic_partition
     buffer = memoryview(data.records if isinstance(data.records, Buffer) else b"")
-    for start, header in iter_batches(buffer, partial_ok=True):
+    for start, header in iter_any_batches(buffer, partial_ok=True):
         if header.last_offset < position:
             continue
-        if not check_crc(buffer, start, header):
+        if not check_any_crc(buffer, start, header):
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"{topic_partition} at {header.base_offset}: wrong CRC"
             )
@@ -281,7 +280,7 @@ def decode_fetched(
             for record in iter_records(batch, header):
                 aborted.marker(header, control_type(record))
         elif not aborted.holds(header):
-            for record in iter_records(batch, header):
+            for record in iter_any_records(batch, header):
                 if record.offset >= position:
                     records.append(
                         ConsumedRecord(

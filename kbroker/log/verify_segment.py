@@ -23,7 +23,8 @@ from kbroker.log.index import (
 from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import marker_of, replay_producer
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import BatchHeader, check_crc, iter_records
+from kbroker.protocol.legacy_records import check_any_crc, iter_any_records
+from kbroker.protocol.records import MAGIC, BatchHeader
 
 Wrong = tuple[Path, str]
 MAX_PER_FILE: Final = 5
@@ -104,14 +105,15 @@ class SegmentCheck:
             return f"offset {header.last_offset} is too far from the segment's base"
         if self._following is not None and header.last_offset >= self._following:
             return f"offset {header.last_offset} belongs into segment {self._following}"
-        if not check_crc(batch, 0, header):
+        if not check_any_crc(batch, 0, header):
             return f"wrong CRC of the batch with offsets {header.base_offset}-{header.last_offset}"
         return self._wrong_records(header, batch) if self._records else None
 
     def _wrong_records(self, header: BatchHeader, batch: bytes) -> str | None:
-        offset = header.base_offset - 1
+        # of a message set of old the first offset is known only now
+        offset = header.base_offset - 1 if header.magic >= MAGIC else -1
         try:
-            for record in iter_records(batch, header):
+            for record in iter_any_records(batch, header):
                 if not offset < record.offset <= header.last_offset:
                     return f"record offset {record.offset} comes after {offset}"
                 offset = record.offset

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.consumer import decode_fetched
 from kbroker.log import names
 from kbroker.log.dump import dump_file
 from kbroker.log.files import FileSlice
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.legacy_records import (
@@ -21,6 +23,7 @@ from kbroker.protocol.legacy_records import (
     iter_any_records,
     write_message_set,
 )
+from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.records import Record, build_batch
 from kbroker.settings.log_config import LogConfig
 
@@ -181,3 +184,24 @@ def test_a_follower_takes_old_messages_as_they_are(tmp_path: Path) -> None:
     assert log.log_end_offset == 20
     assert len(read_from(log, 0)) == 20
     log.close()
+
+
+def test_the_clients_own_consumer_reads_them(unpack: Unpack) -> None:
+    data = (unpack("legacy") / "v1-gzip" / LOG).read_bytes()
+    answer = FetchResponse.PartitionData(records=memoryview(data))
+    records, position = decode_fetched(TopicPartition("topic", 0), answer, 7)
+    assert [record.offset for record in records] == list(range(7, 15))
+    assert position == 15
+
+
+def test_a_folder_of_them_verifies(tmp_path: Path) -> None:
+    folder = tmp_path / "topic-0"
+    make_log(folder, sets=20)
+    log = open_log(folder)
+    log.flush()
+    log.close()
+    assert [found for found in verify_folder(tmp_path) if isinstance(found, Problem)] == []
+    data = bytearray((folder / LOG).read_bytes())
+    data[200] ^= 1
+    (folder / LOG).write_bytes(data)
+    assert [found for found in verify_folder(tmp_path) if isinstance(found, Problem)]
