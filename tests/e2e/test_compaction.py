@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
@@ -24,6 +25,7 @@ from kbroker.protocol.messages.offsets import (
 from kbroker.protocol.records import build_batch
 from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
+from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call
 from tests.log.cleaning import records_of
 
@@ -170,3 +172,67 @@ def test_kafka_finds_nothing_wrong_in_a_compacted_folder(broker: EmbeddedBroker)
             assert complaint not in done.stdout, done.stdout[-2000:]
         if kind == "log":
             assert "| offset: 179 " in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.clients
+@pytest.mark.timeout(300)
+def test_kill_9_while_it_compacts(tmp_path: Path) -> None:
+    """The last acknowledged value of every key is there after each of 10 kills, offsets rise, and
+    every file is sound in the end.
+    """
+    from confluent_kafka import Consumer, Message, Producer
+    from confluent_kafka import TopicPartition as KafkaPartition
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    overrides = QUICK | {"log.cleaner.backoff.ms": "1", "log.segment.delete.delay.ms": "50"}
+    acknowledged: dict[bytes, int] = {}
+    number = 0
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
+        servers = broker.bootstrap_servers
+        configs = {"cleanup.policy": "compact", "internal.segment.bytes": "20000"}
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        admin.create_topics([NewTopic("table", 1, 1, config=configs)])["table"].result(10)
+        for round_number in range(10):
+            producer = Producer(
+                {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 2,
+                 "compression.type": ["none", "lz4", "zstd", "gzip"][round_number % 4],
+                 "log_level": 0}
+            )  # fmt: skip
+
+            def delivered(error: object, message: Message) -> None:
+                if error is None:
+                    acknowledged[message.key()] = int(message.value().split()[0])  # type: ignore[index,union-attr]  # both are set
+
+            until_s = time.monotonic() + 0.5 + 0.05 * round_number
+            while time.monotonic() < until_s:
+                for _ in range(20):
+                    value = b"%d %s" % (number, b"v" * 100)
+                    producer.produce("table", value, b"k%d" % (number % 97), on_delivery=delivered)
+                    number += 1
+                producer.poll(0.001)
+            broker.kill()
+            producer.poll(0)
+            producer.purge()
+            producer.flush(5)
+            broker.start()
+            consumer = Consumer({"bootstrap.servers": servers, "group.id": "g"})
+            partition = KafkaPartition("table", 0, 0)
+            end = consumer.get_watermark_offsets(partition, timeout=10)[1]
+            consumer.assign([partition])
+            seen: dict[bytes, int] = {}
+            last, read_count = -1, 0
+            while last < end - 1:
+                message = consumer.poll(10)
+                assert message is not None and message.error() is None
+                assert message.offset() > last
+                last, read_count = message.offset(), read_count + 1
+                seen[message.key()] = int(message.value().split()[0])
+            consumer.close()
+            assert {k: v for k, v in acknowledged.items() if seen.get(k, -1) < v} == {}
+        assert read_count < end / 2
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "data" / "cleaner-offset-checkpoint").read_text().count("table"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert [p for p in verify_folder(tmp_path / "data") if isinstance(p, Problem)] == []
