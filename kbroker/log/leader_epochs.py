@@ -6,14 +6,17 @@ offset.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from kbroker.log import names
-from kbroker.log.checkpoint import format_entries, parse_number, read_entries
+from kbroker.log.checkpoint import CheckpointError, format_entries, parse_number, read_entries
 from kbroker.log.files import atomic_write
+
+logger = logging.getLogger(__name__)
 
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
@@ -29,9 +32,18 @@ class LeaderEpochCache:
 
     __slots__ = ("_epochs", "_log_end_offset", "_starts", "latest_epoch", "path", "unsynced")
 
-    def __init__(self, directory: Path, log_end_offset: Callable[[], int]) -> None:
-        """Reads the checkpoint. log_end_offset: asked for the end of the latest epoch. Raises
-        CheckpointError.
+    def __init__(
+        self,
+        directory: Path,
+        log_end_offset: Callable[[], int],
+        *,
+        clean_shutdown: bool = True,
+    ) -> None:
+        """Reads the checkpoint. log_end_offset: asked for the end of the latest epoch.
+
+        Raises CheckpointError for a damaged one after a clean stop. After a crash of the machine
+        one that was not synced yet may hold anything: it counts as empty, and recovery finds the
+        epochs in the batches.
         """
         self.path = directory / names.LEADER_EPOCHS
         self._log_end_offset = log_end_offset
@@ -39,8 +51,17 @@ class LeaderEpochCache:
         self._starts: list[int] = []
         self.latest_epoch: int | None = None
         self.unsynced = False
-        for epoch, start in read_entries(self.path, 2):
-            self._put(parse_number(self.path, epoch), parse_number(self.path, start))
+        try:
+            for epoch, start in read_entries(self.path, 2):
+                self._put(parse_number(self.path, epoch), parse_number(self.path, start))
+        except CheckpointError as error:
+            if clean_shutdown:
+                raise
+            logger.warning("%s; the epochs are read from the batches", error)
+            self._epochs.clear()
+            self._starts.clear()
+            self.write()
+        self.unsynced = self.unsynced or (not clean_shutdown and bool(self._epochs))
         self._changed()
 
     @property

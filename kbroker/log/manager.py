@@ -33,6 +33,7 @@ from kbroker.log.files import (
     disk_space,
     list_directory,
     make_directory,
+    sync_directory,
     unlink,
 )
 from kbroker.log.loading import LoadJob, Opened, open_logs
@@ -171,7 +172,10 @@ class LogManager:
         epoch = read_clean_shutdown(directory.path)
         directory.was_clean = epoch is not None
         directory.broker_epoch = NO_BROKER_EPOCH if epoch is None else epoch
-        unlink(directory.file(names.CLEAN_SHUTDOWN))
+        if directory.was_clean:
+            # before anything is written: a crash of the machine must not bring the marker back
+            unlink(directory.file(names.CLEAN_SHUTDOWN))
+            sync_directory(directory.path)
         recovery_points = _read_or_forget(directory.file(names.RECOVERY_POINTS))
         start_offsets = _read_or_forget(directory.file(names.LOG_START_OFFSETS))
         now_ms = self._now_ms()
@@ -196,10 +200,10 @@ class LogManager:
 
     def _make_checkpoints(self, directory: LogDirectory) -> None:
         try:
+            present = {name for name, _, _ in list_directory(directory.path)}
             for name in _CHECKPOINTS:
-                path = directory.file(name)
-                if not path.exists():
-                    create_file(str(path))
+                if name not in present:
+                    create_file(str(directory.file(name)))
         except LogDirectoryError as error:
             self._fail(directory, error)
 
@@ -525,6 +529,20 @@ class LogManager:
     def directories(self) -> list[Path]:
         """The online ones, in the order of log.dirs."""
         return [directory.path for directory in self._online()]
+
+    def truncate(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Make offset the end of that log; whether anything was cut. Blocks.
+
+        If what goes had been flushed the recovery point on disk comes down with it, before anything
+        is written there again: else a crash of the machine would find the new batches unchecked.
+        Raises LogDirectoryError.
+        """
+        log = self._logs[topic_partition]
+        recovery_point = log.recovery_point
+        is_cut = log.truncate_to(offset, now_ms=self._now_ms())
+        if log.recovery_point < recovery_point:
+            self.checkpoint_recovery_points()
+        return is_cut
 
     # -- faults -----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from random import Random
 from typing import Final
 
 from kbroker.log import names
-from kbroker.log.checkpoint import read_topic_id, write_topic_id
+from kbroker.log.checkpoint import CheckpointError, read_topic_id, write_topic_id
 from kbroker.log.files import (
     LogDirectoryError,
     LogFile,
@@ -30,6 +30,7 @@ from kbroker.log.files import (
     make_directory,
     modified_ms,
     rename,
+    sync_directory,
 )
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.leader_epochs import LeaderEpochCache
@@ -82,9 +83,11 @@ class PartitionLog:
 
     __slots__ = (
         "_is_new",
+        "_opened_at",
         "_state",
         "_truncated_to",
         "_unsynced_names",
+        "_unsynced_topic_id",
         "cleaner_offset",
         "closed",
         "config",
@@ -127,6 +130,8 @@ class PartitionLog:
         self.first_unflushed_ms: int | None = None
         self._is_new = False  # the folder's own name is not synced yet
         self._unsynced_names = False
+        self._unsynced_topic_id = False
+        self._opened_at = -1  # its end while all its files are on disk; -1: they are not
         self._truncated_to: int | None = None  # lowest cut since unflushed_files was asked
 
     @classmethod
@@ -155,11 +160,15 @@ class PartitionLog:
         log.directory = directory
         log.topic_partition = topic_partition
         log.config = config
-        log._is_new = log._unsynced_names = make_directory(directory)
-        log.topic_id = read_topic_id(directory)
+        # what the process before this one had synced of names and small files is not known
+        log._is_new = log._unsynced_names = make_directory(directory) or not clean_shutdown
+        log.topic_id = _read_topic_id(directory, clean_shutdown=clean_shutdown)
+        log._unsynced_topic_id = log.topic_id is not None and not clean_shutdown
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
-        log.leader_epochs = LeaderEpochCache(directory, lambda: log.log_end_offset)
+        log.leader_epochs = LeaderEpochCache(
+            directory, lambda: log.log_end_offset, clean_shutdown=clean_shutdown
+        )
         try:
             state = load(
                 os.fspath(directory),
@@ -184,6 +193,7 @@ class PartitionLog:
         log.log_start_offset = state.log_start_offset
         log.log_end_offset = state.log_end_offset
         log.recovery_point = state.recovery_point
+        log._opened_at = state.log_end_offset if clean_shutdown else -1
         log.segments.active.roll_jitter_ms = log._jitter_ms()
         return log
 
@@ -222,6 +232,7 @@ class PartitionLog:
         """Write partition.metadata."""
         write_topic_id(self.directory, topic_id)
         self.topic_id = topic_id
+        self._unsynced_names = self._unsynced_topic_id = True
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Replication's high watermark moved: ended transactions below it become stable, segments
@@ -506,6 +517,9 @@ class PartitionLog:
             self.leader_epochs.unsynced = False
             pending.append(LogFile(os.fspath(self.leader_epochs.path)))
             self._unsynced_names = True
+        if self._unsynced_topic_id:
+            self._unsynced_topic_id = False
+            pending.append(LogFile(os.fspath(self.directory / names.PARTITION_METADATA)))
         if self._unsynced_names:
             self._unsynced_names = False
             pending.append(DirectoryNames(os.fspath(self.directory)))
@@ -567,11 +581,14 @@ class PartitionLog:
             return True
         logger.info("%s: truncated to offset %d", self.topic_partition, offset)
         try:
-            remove_segments(self._state, self.segments.at_or_after(offset + 1), now_ms=now_ms)
-            self.segments.active.truncate_to(
-                offset, index_bytes=self.config.segment_index_bytes, now_ms=now_ms
-            )
+            doomed = self.segments.at_or_after(offset + 1)
+            remove_segments(self._state, doomed[::-1], now_ms=now_ms)
+            active = self.segments.active
+            active.truncate_to(offset, index_bytes=self.config.segment_index_bytes, now_ms=now_ms)
             self.leader_epochs.truncate_from_end(offset)
+            # what was cut must not come back behind what is appended now
+            active.log_file().sync()
+            self._sync_epochs()
             self._moved_end(offset, min(self.log_start_offset, offset), now_ms)
         except LogDirectoryError as error:
             self.failure = error
@@ -582,12 +599,12 @@ class PartitionLog:
         """Delete everything and begin anew, empty, at offset. Blocks."""
         logger.info("%s: truncated fully, begins at offset %d", self.topic_partition, offset)
         try:
-            remove_segments(self._state, list(self.segments), now_ms=now_ms)
+            remove_segments(self._state, list(self.segments)[::-1], now_ms=now_ms)
             self.segments.create_active(
                 offset, config=self.config, now_ms=now_ms, jitter_ms=self._jitter_ms()
             )
-            self._unsynced_names = True
             self.leader_epochs.clear()
+            self._sync_epochs()
             for snapshot in list(self._state.snapshots.offsets):
                 self._state.snapshots.delete(snapshot)
             self._moved_end(offset, offset, now_ms)
@@ -595,9 +612,17 @@ class PartitionLog:
             self.failure = error
             raise
 
+    def _sync_epochs(self) -> None:
+        """The leader epochs, and all names of the folder."""
+        if self.leader_epochs.unsynced:
+            LogFile(os.fspath(self.leader_epochs.path)).sync()
+            self.leader_epochs.unsynced = False
+        sync_directory(self.directory)
+
     def _moved_end(self, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
         state = self._state
         self.truncation_count += 1
+        self._opened_at = -1
         if self._truncated_to is None or log_end_offset < self._truncated_to:
             self._truncated_to = log_end_offset
         self.log_end_offset = state.log_end_offset = log_end_offset
@@ -698,7 +723,13 @@ class PartitionLog:
         if self.failure is None:
             self.flush()
             take_snapshot(self._state)
-            self.segments.active.close()
+            active = self.segments.active
+            active.close()
+            if self.log_end_offset != self._opened_at:
+                # the next start takes them as they are
+                for path in active.file_paths():
+                    LogFile(path).sync()
+                sync_directory(self.directory)
         self.release()
 
     def release(self) -> None:
@@ -772,3 +803,16 @@ class PartitionLog:
         rename(self.directory, target)
         self.directory = target
         return target
+
+
+def _read_topic_id(directory: Path, *, clean_shutdown: bool) -> Uuid | None:
+    """What partition.metadata says. After a crash of the machine a file that was not synced yet may
+    hold anything: the metadata log knows the id too, and has it written again.
+    """
+    try:
+        return read_topic_id(directory)
+    except CheckpointError as error:
+        if clean_shutdown:
+            raise
+        logger.warning("%s; written anew once the metadata names the topic", error)
+        return None

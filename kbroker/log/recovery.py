@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.log import names
-from kbroker.log.files import LogFile, OpenFiles, list_directory, rename, unlink
+from kbroker.log.files import LogFile, OpenFiles, list_directory, rename, sync_directory, unlink
 from kbroker.log.index import AbortedTransaction, CorruptIndexError
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.producer_state import CompletedTransaction, ProducerStateManager
@@ -107,6 +107,9 @@ def load(
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
     epochs.truncate_from_end(state.log_end_offset)
     state.log_start_offset = max(log_start_offset, state.segments.first.base_offset)
+    if recovered_from >= 0 and not epochs.entries and state.log_start_offset < state.log_end_offset:
+        # the checkpoint was ahead of the log's start: all records had been deleted when it crashed
+        _restore_epochs(state)
     epochs.truncate_from_start(state.log_start_offset)
     state.snapshots.delete_strays(state.segments.base_offsets)
     rebuild_producers(state, now_ms=now_ms, clean_shutdown=clean_shutdown)
@@ -332,7 +335,7 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
     """Recover the segments from the one with the recovery point on; those behind a cut go."""
     segments = state.segments
     for segment in list(segments)[segments.floor_index(recovery_point) :]:
-        removed_bytes = recover_segment(state, segment, now_ms=now_ms)
+        removed_bytes = recover_segment(state, segment, now_ms=now_ms, cut_following=True)
         if removed_bytes:
             logger.warning(
                 "%s: %d bytes of segment %d are no sound batches: cut at offset %d",
@@ -341,13 +344,17 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
                 segment.base_offset,
                 segment.next_offset(),
             )
-            remove_segments(state, segments.at_or_after(segment.base_offset + 1), now_ms=now_ms)
             break
 
 
-def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
+def recover_segment(
+    state: LogState, segment: Segment, *, now_ms: int, cut_following: bool = False
+) -> int:
     """Check every batch of a segment and rebuild what is beside it. Returns how many bytes were cut
     off.
+
+    cut_following: if so, the segments behind it go too. They go first and the cut is synced: a
+    crash in between must leave neither a gap nor what was cut.
     """
     producers = ProducerStateManager(
         state.topic_partition, expiration_ms=state.producers.expiration_ms
@@ -357,7 +364,13 @@ def recover_segment(state: LogState, segment: Segment, *, now_ms: int) -> int:
     segment.begin_recovery()
     position = _recover_batches(state, segment, producers)
     removed_bytes = segment.size - position
+    if removed_bytes and cut_following:
+        doomed = state.segments.at_or_after(segment.base_offset + 1)
+        remove_segments(state, doomed[::-1], now_ms=now_ms)
+        sync_directory(state.segments.directory)
     segment.end_recovery(position)
+    if removed_bytes:
+        segment.log_file().sync()
     take_snapshot(scratch)
     return removed_bytes
 
@@ -490,7 +503,7 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
                 state.log_end_offset,
                 state.log_start_offset,
             )
-            remove_segments(state, list(segments), now_ms=now_ms)
+            remove_segments(state, list(segments)[::-1], now_ms=now_ms)
             state.epochs.clear()
             changed = True
     if changed:

@@ -8,6 +8,7 @@ is partition_log's.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kbroker.log import names
-from kbroker.log.files import FileSlice, OpenFiles, rename, unlink
+from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles, rename, unlink
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.segment import Segment
 from kbroker.model import InvariantError
@@ -238,8 +239,13 @@ class Segments:
             self.active = self._items[-1]
 
     def doom(self, path: str, *, due_ms: int) -> None:
-        """Rename one file to `.deleted` and remember to delete it."""
-        rename(path, path + names.DELETED)
+        """Rename one file to `.deleted` and remember to delete it; it may be gone already."""
+        try:
+            rename(path, path + names.DELETED)
+        except LogDirectoryError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return
         self.doomed_files.append((due_ms, path + names.DELETED))
 
     def take_due_files(self, now_ms: int) -> list[str]:

@@ -327,7 +327,8 @@ class PartitionCheck:
                 yield from self._snapshot(due.pop(0), replayed=True)
             epoch = header.partition_leader_epoch
             known = self._epoch_at(header.base_offset)
-            is_before = header.base_offset < self.log_start_offset and known is None
+            # where the log's start moved up, what its checkpoint says of it may lag behind
+            is_before = known is None and bool(self._epochs)
             if epoch >= 0 and epoch != known and not wrong_epoch and not is_before:
                 wrong_epoch = True  # one line is enough
                 yield Problem(
@@ -416,11 +417,12 @@ def _contradicts(mine: ProducerState, state: ProducerState) -> bool:
     """
     if mine.last_offset != state.last_offset:
         return mine.last_offset > state.last_offset >= 0
-    first, mine_first = state.transaction_first_offset, mine.transaction_first_offset
-    return (
-        (mine.producer_epoch, mine.last_sequence) != (state.producer_epoch, state.last_sequence)
-        or (first is None) != (mine_first is None)
-        or (first is not None and mine_first is not None and first > mine_first)
+    # where a transaction begins may differ: DeleteRecords takes its first batches away
+    is_open = state.transaction_first_offset is not None
+    return (mine.producer_epoch, mine.last_sequence, mine.transaction_first_offset is not None) != (
+        state.producer_epoch,
+        state.last_sequence,
+        is_open,
     )
 
 
