@@ -1,4 +1,4 @@
-"""`kbroker groups`: list, describe with lag."""
+"""`kbroker groups`: list, describe with lag, delete, reset (in `group_resets`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kbroker.cli.group_resets import EPILOG as RESET_EPILOG
+from kbroker.cli.group_resets import reset_offsets
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
 
@@ -14,7 +16,11 @@ if TYPE_CHECKING:
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.groups import DescribeGroupsResponse
 
-app = typer.Typer(help="List and describe consumer groups.", rich_markup_mode=None)
+Owner = tuple[str, str]
+"""Member id and host."""
+
+app = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
+app.command("reset-offsets", epilog=RESET_EPILOG)(reset_offsets)
 
 
 @app.command("list")
@@ -43,6 +49,66 @@ async def _list(bootstrap: str) -> list[dict[str, Cell]]:
                 for group in response.groups
             ]
     return sorted(rows, key=lambda row: str(row["group"]))
+
+
+@app.command("delete")
+def delete(
+    names: Annotated[list[str], typer.Argument(help="One group or several, without members.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups with all that they have committed."""
+    run(_delete(bootstrap, names))
+
+
+async def _delete(bootstrap: str, names: list[str]) -> None:
+    from kbroker.client.cluster import Client, check
+    from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
+
+    async with Client(bootstrap) as client:
+        for name in names:
+
+            async def ask(name: str = name) -> None:
+                request = DeleteGroupsRequest(groups_names=[name])
+                response = await client.to_coordinator(name, request, DeleteGroupsResponse)
+                check(response.results[0].error_code, f"group {name}")
+
+            await client.retry(ask)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    name: Annotated[str, typer.Argument(help="The group.")],
+    topics: Annotated[list[str], typer.Argument(help="Topics that it no longer reads.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Forget what a group has committed for topics."""
+    run(_delete_offsets(bootstrap, name, topics))
+
+
+async def _delete_offsets(bootstrap: str, name: str, topics: list[str]) -> None:
+    from kbroker.client.cluster import Client, check
+    from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+
+    async with Client(bootstrap) as client:
+        request = OffsetDeleteRequest(group_id=name)
+        for topic in topics:
+            view = await client.topic(topic)
+            partitions = [
+                OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=index)
+                for index in sorted(view.partitions)
+            ]
+            request.topics.append(
+                OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=partitions)
+            )
+
+        async def ask() -> None:
+            response = await client.to_coordinator(name, request, OffsetDeleteResponse)
+            check(response.error_code, f"group {name}")
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    check(partition.error_code, f"{topic.name}-{partition.partition_index}")
+
+        await client.retry(ask)
 
 
 EPILOG = """
@@ -81,18 +147,22 @@ async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
 
 async def _describe_one(client: Client, name: str) -> list[dict[str, Cell]]:
     from kbroker.client.cluster import LATEST_TIMESTAMP, check
+    from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 
-    async def ask() -> DescribeGroupsResponse.DescribedGroup:
+    async def ask() -> tuple[str, dict[TopicPartition, Owner]]:
         request = DescribeGroupsRequest(groups=[name])
         response = await client.to_coordinator(name, request, DescribeGroupsResponse)
         (group,) = response.groups
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            found = await _describe_consumer_group(client, name)
+            if found is not None:
+                return found
         check(group.error_code, group.error_message or f"group {name}")
-        return group
+        return group.group_state, _owners(group)
 
-    group = await client.retry(ask)
-    owners = _owners(group)
-    committed = await client.retry(lambda: _committed(client, name))
+    state, owners = await client.retry(ask)
+    committed = await client.retry(lambda: committed_offsets(client, name))
     places = sorted({*committed, *owners})
     ends = {}
     if places:
@@ -106,27 +176,52 @@ async def _describe_one(client: Client, name: str) -> list[dict[str, Cell]]:
         rows.append(
             {
                 "group": name,
-                "state": group.group_state,
+                "state": state,
                 "topic": place.topic,
                 "partition": place.partition,
                 "committed": offset,
                 "end": end,
                 "lag": None if offset is None else end - offset,
-                "member": owner.member_id if owner else None,
-                "host": owner.client_host if owner else None,
+                "member": owner[0] if owner else None,
+                "host": owner[1] if owner else None,
             }
         )
     return rows
 
 
-def _owners(
-    group: DescribeGroupsResponse.DescribedGroup,
-) -> dict[TopicPartition, DescribeGroupsResponse.DescribedGroupMember]:
+async def _describe_consumer_group(
+    client: Client, name: str
+) -> tuple[str, dict[TopicPartition, Owner]] | None:
+    """State and owners of a group of KIP-848; None if it is none."""
+    from kbroker.client.cluster import check
+    from kbroker.model import TopicPartition
+    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.messages.consumer_groups import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+    )
+
+    request = ConsumerGroupDescribeRequest(group_ids=[name])
+    response = await client.to_coordinator(name, request, ConsumerGroupDescribeResponse)
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    check(group.error_code, group.error_message or f"group {name}")
+    owners = {
+        TopicPartition(topic.topic_name, partition): (member.member_id, member.client_host)
+        for member in group.members
+        for topic in member.assignment.topic_partitions
+        for partition in topic.partitions
+    }
+    return group.group_state, owners
+
+
+def _owners(group: DescribeGroupsResponse.DescribedGroup) -> dict[TopicPartition, Owner]:
     from kbroker.client.group import decode_versioned
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 
-    owners: dict[TopicPartition, DescribeGroupsResponse.DescribedGroupMember] = {}
+    owners: dict[TopicPartition, Owner] = {}
     if group.protocol_type != "consumer":
         return owners
     for member in group.members:
@@ -134,11 +229,15 @@ def _owners(
             assignment = decode_versioned(ConsumerProtocolAssignment, member.member_assignment)
             for topic in assignment.assigned_partitions:
                 for partition in topic.partitions:
-                    owners[TopicPartition(topic.topic, partition)] = member
+                    owners[TopicPartition(topic.topic, partition)] = (
+                        member.member_id,
+                        member.client_host,
+                    )
     return owners
 
 
-async def _committed(client: Client, name: str) -> dict[TopicPartition, int]:
+async def committed_offsets(client: Client, name: str) -> dict[TopicPartition, int]:
+    """All that a group has committed."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse

@@ -29,6 +29,9 @@ COMMANDS = [
     ("groups",),
     ("groups", "list"),
     ("groups", "describe"),
+    ("groups", "delete"),
+    ("groups", "delete-offsets"),
+    ("groups", "reset-offsets"),
     ("dump-log",),
 ]
 

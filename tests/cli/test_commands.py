@@ -134,6 +134,32 @@ def test_a_group_commits_what_was_printed(kbroker: Kbroker, kafka_topic: str) ->
     assert described == [f"{group}\tEmpty\t{kafka_topic}\t0\t10\t10\t0\t-\t-"]
 
 
+def test_groups_are_reset_and_deleted(kbroker: Kbroker, kafka_topic: str) -> None:
+    group = f"reset-{kafka_topic}"
+    kbroker("produce", kafka_topic, text="\n".join(map(str, range(10))))
+    kbroker("consume", kafka_topic, "--group", group, "--from-beginning", "-n", "6")
+
+    def reset(*how: str) -> list[tuple[int, int]]:
+        lines = kbroker("groups", "reset-offsets", group, "--json", *how).lines
+        return [(row["committed"], row["new"]) for row in map(json.loads, lines)]
+
+    assert reset("--to-earliest") == [(6, 0)]  # a dry run
+    assert reset("--to-latest") == [(6, 10)]
+    assert reset("--to-offset", "99", "-t", f"{kafka_topic}:0") == [(6, 10)]
+    assert reset("--to-datetime", "2001-01-01T00:00:00") == [(6, 0)]
+    assert reset("--to-datetime", "2999-01-01") == [(6, 10)]
+    assert reset("--shift-by", "-2", "--execute") == [(6, 4)]
+    assert reset("--shift-by", "-9") == [(4, 0)]
+    assert kbroker("groups", "reset-offsets", group).code == 2
+    assert kbroker("groups", "reset-offsets", group, "--to-latest", "-t", "x:y").code != 0
+    assert kbroker("groups", "delete-offsets", group, kafka_topic).code == 0
+    assert reset("--to-latest") == []
+    assert reset("--to-latest", "-t", kafka_topic, "--execute") == [(None, 10)]
+    assert kbroker("groups", "delete", group).code == 0
+    assert kbroker("groups", "delete", group).code == 1
+    assert not any(line.startswith(f"{group}\t") for line in kbroker("groups", "list").lines)
+
+
 def test_what_is_not_there(kbroker: Kbroker) -> None:
     for arguments in (
         ("groups", "describe", "no-such-group"),

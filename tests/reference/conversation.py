@@ -42,6 +42,7 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message, Struct
 from tests.e2e.wire import call
+from tests.reference.consumer_groups import consumer_group_steps
 from tests.reference.log_steps import log_steps
 from tests.reference.step import State, Step
 
@@ -451,6 +452,7 @@ def group_steps() -> Iterator[Step]:
             lambda _: DescribeGroupsRequest(groups=["g1", "nogroup"]),
         )
     yield from offset_steps()
+    yield from consumer_group_steps()
     yield Step("list v0", 0, lambda _: ListGroupsRequest())
     yield Step("list v5", 5, lambda _: ListGroupsRequest())
     yield Step("list stable", 5, lambda _: ListGroupsRequest(states_filter=["Stable"]))
