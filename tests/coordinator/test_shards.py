@@ -80,6 +80,10 @@ def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
     assert states["group-classic-dynamic"] == (GroupState.EMPTY, 2)
     assert states["group-rdk"] == (GroupState.EMPTY, 2)
     assert "group-deleted" not in states
+    consumer_group = shard.consumer.groups["group-consumer"]
+    assert (consumer_group.state(), consumer_group.epoch) == ("Empty", 3)
+    assert (consumer_group.target_epoch, consumer_group.regexes) == (2, {})
+    assert "group-consumer" not in states  # its offsets are the consumer group's
     (member,) = shard.groups["group-classic"].members.values()
     assert (member.instance_id, member.client_host) == ("static-1", "/127.0.0.1")
 
