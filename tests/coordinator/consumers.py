@@ -33,8 +33,8 @@ def ask(world: World, **fields: Any) -> ConsumerGroupHeartbeatResponse:
 
 
 class Consumer:
-    """One client. owned: what it reads from, as (topic id, partition). lazy: it takes one more
-    heartbeat before it gives back.
+    """One client. owned: what it reads from, as (topic id, partition). unsure: it missed an answer
+    or was refused, and says all of itself again, as clients do, to be told all.
     """
 
     def __init__(self, world: World, member_id: str, **fields: Any) -> None:
@@ -46,6 +46,7 @@ class Consumer:
         self.assigned: set[tuple[Uuid, int]] = set()
         self.error = ErrorCode.NONE
         self.deaf = False
+        self.unsure = False
 
     @property
     def group_id(self) -> str:
@@ -69,7 +70,7 @@ class Consumer:
                 for key, value in partitions.items()
             ],
         )
-        if self.epoch == 0:
+        if self.epoch == 0 or self.unsure:
             for name, value in {"rebalance_timeout_ms": 30_000, **self.fields}.items():
                 setattr(request, name, value)
         return request
@@ -87,8 +88,10 @@ class Consumer:
 
     def _heard(self, answer: Any) -> None:
         if self.deaf:
+            self.unsure = True
             return
         self.error = ErrorCode(answer.error_code)
+        self.unsure = self.error is not ErrorCode.NONE
         if self.error in FENCED:
             self.epoch = 0
             self.owned.clear()
