@@ -1,0 +1,116 @@
+"""Consumer groups step by step: epochs and answers are those that Kafka 4.3.1 gave to the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.consumers import Consumer, ask, settle
+from tests.coordinator.simulation import World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def say(world: World, member: str, epoch: int, *owned: int, **fields: Any) -> tuple[Any, ...]:
+    """(error, member epoch, partitions or None) of a heartbeat; owned: partitions of other."""
+    topic_id = world.topics.topics["other"].topic_id
+    place = ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic_id, partitions=list(owned))
+    if epoch == 0:
+        fields = {"rebalance_timeout_ms": 5_000, "subscribed_topic_names": ["other"], **fields}
+        fields["topic_partitions"] = []
+    elif owned:
+        fields["topic_partitions"] = [place]
+    answer = ask(world, member_id=member, member_epoch=epoch, **fields)
+    given = answer.assignment
+    partitions = (
+        None if given is None else [n for t in given.topic_partitions for n in t.partitions]
+    )
+    return ErrorCode(answer.error_code).name, answer.member_epoch, partitions
+
+
+def test_a_partition_is_given_on_when_it_was_given_back(world: World) -> None:
+    assert say(world, "a", 0) == ("NONE", 2, [0, 1, 2])
+    assert say(world, "b", 0) == ("NONE", 2, [])
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 2, None)  # within the assignment interval
+    world.timers.advance(1_000)
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 2, [0, 1])
+    assert say(world, "b", 2) == ("NONE", 3, None)
+    assert say(world, "b", 3) == ("NONE", 3, None)
+    assert world.shard().consumer.groups["c"].state() == "Reconciling"
+    assert say(world, "a", 2, 0, 1) == ("NONE", 3, None)
+    assert say(world, "b", 3) == ("NONE", 3, [2])
+    assert world.shard().consumer.groups["c"].state() == "Stable"
+    assert say(world, "a", 2, 0, 1) == ("NONE", 3, None)  # the answer was lost
+    assert say(world, "a", 2) == ("FENCED_MEMBER_EPOCH", 0, None)
+    assert say(world, "a", 2, 2) == ("FENCED_MEMBER_EPOCH", 0, None)
+    assert say(world, "a", 0) == ("NONE", 3, [0, 1])
+
+
+def test_who_does_not_give_back_in_time_is_removed(world: World) -> None:
+    say(world, "a", 0)
+    say(world, "b", 0)
+    world.timers.advance(1_000)
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 2, [0, 1])
+    world.timers.advance(5_000)
+    assert say(world, "a", 2, 0, 1, 2) == ("UNKNOWN_MEMBER_ID", 0, None)
+    assert say(world, "b", 2) == ("NONE", 4, [0, 1, 2])
+
+
+def test_who_is_silent_is_removed_also_after_a_reload(world: World) -> None:
+    say(world, "a", 0)
+    world.timers.advance(40_000)
+    world.resign()
+    world.lead()
+    assert say(world, "a", 2) == ("NONE", 2, None)
+    world.timers.advance(44_999)
+    assert world.shard().consumer.groups["c"].members
+    world.timers.advance(1)
+    assert world.shard().consumer.groups["c"].state() == "Empty"
+    assert world.replayed().consumer.groups["c"].epoch == 3
+
+
+def test_topics_that_come_and_grow_are_assigned(world: World) -> None:
+    consumer = Consumer(
+        world, "a", subscribed_topic_names=None, subscribed_topic_regex="(new|other).*"
+    )
+    consumer.poll()
+    assert len(consumer.owned) == 3
+    world.topics.add("newer", 2)
+    settle(world, [consumer])
+    assert len(consumer.owned) == 5
+    world.topics.remove("other")
+    settle(world, [consumer])
+    assert len(consumer.owned) == 2
+    assert consumer.epoch == 4
+
+
+def test_limits() -> None:
+    world = World(config=GroupCoordinatorConfig(group_consumer_max_size=1))
+    assert say(world, "a", 0)[0] == "NONE"
+    assert say(world, "b", 0)[0] == "GROUP_MAX_SIZE_REACHED"
+    assert say(world, "a", 0)[0] == "NONE"
+
+
+def test_an_empty_group_of_either_kind_gives_way(world: World) -> None:
+    from tests.coordinator.members import ClientMember
+    from tests.coordinator.members import settle as settle_classic
+
+    say(world, "a", 0)
+    classic = ClientMember(world, "old", group="c")
+    classic.join()
+    assert classic.errors == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+    say(world, "a", -1)
+    settle_classic(world, [classic])
+    assert "c" not in world.replayed().consumer.groups
+    assert say(world, "a", 0) == ("GROUP_ID_NOT_FOUND", 0, None)
+    classic.leave()
+    world.timers.advance(1)
+    assert say(world, "a", 0) == ("NONE", 2, [0, 1, 2])
+    assert "c" not in world.replayed().groups
