@@ -155,3 +155,14 @@ def test_make_help_names_what_the_readme_uses() -> None:
     for target in re.findall(r"^make ([a-z-]+)", readme, re.MULTILINE):
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_architecture_names_every_module_and_decision() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = text.partition("## Rooms")[2].partition("## Arrows")[0]
+    named = set(re.findall(r"[a-z_0-9]+", rooms))
+    there = {path.stem for path in (ROOT / "kbroker").rglob("*.py")} - {"__init__", "__main__"}
+    assert there - named == set()
+    for decision in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        assert f"docs/adr/{decision.name}" in text
+    assert len(text.splitlines()) < 200

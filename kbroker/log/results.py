@@ -1,5 +1,4 @@
-"""What a partition log hands out: where an append went, what a read found, what a flush must sync.
-"""
+"""What a partition log hands out: where an append went, what a read found, what is to be synced."""
 
 from __future__ import annotations
 
