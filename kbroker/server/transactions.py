@@ -21,7 +21,8 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.model import Deferred, Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_end_transaction_marker
-from kbroker.replication.manager import PartitionAppendResult, ReplicaManager
+from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.manager import ReplicaManager
 
 MARKER_TIMEOUT_MS: Final = 30_000
 """How long a marker waits for its replicas; it is written again after that."""

@@ -11,8 +11,8 @@ import pytest
 from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.maintenance import ThreadOffload
-from kbroker.replication.manager import PartitionAppendResult
 from tests.replication.world import (
     NOW_MS,
     TOPIC,

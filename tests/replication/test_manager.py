@@ -14,7 +14,7 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.records import build_batch
-from kbroker.replication.manager import PartitionAppendResult
+from kbroker.replication.append import PartitionAppendResult
 from tests.replication.world import (
     TOPIC,
     World,

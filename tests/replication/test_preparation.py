@@ -14,7 +14,7 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import Record, build_batch, iter_batches
-from kbroker.replication.manager import PartitionAppendResult
+from kbroker.replication.append import PartitionAppendResult
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 

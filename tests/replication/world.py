@@ -14,8 +14,9 @@ from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTop
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
+from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.maintenance import OffloadPort
-from kbroker.replication.manager import PartitionAppendResult, ReplicaManager
+from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig

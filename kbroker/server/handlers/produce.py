@@ -27,7 +27,8 @@ from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.replication.manager import HostedTopic, PartitionAppendResult, ReplicaManager
+from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.manager import HostedTopic, ReplicaManager
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.transactional_produce import (

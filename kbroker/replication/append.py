@@ -1,0 +1,292 @@
+"""Appending to one partition: stage one of Produce, and the waiting of those who want more of it.
+
+Checks, the write and the wake-up happen in one call. Three things make an answer wait: batches that
+are costly to check (`preparation`), flush.messages (docs/adr/0010), and acks=-1 with followers that
+have not got the records yet (`purgatory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kbroker.log.files import LogDirectoryError
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
+from kbroker.model import Deferred, Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.partition import OffsetWaiter, Partition
+from kbroker.replication.preparation import Checked, Preparation
+from kbroker.replication.purgatory import PendingResponse, Purgatory
+
+_NO_ERRORS: Final[tuple[RecordError, ...]] = ()
+_BEFORE_THE_LOG: Final = frozenset(
+    {ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+)
+"""Refusals after which Kafka does not tell where the log starts."""
+
+
+class PartitionAppendResult:
+    """What became of a batch. Offsets are -1 if there is an error; last_offset is inclusive.
+
+    log_append_time_ms: -1 unless the topic stamps records. record_errors: the records that were
+    refused (KIP-467).
+    """
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "error_message",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "record_errors",
+    )
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        base_offset: int = -1,
+        last_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error_message: str | None = None,
+        record_errors: Sequence[RecordError] = _NO_ERRORS,
+    ) -> None:
+        self.error = error
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error_message = error_message
+        self.record_errors = record_errors
+
+    def __repr__(self) -> str:
+        return (
+            f"PartitionAppendResult({self.error.name}, {self.base_offset}..{self.last_offset}, "
+            f"{self.error_message!r})"
+        )
+
+
+class Appender:
+    """Appends to partitions led here.
+
+    when_flushed: calls back with whether a log is on disk up to an offset. on_storage_error: told
+    of a log that could not be written; its directory goes offline.
+    """
+
+    __slots__ = ("_on_storage_error", "_preparation", "_purgatory", "_timers", "_when_flushed")
+
+    def __init__(
+        self,
+        timers: Timers,
+        purgatory: Purgatory,
+        preparation: Preparation,
+        *,
+        when_flushed: Callable[[PartitionLog, int, Callable[[bool], None]], None],
+        on_storage_error: Callable[[Partition, OSError], None],
+    ) -> None:
+        self._timers = timers
+        self._purgatory = purgatory
+        self._preparation = preparation
+        self._when_flushed = when_flushed
+        self._on_storage_error = on_storage_error
+
+    def close(self) -> None:
+        """Stop checking batches off the loop."""
+        self._preparation.close()
+
+    def append_to(
+        self,
+        partition: Partition,
+        batches: bytearray | memoryview,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        produce_version: int | None = None,
+        transaction_version: int = 0,
+        admit: Callable[[], ErrorCode] | None = None,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
+
+        transaction_version: of the transaction that a marker ends. admit: asked again if batches
+        are written later than in this call; anything but NONE refuses them.
+
+        The answer is there at once unless acks is -1 and a follower has not got the records yet.
+        Never raises for what the client or the disk did: the result says it.
+        """
+        error = partition.check_leader()
+        if error:
+            return PartitionAppendResult(error)
+        if acks == -1:
+            if partition.is_under_min_isr:
+                return PartitionAppendResult(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    error_message=f"{partition.topic_partition} has {len(partition.isr)} replicas "
+                    f"in sync, acks=all needs {partition.min_isr}",
+                )
+        elif acks != 0 and acks != 1:
+            return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
+        preparation = self._preparation
+        if origin is AppendOrigin.CLIENT and preparation.concerns(
+            partition.topic_partition, batches, log.config
+        ):
+            answer: Deferred[PartitionAppendResult] = Deferred()
+
+            def append(checked: Checked) -> None:
+                refusal = ErrorCode.NONE if admit is None else admit()
+                if refusal:
+                    answer.resolve(PartitionAppendResult(refusal))
+                    return
+                outcome = self._append_now(
+                    partition,
+                    log,
+                    checked,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    origin=origin,
+                    produce_version=produce_version,
+                )
+                if isinstance(outcome, Deferred):
+                    outcome.on_done(answer.resolve)
+                else:
+                    answer.resolve(outcome)
+
+            preparation.add(
+                partition.topic_partition,
+                batches,
+                log.config,
+                origin=origin,
+                produce_version=produce_version,
+                append=append,
+            )
+            return answer.value if answer.done else answer
+        return self._append_now(
+            partition,
+            log,
+            batches,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            origin=origin,
+            produce_version=produce_version,
+            transaction_version=transaction_version,
+        )
+
+    def _append_now(
+        self,
+        partition: Partition,
+        log: PartitionLog,
+        batches: bytearray | memoryview | Checked,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin,
+        produce_version: int | None,
+        transaction_version: int = 0,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Write and wake, in this partition's turn; leadership may have gone while it waited."""
+        error = partition.check_leader()
+        if error:
+            return PartitionAppendResult(error)
+        now_ms = self._timers.now_ms()
+        try:
+            if isinstance(batches, KafkaError):
+                raise batches
+            info = log.append_as_leader(
+                batches,
+                leader_epoch=partition.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                produce_version=produce_version,
+                transaction_version=transaction_version,
+            )
+        except KafkaError as failure:
+            return PartitionAppendResult(
+                failure.code,
+                log_start_offset=-1 if failure.code in _BEFORE_THE_LOG else log.log_start_offset,
+                error_message=failure.message or None,
+                record_errors=failure.record_errors
+                if isinstance(failure, InvalidRecords)
+                else _NO_ERRORS,
+            )
+        except LogDirectoryError as failure:
+            self._on_storage_error(partition, failure)
+            return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
+        if not info.duplicate:
+            size = len(batches.batches if isinstance(batches, ValidatedBatches) else batches)
+            partition.after_append(size, self._timers.monotonic_ms())
+        result = PartitionAppendResult(
+            ErrorCode.NONE,
+            info.base_offset,
+            info.last_offset,
+            info.log_append_time_ms,
+            info.log_start_offset,
+        )
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            return self._answer_when_flushed(partition, log, result, acks, timeout_ms)
+        if acks != -1 or partition.high_watermark > info.last_offset:
+            return result
+        return _PendingAppend(self._purgatory, partition, result).start(timeout_ms)
+
+    def _answer_when_flushed(
+        self,
+        partition: Partition,
+        log: PartitionLog,
+        result: PartitionAppendResult,
+        acks: int,
+        timeout_ms: int,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """flush.messages is reached: whoever wants an answer gets it after the fsync, which is done
+        off the loop (docs/adr/0010).
+        """
+        answer: Deferred[PartitionAppendResult] = Deferred()
+
+        def flushed(is_on_disk: bool) -> None:
+            if not is_on_disk:
+                error = partition.check_leader() or ErrorCode.NOT_LEADER_OR_FOLLOWER
+                answer.resolve(PartitionAppendResult(error))
+            elif acks != -1 or partition.high_watermark > result.last_offset:
+                answer.resolve(result)
+            else:
+                waiting = _PendingAppend(self._purgatory, partition, result)
+                waiting.start(timeout_ms).on_done(answer.resolve)
+
+        self._when_flushed(log, result.last_offset + 1, flushed)
+        if acks == 0:
+            return result
+        return answer.value if answer.done else answer
+
+
+class _PendingAppend(OffsetWaiter):
+    """An append with acks=-1 that followers have not got yet."""
+
+    __slots__ = ("_partition", "_result", "response")
+
+    def __init__(
+        self, purgatory: Purgatory, partition: Partition, result: PartitionAppendResult
+    ) -> None:
+        super().__init__(purgatory)
+        self._partition = partition
+        self._result = result
+        self.response: PendingResponse[PartitionAppendResult] = PendingResponse(self)
+
+    def start(self, timeout_ms: int) -> PendingResponse[PartitionAppendResult]:
+        self._partition.wait_for(self, self._result.last_offset + 1)
+        self.set_deadline(max(0, timeout_ms))
+        return self.response
+
+    def complete(self) -> None:
+        """Committed, or no longer ours to commit."""
+        partition = self._partition
+        if partition.high_watermark >= self.required_offset:
+            if partition.is_under_min_isr:
+                self._result.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            self.response.resolve(self._result)
+            return
+        error = partition.check_leader()
+        self.response.resolve(PartitionAppendResult(error or ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def expire(self) -> None:
+        self.response.resolve(PartitionAppendResult(ErrorCode.REQUEST_TIMED_OUT))
