@@ -66,8 +66,17 @@ class LogDirectory:
         yield from self.futures.items()
 
     def recovery_points(self) -> dict[TopicPartition, int]:
-        """How far each log is flushed: recovery-point-offset-checkpoint."""
-        return {key: log.recovery_point for key, log in self.all_logs()}
+        """How far each log is flushed: recovery-point-offset-checkpoint.
+
+        Less than the end of an active segment that has records, whose indexes are not synced: a
+        roll there would make it the begin of the next segment, and a crash leave them as they are.
+        """
+        return {
+            key: log.recovery_point
+            if log.closed or log.recovery_point <= log.segments.active.base_offset
+            else min(log.recovery_point, log.log_end_offset - 1)
+            for key, log in self.all_logs()
+        }
 
     def start_offsets(self) -> dict[TopicPartition, int]:
         """Of each log that begins behind its first segment's base: log-start-offset-checkpoint."""

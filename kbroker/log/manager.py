@@ -145,6 +145,8 @@ class LogManager:
         for directory in self._online():
             self._make_checkpoints(directory)
         self._settle_futures(assigned or (lambda topic_partition: None))
+        # before anything is appended: see LogDirectory.recovery_points
+        self.checkpoint_recovery_points()
         self._require_one_online()
 
     def _settle_futures(self, assigned: AssignedDirectory) -> None:
@@ -540,7 +542,7 @@ class LogManager:
         log = self._logs[topic_partition]
         recovery_point = log.recovery_point
         is_cut = log.truncate_to(offset, now_ms=self._now_ms())
-        if log.recovery_point < recovery_point:
+        if is_cut and recovery_point >= log.log_end_offset:
             self.checkpoint_recovery_points()
         return is_cut
 

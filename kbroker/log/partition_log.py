@@ -82,10 +82,10 @@ class PartitionLog:
     """
 
     __slots__ = (
+        "_flush_limit",
         "_is_new",
         "_opened_at",
         "_state",
-        "_truncated_to",
         "_unsynced_names",
         "_unsynced_topic_id",
         "cleaner_offset",
@@ -132,7 +132,7 @@ class PartitionLog:
         self._unsynced_names = False
         self._unsynced_topic_id = False
         self._opened_at = -1  # its end while all its files are on disk; -1: they are not
-        self._truncated_to: int | None = None  # lowest cut since unflushed_files was asked
+        self._flush_limit = NO_LIMIT  # lowest cut, or roll, since unflushed_files was asked
 
     @classmethod
     def open(
@@ -393,6 +393,9 @@ class PartitionLog:
             base_offset, config=self.config, now_ms=now_ms, jitter_ms=self._jitter_ms()
         )
         self._unsynced_names = True
+        # its indexes were closed only now: the recovery point passes it once they are synced
+        self.recovery_point = min(self.recovery_point, base_offset - 1)
+        self._flush_limit = min(self._flush_limit, base_offset - 1)
         self.producers.map_end_offset = base_offset
         take_snapshot(self._state)
         logger.info("%s: rolled to a new segment at offset %d", self.topic_partition, base_offset)
@@ -492,7 +495,7 @@ class PartitionLog:
         """
         if up_to is None:
             up_to = self.log_end_offset
-        self._truncated_to = None
+        self._flush_limit = NO_LIMIT
         pending: list[Syncable] = []
         segments = self.segments
         first = segments.floor_index(self.recovery_point)
@@ -531,10 +534,9 @@ class PartitionLog:
     def mark_flushed(self, offset: int) -> None:
         """All before offset, the `up_to` of unflushed_files, is on disk: recovery begins there.
 
-        What was cut and written again in between is not counted as synced.
+        What was cut and written again, or closed, in between is not counted as synced.
         """
-        if self._truncated_to is not None:
-            offset = min(offset, self._truncated_to)
+        offset = min(offset, self._flush_limit)
         if offset > self.recovery_point:
             self.recovery_point = min(offset, self.log_end_offset)
         if self.recovery_point == self.log_end_offset:
@@ -623,8 +625,7 @@ class PartitionLog:
         state = self._state
         self.truncation_count += 1
         self._opened_at = -1
-        if self._truncated_to is None or log_end_offset < self._truncated_to:
-            self._truncated_to = log_end_offset
+        self._flush_limit = min(self._flush_limit, log_end_offset)
         self.log_end_offset = state.log_end_offset = log_end_offset
         self.log_start_offset = state.log_start_offset = log_start_offset
         self.recovery_point = min(self.recovery_point, log_end_offset)

@@ -98,6 +98,26 @@ def test_a_start_offset_inside_a_segment_survives(start: Start, tmp_path: Path) 
     assert manager.logs[A0].log_start_offset == 3
 
 
+def test_the_recovery_point_on_disk_stays_within_an_active_segment(
+    start: Start, tmp_path: Path
+) -> None:
+    """A roll at the end must not find it at the base of the new segment already."""
+    manager = start()
+    fill(manager, A0)
+    manager.close()
+    path = tmp_path / "d1" / names.RECOVERY_POINTS
+    assert read_offsets(path) == {A0: 20}
+    manager = start()
+    assert read_offsets(path) == {A0: 19}
+    log = manager.logs[A0]
+    log.roll(NOW_MS)
+    manager.checkpoint_recovery_points()
+    assert read_offsets(path) == {A0: 19}
+    log.flush()
+    manager.checkpoint_recovery_points()
+    assert read_offsets(path) == {A0: 20}
+
+
 def test_recovery_points_and_high_watermarks_are_checkpointed(start: Start, tmp_path: Path) -> None:
     manager = start()
     fill(manager, A0)
@@ -106,7 +126,7 @@ def test_recovery_points_and_high_watermarks_are_checkpointed(start: Start, tmp_
     manager.logs[A0].flush()
     assert manager.logs_to_flush(NOW_MS) == [manager.logs[A1]]
     manager.checkpoint_recovery_points()
-    assert read_offsets(tmp_path / "d1" / names.RECOVERY_POINTS) == {A0: 20}
+    assert read_offsets(tmp_path / "d1" / names.RECOVERY_POINTS) == {A0: 19}
     assert read_offsets(tmp_path / "d2" / names.RECOVERY_POINTS) == {A1: 0}
     manager.write_high_watermarks({A0: 18, A1: 7, B0: 1})
     assert manager.read_high_watermarks() == {A0: 18, A1: 7}

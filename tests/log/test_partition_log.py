@@ -306,6 +306,29 @@ def test_a_cut_during_a_flush_is_not_taken_for_synced(open_log: OpenLog) -> None
     assert log.recovery_point == 4
 
 
+@pytest.mark.parametrize("during_flush", [False, True])
+def test_a_roll_at_the_recovery_point_waits_for_its_indexes(
+    open_log: OpenLog, during_flush: bool
+) -> None:
+    log = open_log()
+    append(log)
+    end = log.log_end_offset
+    if during_flush:
+        log.unflushed_files(end)
+    else:
+        log.flush()
+    closed = log.segments.active
+    log.roll(0)
+    if during_flush:
+        log.mark_flushed(end)
+    assert log.recovery_point < end
+    assert log.is_flush_due
+    synced = {os.fspath(getattr(file, "path", "")) for file in log.unflushed_files(end)}
+    assert set(closed.file_paths()) <= synced
+    log.mark_flushed(end)
+    assert (log.recovery_point, log.is_flush_due) == (end, False)
+
+
 def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:
     log = open_log(LogConfig(flush_messages=3))
     append(log, 2)
