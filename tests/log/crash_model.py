@@ -323,7 +323,7 @@ class CrashMachine(RuleBasedStateMachine):
             time = max(batch.header.max_timestamp for batch in self.batches)
             newest = log.max_timestamp_offset()
             assert newest is not None and newest.timestamp >= time
-            if last.header.max_timestamp == time:
+            if last.header.max_timestamp == time and last.end > log.log_start_offset:
                 at = log.offset_for_timestamp(time)
                 assert at is not None and at.offset <= last.end
 
