@@ -9,6 +9,7 @@ or, as Kafka does, into "no checkpoint".
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from typing import NamedTuple
 from kbroker.log import names
 from kbroker.log.files import atomic_write, read_file
 from kbroker.model import TopicPartition, Uuid, uuid_from_string, uuid_to_string
+
+logger = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
@@ -88,6 +91,19 @@ class Checkpoint(NamedTuple):
     def write(self) -> None:
         """Replace the file, synced. Blocks. Raises LogDirectoryError."""
         write_offsets(self.path, self.offsets)
+
+
+def read_topic_id_after_stop(directory: Path, *, clean_shutdown: bool) -> Uuid | None:
+    """What partition.metadata says. After a crash of the machine a file that was not synced yet may
+    hold anything: the metadata log knows the id too, and has it written again.
+    """
+    try:
+        return read_topic_id(directory)
+    except CheckpointError as error:
+        if clean_shutdown:
+            raise
+        logger.warning("%s; written anew once the metadata names the topic", error)
+        return None
 
 
 def read_topic_id(directory: Path) -> Uuid | None:

@@ -21,14 +21,13 @@ from random import Random
 from typing import Final
 
 from kbroker.log import names
-from kbroker.log.checkpoint import CheckpointError, read_topic_id, write_topic_id
+from kbroker.log.checkpoint import read_topic_id_after_stop, write_topic_id
 from kbroker.log.files import (
     LogDirectoryError,
     LogFile,
     OpenFiles,
     default_open_files,
     make_directory,
-    modified_ms,
     rename,
     sync_directory,
 )
@@ -162,7 +161,7 @@ class PartitionLog:
         log.config = config
         # what the process before this one had synced of names and small files is not known
         log._is_new = log._unsynced_names = make_directory(directory) or not clean_shutdown
-        log.topic_id = _read_topic_id(directory, clean_shutdown=clean_shutdown)
+        log.topic_id = read_topic_id_after_stop(directory, clean_shutdown=clean_shutdown)
         log._unsynced_topic_id = log.topic_id is not None and not clean_shutdown
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
@@ -468,16 +467,7 @@ class PartitionLog:
 
     def segment_times(self) -> list[tuple[int, int]]:
         """(first offset, when its file was last written, in ms) of each segment."""
-        start = self.log_start_offset
-        return [
-            (max(segment.base_offset, start), modified_ms(segment.path))
-            for segment in self.segments
-        ]
-
-    def latest(self) -> TimestampOffset:
-        """The log's end, with the latest leader epoch (-1 unknown)."""
-        epoch = self.leader_epochs.latest_epoch
-        return TimestampOffset(-1, self.log_end_offset, -1 if epoch is None else epoch)
+        return self.segments.modified_times(self.log_start_offset)
 
     def _epoch_at(self, offset: int) -> int:
         epoch = self.leader_epochs.epoch_for_offset(offset)
@@ -804,16 +794,3 @@ class PartitionLog:
         rename(self.directory, target)
         self.directory = target
         return target
-
-
-def _read_topic_id(directory: Path, *, clean_shutdown: bool) -> Uuid | None:
-    """What partition.metadata says. After a crash of the machine a file that was not synced yet may
-    hold anything: the metadata log knows the id too, and has it written again.
-    """
-    try:
-        return read_topic_id(directory)
-    except CheckpointError as error:
-        if clean_shutdown:
-            raise
-        logger.warning("%s; written anew once the metadata names the topic", error)
-        return None

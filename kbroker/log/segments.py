@@ -16,7 +16,14 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kbroker.log import names
-from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles, rename, unlink
+from kbroker.log.files import (
+    FileSlice,
+    LogDirectoryError,
+    OpenFiles,
+    modified_ms,
+    rename,
+    unlink,
+)
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.segment import Segment
 from kbroker.model import InvariantError
@@ -203,6 +210,13 @@ class Segments:
                                 record.timestamp, record.offset, header.partition_leader_epoch
                             )
         return None
+
+    def modified_times(self, log_start_offset: int) -> list[tuple[int, int]]:
+        """(first offset, when its file was last written, in ms) of each segment."""
+        return [
+            (max(segment.base_offset, log_start_offset), modified_ms(segment.path))
+            for segment in self
+        ]
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The first record that has the largest timestamp of all."""
