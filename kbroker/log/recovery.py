@@ -496,6 +496,12 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
     changed = not len(segments)
     if len(segments):
         state.log_end_offset = segments.active.next_offset()
+        if clean_shutdown and state.log_end_offset < state.recovery_point:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{segments.active.path}: the log ends at offset {state.log_end_offset} and was "
+                f"synced up to {state.recovery_point}",
+            )
         if state.log_end_offset < state.log_start_offset:
             logger.warning(
                 "%s: the log ends at %d, before its start offset %d: all of it is deleted",
