@@ -30,14 +30,9 @@ from kbroker.protocol.messages.metadata import MetadataRequest  # noqa: E402
 from kbroker.protocol.messages.produce import ProduceRequest  # noqa: E402
 from kbroker.protocol.messages.topics import CreateTopicsRequest  # noqa: E402
 from kbroker.protocol.records import build_batch  # noqa: E402
+from kbroker.testing.process import BrokerProcess  # noqa: E402
+from scripts.apache_kafka import ApacheKafka  # noqa: E402
 from tests.e2e.wire import call  # noqa: E402
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def first_record(port: int, deadline: float) -> float:
@@ -73,75 +68,27 @@ def first_record(port: int, deadline: float) -> float:
     raise TimeoutError("no record was acknowledged")
 
 
-def resident_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise ProcessLookupError(pid)
-
-
-def measure(
-    commands: list[list[str]], port: int, environment: dict[str, str], settle_s: float
-) -> dict[str, float]:
-    """Run all commands but the last to their end, leave the last one running, and measure from the
-    very start.
-    """
-    start = time.monotonic()
-    for command in commands[:-1]:
-        subprocess.run(command, check=True, capture_output=True, env=environment)
-    process = subprocess.Popen(
-        commands[-1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
+def measure(server: BrokerProcess | ApacheKafka, start: float, settle_s: float) -> dict[str, float]:
+    """Of a server that was started at `start`; stops it."""
     try:
-        done = first_record(port, start + 60)
+        done = first_record(server.port, start + 60)
         time.sleep(settle_s)
-        return {"first_record_s": done - start, "idle_rss_mb": resident_bytes(process.pid) / 1e6}
+        return {"first_record_s": done - start, "idle_rss_mb": server.resident_bytes() / 1e6}
     finally:
-        process.terminate()
-        process.wait(30)
-
-
-def plain_environment() -> dict[str, str]:
-    """Without PYTHONDONTWRITEBYTECODE: an installed package has its bytecode compiled."""
-    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        server.stop()
 
 
 def run_kbroker(folder: Path, settle_s: float) -> dict[str, float]:
-    port = free_port()
-    command = [sys.executable, "-m", "kbroker", "serve"]
-    command += [
-        "--override",
-        f"listeners=PLAINTEXT://127.0.0.1:{port}",
-        "--override",
-        f"log.dirs={folder}",
-    ]
-    return measure([command], port, plain_environment(), settle_s)
+    start = time.monotonic()
+    return measure(BrokerProcess(folder).start(), start, settle_s)
 
 
 def run_kafka(folder: Path, settle_s: float) -> dict[str, float]:
-    from scripts.kafka_jars import broker_class_path
-
-    port, controller = free_port(), free_port()
-    properties = folder.with_suffix(".properties")
-    properties.write_text(
-        f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n"
-        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
-        f"controller.listener.names=CONTROLLER\nlog.dirs={folder}\noffsets.topic.replication.factor=1\n"
-    )
-    java = ["java", "-Xmx1g", "-cp", broker_class_path()]
-    cluster_id = "a2Jyb2tlci1iZW5jaG1hcg"
-    format_command = [
-        *java,
-        "kafka.tools.StorageTool",
-        "format",
-        "-t",
-        cluster_id,
-        "-c",
-        str(properties),
-    ]
-    return measure(
-        [format_command, [*java, "kafka.Kafka", str(properties)]], port, dict(os.environ), settle_s
-    )
+    server = ApacheKafka(folder, heap="1g")
+    start = time.monotonic()
+    server.format()
+    server.launch()
+    return measure(server, start, settle_s)
 
 
 def install_size(folder: Path) -> dict[str, float]:
@@ -182,6 +129,8 @@ def main() -> int:
         results["kafka"] = []
         runners["kafka"] = run_kafka
     base = Path(tempfile.mkdtemp(prefix="kbroker-start-"))
+    # An installed package has its bytecode compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         for number in range(
             arguments.runs + 1

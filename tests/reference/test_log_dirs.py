@@ -4,7 +4,7 @@ assignments, a moved log, a log whose start was moved.
 
 from __future__ import annotations
 
-import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +15,9 @@ from kbroker.model import TopicPartition
 from kbroker.replication.mover import LogMover
 from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
-from scripts.kafka_jars import broker_class_path
+from scripts.apache_kafka import ApacheKafka, free_port
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
-from tests.reference.record import free_port, wait_for
 
 pytestmark = [
     pytest.mark.reference,
@@ -34,24 +33,10 @@ MOVED, CUT = TopicPartition("t", 0), TopicPartition("t", 1)
 @contextmanager
 def kafka(folder: Path, controller_port: int) -> Iterator[str]:
     """host:port of a Kafka on the folder's d1 and d2."""
-    port = free_port()
-    properties = folder / "server.properties"
-    properties.write_text(
-        "process.roles=broker,controller\nnode.id=1\n"
-        f"controller.quorum.voters=1@127.0.0.1:{controller_port}\n"
-        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}\n"
-        f"controller.listener.names=CONTROLLER\nlog.dirs={folder}/d1,{folder}/d2\n"
-        "offsets.topic.replication.factor=1\n"
-    )
-    java = ["java", "-Xmx512m", "-cp", broker_class_path(), "kafka.Kafka", str(properties)]
-    with (folder / "kafka.log").open("w") as log:
-        process = subprocess.Popen(java, stdout=log, stderr=log)
-    try:
-        wait_for(port, process)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
+    overrides = {"log.dirs": f"{folder}/d1,{folder}/d2"}
+    with ApacheKafka(folder, overrides=overrides, controller_port=controller_port) as server:
+        time.sleep(3)  # the port opens before the broker is unfenced
+        yield server.bootstrap_servers
 
 
 def read(bootstrap: str, key: TopicPartition, start: int) -> list[bytes]:
