@@ -1,8 +1,9 @@
 """Bring Apache Kafka's own jars into .cache/: its console tools for the tests, its broker for
-side-by-side runs.
+side-by-side runs, its Streams library for applications.
 
     python scripts/kafka_jars.py            prints the class path of the tools
     python scripts/kafka_jars.py --broker   prints the class path of the broker
+    python scripts/kafka_jars.py --streams  prints the class path of Kafka Streams
 
 They come from Maven Central through the Ivy that pyspark ships, so nothing but Java and the
 development packages is needed. What is there already is not fetched again.
@@ -20,9 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.24.3"
+SLF4J_VERSION = "1.7.36"
 TOOLS = (
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+)
+STREAMS = (
+    ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", SLF4J_VERSION),
 )
 BROKER = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), *TOOLS)
 
@@ -76,15 +82,25 @@ def broker_class_path() -> str:
     return class_path(BROKER, ROOT / ".cache" / f"kafka-broker-{KAFKA_VERSION}")
 
 
+def streams_class_path() -> str:
+    """Class path of Kafka Streams: clients, RocksDB, a logger that writes to standard error."""
+    return class_path(STREAMS, ROOT / ".cache" / f"kafka-streams-{KAFKA_VERSION}")
+
+
 def main() -> int:
     """Print the class path. Returns 1 with one line if the jars can't be had."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--broker", action="store_true", help="the broker too, not only the tools")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--broker", action="store_true", help="the broker too, not only the tools")
+    kind.add_argument("--streams", action="store_true", help="Kafka Streams instead of the tools")
     arguments = parser.parse_args()
     try:
-        print(broker_class_path() if arguments.broker else tools_class_path())
+        if arguments.streams:
+            print(streams_class_path())
+        else:
+            print(broker_class_path() if arguments.broker else tools_class_path())
     except (subprocess.CalledProcessError, FileNotFoundError, ImportError) as error:
         detail = getattr(error, "stderr", "") or str(error)
         print(
