@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.message_json import message_json
 from kbroker.cli.output import note, progress
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
     from kbroker.log.dump import RecordText
-    from kbroker.protocol.records import Record
 
 EPILOG = """
 A directory stands for all files in it. Reads only, also beside a running broker.
@@ -36,6 +33,7 @@ class Decode(StrEnum):
     METADATA = "metadata"
     OFFSETS = "offsets"
     TRANSACTIONS = "transactions"
+    SHARE_STATE = "share-state"
 
 
 def dump_log(
@@ -128,44 +126,11 @@ _NAMES = frozenset({"leader-epoch-checkpoint", "partition.metadata", "quorum-sta
 
 
 def _decoder(decode: Decode) -> RecordText:
-    match decode:
-        case Decode.METADATA:
-            return _metadata_text
-        case Decode.OFFSETS:
-            return _offsets_text
-        case Decode.TRANSACTIONS:
-            return _transactions_text
+    from kbroker.cli import record_decoders
 
-
-def _metadata_text(record: Record) -> str:
-    from kbroker.metadata.records import decode_record
-
-    return " payload: " + message_json(decode_record(bytes(record.value or b"")))
-
-
-def _offsets_text(record: Record) -> str:
-    from kbroker.coordinator.records import decode_record
-
-    decoded = decode_record(record.key, record.value)
-    if decoded is None:
-        return f" key: {_hex(record.key)} payload: {_hex(record.value)}"
-    return f" key: {message_json(decoded.key)} payload: {message_json(decoded.value)}"
-
-
-def _transactions_text(record: Record) -> str:
-    from kbroker.protocol.codec import decode
-    from kbroker.protocol.messages.transaction_records import (
-        TransactionLogKey,
-        TransactionLogValue,
-    )
-
-    key, value = record.key or b"", record.value
-    decoded_key, _ = decode(TransactionLogKey, key, int.from_bytes(key[:2], "big"), 2)
-    if value is None:
-        return f" key: {message_json(decoded_key)} payload: null"
-    decoded_value, _ = decode(TransactionLogValue, value, int.from_bytes(value[:2], "big"), 2)
-    return f" key: {message_json(decoded_key)} payload: {message_json(decoded_value)}"
-
-
-def _hex(data: bytes | None) -> str:
-    return "null" if data is None else json.dumps(bytes(data).hex())
+    return {
+        Decode.METADATA: record_decoders.metadata_text,
+        Decode.OFFSETS: record_decoders.offsets_text,
+        Decode.TRANSACTIONS: record_decoders.transactions_text,
+        Decode.SHARE_STATE: record_decoders.share_state_text,
+    }[decode]

@@ -5,21 +5,21 @@ Reads files only, so it works beside a running broker. `cli/dump_log.py` is the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kbroker.log import names
 from kbroker.log.files import LogFile, read_file
 from kbroker.log.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
     CorruptIndexError,
     OffsetIndex,
     TimeIndex,
     TransactionIndex,
 )
 from kbroker.log.producer_state import ProducerState, read_snapshot
-from kbroker.model import uuid_to_string
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import KafkaError, MalformedRequest
 from kbroker.protocol.legacy_records import (
@@ -28,6 +28,7 @@ from kbroker.protocol.legacy_records import (
     read_any_header,
     read_message,
 )
+from kbroker.protocol.message_json import json_text, to_json
 from kbroker.protocol.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -46,7 +47,7 @@ from kbroker.protocol.records import (
     iter_records,
     marker_coordinator_epoch,
 )
-from kbroker.protocol.schema import Data, Struct
+from kbroker.protocol.schema import Data
 
 RecordText = Callable[[Record], str]
 """How key and value of a data record are shown, beginning with a blank if not empty."""
@@ -75,6 +76,14 @@ _CONTROL: Final[dict[ControlType, tuple[str, type[Data]]]] = {
 
 class DumpError(Exception):
     """A file that cannot be shown: one line, which and why."""
+
+
+class TornTailError(DumpError):
+    """The file ends inside a batch; trailing_bytes are behind the last whole one."""
+
+    def __init__(self, message: str, trailing_bytes: int) -> None:
+        super().__init__(message)
+        self.trailing_bytes = trailing_bytes
 
 
 def dump_file(
@@ -121,11 +130,18 @@ def _dump_snapshot_header(name: str) -> Iterator[str]:
 def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
     name, size = str(path), path.stat().st_size
     try:
+        # of a file that is all preallocation Kafka shows the first entry
         if kind == names.INDEX:
-            for offset, position in OffsetIndex(name, base_offset, size).entries():
+            if size < OFFSET_ENTRY_BYTES:
+                yield f"{path} is empty."
+                return
+            entries = OffsetIndex(name, base_offset, size).entries()
+            for offset, position in entries or [(base_offset, 0)]:
                 yield f"offset: {offset} position: {position}"
         elif kind == names.TIME_INDEX:
-            for timestamp, offset in TimeIndex(name, base_offset, size).entries():
+            times = TimeIndex(name, base_offset, size).entries()
+            zeros = [(0, base_offset)] if size >= TIME_ENTRY_BYTES else []
+            for timestamp, offset in times or zeros:
                 yield f"timestamp: {timestamp} offset: {offset}"
         else:
             for entry in TransactionIndex(name, exists=True).entries():
@@ -143,20 +159,26 @@ def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
 def batches_of(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
     """(position, header, bytes) of the batches, or messages of old, of a file, sound or not.
 
-    Raises DumpError, after the batches before it, for bytes that are no whole batch.
+    Raises DumpError, after the batches before it, for bytes that are no batch, TornTailError for a
+    part of one.
     """
     file = LogFile(str(path))
     end = file.size()
     position = 0
     while position < end:
+        head = file.read_at(position, BATCH_OVERHEAD)
         try:
-            header = read_any_header(file.read_at(position, BATCH_OVERHEAD))
+            header = read_any_header(head)
         except KafkaError as error:
-            raise DumpError(f"{path}: position {position}: {error.message}") from error
+            message = f"{path}: position {position}: {error.message}"
+            if end - position < BATCH_OVERHEAD and any(head):
+                raise TornTailError(message, end - position) from error
+            raise DumpError(message) from error
         size = header.batch_length + LENGTH_OVERHEAD
         if size > min(end - position, MAX_BATCH_BYTES):
-            raise DumpError(
-                f"{path}: position {position}: a batch of {size} bytes, {end - position} are left"
+            raise TornTailError(
+                f"{path}: position {position}: a batch of {size} bytes, {end - position} are left",
+                end - position,
             )
         yield position, header, file.read_at(position, size)
         position += size
@@ -165,7 +187,20 @@ def batches_of(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
 def dump_batches(
     path: Path, *, records: bool = True, record_text: RecordText | None = None
 ) -> Iterator[str]:
-    """A line for each batch, and with `records` one for each record."""
+    """A line for each batch, and with `records` one for each record.
+
+    Raises DumpError; before a TornTailError comes Kafka's line for what lies behind the batches.
+    """
+    try:
+        yield from _batch_and_record_lines(path, records, record_text)
+    except TornTailError as error:
+        yield f"Found {error.trailing_bytes} invalid bytes at the end of {path.name}"
+        raise
+
+
+def _batch_and_record_lines(
+    path: Path, records: bool, record_text: RecordText | None
+) -> Iterator[str]:
     for position, header, batch in batches_of(path):
         is_valid = check_any_crc(batch, 0, header)
         is_old = header.magic < MAGIC
@@ -272,25 +307,7 @@ def _control_text(record: Record) -> str:
         message, _ = decode(schema, record.value, version)
     except (KafkaError, MalformedRequest) as error:
         return f" {label} <{error}>"
-    return f" {label} " + json.dumps(_to_json(message, version), separators=(",", ":"))
-
-
-def _to_json(value: Any, version: int) -> Any:
-    """A message as Kafka's JSON: camelCase names, uuids as text, fields of that version."""
-    if isinstance(value, Struct):
-        return {
-            _camel_case(field.name): _to_json(getattr(value, field.name), version)
-            for field in type(value).FIELDS
-            if version in field.versions
-        }
-    if isinstance(value, list):
-        return [_to_json(item, version) for item in value]
-    return uuid_to_string(value) if isinstance(value, bytes) and len(value) == 16 else value
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+    return f" {label} " + json_text(to_json(message, version))
 
 
 # -- producers ------------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ def decode_record(data: bytes) -> MetadataRecord:
     """The record in those bytes. Raises InvariantError for one that is none, or is newer than what
     is understood here.
     """
+    return decode_versioned(data)[0]
+
+
+def decode_versioned(data: bytes) -> tuple[MetadataRecord, int]:
+    """As `decode_record`, with the version the record was written in."""
     frame_version, position = _read_varint(data, 0)
     record_type, position = _read_varint(data, position)
     version, position = _read_varint(data, position)
@@ -72,7 +77,7 @@ def decode_record(data: bytes) -> MetadataRecord:
     record, end = codec.decode(record_class, data, version, position)
     if end != len(data):
         raise InvariantError(f"{len(data) - end} bytes too many behind a {record_class.__name__}")
-    return record
+    return record, version
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

@@ -13,14 +13,23 @@ LARGE_BYTES = 1 << 20
 
 
 @pytest.fixture
-def unpack(tmp_path: Path) -> Callable[[str], Path]:
-    """unpack("data-clean"): a fresh copy of that archive, without files of megabytes."""
+def unpack(tmp_path: Path) -> Callable[..., Path]:
+    """unpack("data-clean"): a fresh copy of that archive, files of megabytes only
+    if large.
 
-    def unpack_archive(name: str) -> Path:
+    unpack("dump-clean") and such: what Kafka's own tool printed of it, one archive for all.
+    """
+
+    def unpack_archive(name: str, large: bool = False) -> Path:
         target = tmp_path / name
-        with tarfile.open(KAFKA_DATA / f"{name}.tar.gz") as archive:
+        is_dump = name.startswith("dump-")
+        with tarfile.open(
+            KAFKA_DATA / ("dumps.tar.xz" if is_dump else f"{name}.tar.gz")
+        ) as archive:
             for member in archive.getmembers():
-                if member.size < LARGE_BYTES:
+                if is_dump and member.name.split("/")[0] != name:
+                    continue
+                if large or member.size < LARGE_BYTES:
                     member.mode = 0o755 if member.isdir() else 0o644
                     archive.extract(member, target)
         (folder,) = target.iterdir()

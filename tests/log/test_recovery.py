@@ -30,7 +30,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.conftest import KAFKA_DATA
 
-Unpack = Callable[[str], Path]
+Unpack = Callable[..., Path]
 
 NOW_MS = 1_795_246_900_000
 """A minute after the fixtures were made."""
