@@ -374,7 +374,7 @@ def _source(cleaning: _Cleaning, segment: Segment, *, start_offset: int = 0) -> 
     index = segments.floor_index(segment.base_offset)
     _require(not cleaning.is_outdated and segments[index] is segment)
     following = segments.end_offset(index, cleaning.log.log_end_offset)
-    position = segment.offset_index.lookup(start_offset) if start_offset else 0
+    position = segment.offset_index.lookup(start_offset)[1] if start_offset else 0
     return Source(
         segment.log_file(),
         segment.base_offset,

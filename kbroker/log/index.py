@@ -13,8 +13,11 @@ import sys
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
+from itertools import islice
+from operator import le, lt
 from struct import Struct
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from weakref import ReferenceType
 
 from kbroker.log.files import create_file, file_size, read_file, resize_file, unlink, write_range
 
@@ -38,10 +41,18 @@ class CorruptIndexError(Exception):
     """
 
 
+class IndexOwner(Protocol):
+    """Whoever can make the indexes of a segment anew."""
+
+    def rebuild_indexes(self, error: CorruptIndexError) -> bool: ...
+
+
 class _SparseIndex(ABC):
     """What the two preallocated indexes share: ascending entries of an offset and one more value.
 
     entry_bytes: size of an entry in the file. value_type: array type code of the other value.
+    owner: has the index rebuilt if what is in the file is out of order; without it entries are
+    taken as they are.
     """
 
     __slots__ = (
@@ -51,6 +62,7 @@ class _SparseIndex(ABC):
         "_written",
         "base_offset",
         "max_entries",
+        "owner",
         "path",
     )
 
@@ -65,6 +77,7 @@ class _SparseIndex(ABC):
         self._values: array[int] = array(self.value_type)
         self._written = -1  # entries in the file; unknown until it is read
         self._loaded = False
+        self.owner: ReferenceType[IndexOwner] | None = None
 
     @abstractmethod
     def _parse(self, data: bytes) -> None:
@@ -79,6 +92,19 @@ class _SparseIndex(ABC):
         self._parse(read_file(self.path, limit) or b"")
         self._written = len(self._offsets)
         self._loaded = True
+        owner = None if self.owner is None else self.owner()
+        if owner is not None and not self._is_in_order():
+            owner.rebuild_indexes(CorruptIndexError(f"{self.path}: its entries are out of order"))
+
+    def _is_in_order(self) -> bool:
+        """Whether the entries could have been written one after the other."""
+        offsets, values = self._offsets, self._values
+        return not offsets or (
+            offsets[0] >= 0
+            and values[0] >= 0
+            and all(map(lt, values, islice(values, 1, None)))
+            and all(map(le, offsets, islice(offsets, 1, None)))
+        )
 
     def check(self, file_bytes: int) -> None:
         """On opening; does not read the file. Raises CorruptIndexError."""
@@ -129,7 +155,10 @@ class _SparseIndex(ABC):
             self._rewrite(max(self.max_entries, len(self._offsets)) * self.entry_bytes)
         else:
             # a cleanly closed file: only its length changes
-            self._written = file_size(self.path) // self.entry_bytes
+            size = file_size(self.path)
+            if size == self.max_entries * self.entry_bytes:
+                return  # as a start left it that did not come to its end
+            self._written = size // self.entry_bytes
             resize_file(self.path, max(self.max_entries, self._written) * self.entry_bytes)
 
     def trim(self) -> None:
@@ -194,24 +223,33 @@ class OffsetIndex(_SparseIndex):
     def is_full(self) -> bool:
         return self.entry_count >= self.max_entries
 
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """(offset, position) of the last entry whose offset is <= offset; (base offset, 0) before
+        the first entry.
+        """
+        if not self._loaded:
+            self._load()
+        return self._entry_before(
+            bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        )
+
     @property
-    def last_offset(self) -> int:
-        """Offset of the last entry; the base offset if there is none."""
-        return self.base_offset + self._offsets[-1] if self.entry_count else self.base_offset
+    def last_entry(self) -> tuple[int, int]:
+        """(offset, position) of the last entry; (base offset, 0) if there is none."""
+        return self._entry_before(self.entry_count)
 
-    def lookup(self, offset: int) -> int:
-        """Position of the last entry whose offset is <= offset; 0 before the first entry."""
+    def floor_of_position(self, position: int) -> tuple[int, int]:
+        """(offset, position) of the last entry whose position is <= position; (base offset, 0)
+        before the first: a batch begins there.
+        """
         if not self._loaded:
             self._load()
-        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
-        return self._values[slot - 1] if slot else 0
+        return self._entry_before(bisect_right(self._values, position))
 
-    def floor_position(self, position: int) -> int:
-        """The largest indexed position <= position, 0 before the first: a batch begins there."""
-        if not self._loaded:
-            self._load()
-        slot = bisect_right(self._values, position)
-        return self._values[slot - 1] if slot else 0
+    def _entry_before(self, slot: int) -> tuple[int, int]:
+        if not slot:
+            return self.base_offset, 0
+        return self.base_offset + self._offsets[slot - 1], self._values[slot - 1]
 
     def append(self, offset: int, position: int) -> None:
         """offset: the last offset of the batch at position. The caller saw that it is not full and
@@ -277,14 +315,16 @@ class TimeIndex(_SparseIndex):
             return -1, self.base_offset
         return self._values[-1], self.base_offset + self._offsets[-1]
 
-    def lookup(self, timestamp: int) -> int:
-        """Offset of the last entry whose timestamp is <= timestamp; the base offset before the
-        first.
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry whose timestamp is <= timestamp; (-1, base offset)
+        before the first.
         """
         if not self._loaded:
             self._load()
         slot = bisect_right(self._values, timestamp)
-        return self.base_offset + self._offsets[slot - 1] if slot else self.base_offset
+        if not slot:
+            return -1, self.base_offset
+        return self._values[slot - 1], self.base_offset + self._offsets[slot - 1]
 
     def maybe_append(self, timestamp: int, offset: int, *, last: bool = False) -> None:
         """Add an entry if its timestamp is larger than the last one's. last: the closing entry,
@@ -346,16 +386,24 @@ class TransactionIndex:
         return self._entries
 
     def check(self, file_bytes: int) -> None:
-        """Raises CorruptIndexError if an entry is torn, of an unknown version or out of order."""
+        """Raises CorruptIndexError if an entry is torn, of an unknown version, out of order or
+        contradicts itself.
+        """
         if file_bytes % TRANSACTION_ENTRY_BYTES:
             raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
-        previous = -1
+        previous, stable = -1, -1
         for entry in self.entries():
             if entry.last_offset <= previous:
                 raise CorruptIndexError(
                     f"{self.path}: markers out of order at offset {entry.last_offset}"
                 )
-            previous = entry.last_offset
+            if (
+                entry.producer_id < 0
+                or not 0 <= entry.first_offset <= entry.last_offset
+                or not stable <= entry.last_stable_offset <= entry.last_offset + 1
+            ):
+                raise CorruptIndexError(f"{self.path}: {entry} contradicts itself")
+            previous, stable = entry.last_offset, entry.last_stable_offset
 
     def append(self, transaction: AbortedTransaction) -> None:
         entries = self.entries()

@@ -8,7 +8,9 @@ floor and at most an index interval of headers is scanned.
 
 from __future__ import annotations
 
+import logging
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,11 +26,17 @@ from kbroker.log.files import (
     create_file,
     modified_ms,
 )
-from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TransactionIndex
+from kbroker.log.index import (
+    MAX_RELATIVE_OFFSET,
+    CorruptIndexError,
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+)
 from kbroker.log.producer_state import REMEMBERED_BATCHES
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import is_legacy, read_any_header
+from kbroker.protocol.legacy_records import check_any_crc, is_legacy, read_any_header
 from kbroker.protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -41,6 +49,8 @@ from kbroker.protocol.records import (
     BatchHeader,
 )
 from kbroker.settings.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
 
 SCAN_CHUNK_BYTES: Final = 8 * 1024
 """One read of headers: covers the default index interval and the batch behind it."""
@@ -56,7 +66,9 @@ class Segment:
     """base_offset: the offset in its name. size: bytes of whole batches in the file."""
 
     __slots__ = (
+        "__weakref__",
         "_indexes_full",
+        "_indexes_rebuilt",
         "_max_timestamp",
         "_max_timestamp_known",
         "_max_timestamp_offset",
@@ -108,6 +120,8 @@ class Segment:
         self.transaction_index = TransactionIndex(
             prefix + names.TRANSACTION_INDEX + suffix, exists=has_transaction_index
         )
+        self.offset_index.owner = self.time_index.owner = weakref.ref(self)
+        self._indexes_rebuilt = False
         self.bytes_since_index_entry = 0
         self.created_ms = created_ms
         self.roll_jitter_ms = roll_jitter_ms
@@ -329,11 +343,46 @@ class Segment:
             known = positions.get(offset)
             if known is not None:
                 return known
-        for position, _, last_offset, _, _ in self.scan(self.offset_index.lookup(offset)):
+        try:
+            position = self._position_from(offset)
+        except KafkaError as error:
+            if not self.rebuild_indexes(self._misled(error)):
+                raise
+            position = self._position_from(offset)
+        if position < self.size:
+            self.remember(offset, position)
+        return position
+
+    def _position_from(self, offset: int) -> int:
+        for position, _, last_offset, _, _ in self._scan_entry(*self.offset_index.lookup(offset)):
             if last_offset >= offset:
-                self.remember(offset, position)
                 return position
         return self.size
+
+    def _scan_entry(
+        self, offset: int, position: int, end: int | None = None
+    ) -> Iterator[tuple[int, int, int, int, int]]:
+        """`scan` from an entry of the offset index on: its batch ends with that offset. (Before
+        version 4 Kafka put the last offset of what it appended at once there, or that of the last
+        record a compaction left.) Raises KafkaError if that is not what is there.
+        """
+        found = self.scan(position, end)
+        if position:
+            first = next(found, None)
+            if first is None or not self._is_entry(offset, *first):
+                raise self._corrupt(position, MAGIC, self.size - position)
+            yield first
+        yield from found
+
+    def _is_entry(
+        self, offset: int, position: int, base_offset: int, last_offset: int, size: int, _: int
+    ) -> bool:
+        if not self.base_offset <= base_offset <= min(offset, last_offset):
+            return False
+        if last_offset == offset:
+            return True
+        batch = self.log_file().read_at(position, size)
+        return check_any_crc(batch, 0, read_any_header(batch))
 
     def remember(self, offset: int, position: int) -> None:
         """Keep where the batch of offset begins, for the reader that comes next."""
@@ -366,27 +415,57 @@ class Segment:
             self.remember(end_offset, end_position)
             return FileSlice(self.log_file(), start, end_position - start), end_offset
         limit = start + max(max_bytes, 0)
-        end = start
-        for position, base_offset, last_offset, size, _ in self.scan(
-            max(start, self.offset_index.floor_position(limit)), end_position
-        ):
-            end, end_offset = position, base_offset
-            if position + size > limit:
-                if position == start:
-                    if not min_one_batch:
-                        return None, fetch_offset
-                    end, end_offset = position + size, last_offset + 1
-                break
+        floor = self.offset_index.floor_of_position(limit)
+        try:
+            end, end_offset = self._cut_at(floor, start, limit, end_position, end_offset)
+        except KafkaError as error:
+            if floor[1] <= start or not self.rebuild_indexes(self._misled(error)):
+                raise
+            floor = self.offset_index.floor_of_position(limit)
+            end, end_offset = self._cut_at(floor, start, limit, end_position, end_offset)
+        if end > limit and not min_one_batch:
+            return None, fetch_offset
         self.remember(end_offset, end)
         return FileSlice(self.log_file(), start, end - start), end_offset
 
+    def _cut_at(
+        self, floor: tuple[int, int], start: int, limit: int, end_position: int, end_offset: int
+    ) -> tuple[int, int]:
+        """(position, offset) of the last batch boundary at or before limit, or of the one after the
+        batch at start if that is larger. floor: an index entry that is not after limit.
+        """
+        end = start
+        batches = (
+            self._scan_entry(*floor, end_position)
+            if floor[1] > start
+            else self.scan(start, end_position)
+        )
+        for position, base_offset, last_offset, size, _ in batches:
+            end, end_offset = position, base_offset
+            if position + size > limit:
+                if position == start:
+                    end, end_offset = position + size, last_offset + 1
+                break
+        return end, end_offset
+
     def next_offset(self) -> int:
         """The offset after the last batch; the base offset of an empty segment."""
+        if not self.size:
+            return self.base_offset
+        try:
+            return self._next_offset()
+        except KafkaError as error:
+            if not self.rebuild_indexes(self._misled(error)):
+                raise
+            return self._next_offset()
+
+    def _next_offset(self) -> int:
+        offset, position = self.offset_index.last_entry
         next_offset = self.base_offset
-        if self.size:
-            start = self.offset_index.lookup(self.offset_index.last_offset)
-            for _, _, last_offset, _, _ in self.scan(start):
-                next_offset = last_offset + 1
+        for _, _, last_offset, _, _ in self._scan_entry(offset, position):
+            next_offset = last_offset + 1
+        if offset >= next_offset:
+            raise self._corrupt(position, MAGIC, self.size - position)
         return next_offset
 
     # -- timestamps -------------------------------------------------------------------------------
@@ -406,9 +485,11 @@ class Segment:
         return self._max_timestamp_offset
 
     def _load_max_timestamp(self) -> None:
-        timestamp, offset = self.time_index.last_entry
+        timestamp, offset = self._checked_time_entry(*self.time_index.last_entry)
+        if self._max_timestamp_known:
+            return  # the indexes were rebuilt
         if self.size:
-            for _, _, last_offset, _, max_timestamp in self.scan(self.offset_index.lookup(offset)):
+            for _, _, last_offset, _, max_timestamp in self.scan(self.position_of(offset)):
                 if max_timestamp > timestamp:
                     timestamp, offset = max_timestamp, last_offset
         self._max_timestamp = timestamp
@@ -431,7 +512,66 @@ class Segment:
 
     def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
         """Where to begin to look for the first record with this timestamp or a later one."""
-        return self.offset_index.lookup(max(self.time_index.lookup(timestamp), start_offset))
+        entry = self._checked_time_entry(*self.time_index.lookup(timestamp))
+        if self._indexes_rebuilt:
+            entry = self.time_index.lookup(timestamp)
+        return self.position_of(max(entry[1], start_offset))
+
+    def _checked_time_entry(self, timestamp: int, offset: int) -> tuple[int, int]:
+        """An entry of the time index, once it is known that its batch has that timestamp: else the
+        indexes are rebuilt.
+        """
+        if timestamp >= 0 and not self._indexes_rebuilt:
+            position = self.position_of(offset)
+            found = next(self.scan(position), None) if position < self.size else None
+            if found is None or found[4] != timestamp:
+                self.rebuild_indexes(
+                    CorruptIndexError(
+                        f"{self.time_index.path}: the batch with offset {offset} does not have the "
+                        f"timestamp {timestamp}"
+                    )
+                )
+        return timestamp, offset
+
+    # -- damaged indexes --------------------------------------------------------------------------
+
+    def _misled(self, error: KafkaError) -> CorruptIndexError:
+        return CorruptIndexError(f"{self.offset_index.path}: following it, {error.message}")
+
+    def rebuild_indexes(self, error: CorruptIndexError) -> bool:
+        """Make both indexes anew from the log, whose batch headers are read; once. Returns whether
+        that was done: not if the log itself is damaged, or it was done before.
+        """
+        if self._indexes_rebuilt:
+            return False
+        self._indexes_rebuilt = True
+        entries: list[tuple[int, int, int, int]] = []
+        since, timestamp, timestamp_offset = 0, NO_TIMESTAMP, self.base_offset
+        try:
+            for position, _, last_offset, size, max_timestamp in self.scan(0):
+                if max_timestamp > timestamp:
+                    timestamp, timestamp_offset = max_timestamp, last_offset
+                if since > self.index_interval_bytes:
+                    entries.append((last_offset, position, timestamp, timestamp_offset))
+                    since = 0
+                since += size
+        except KafkaError:
+            return False
+        logger.warning("%s; the segment's indexes are rebuilt", error)
+        self.offset_index.reset()
+        self.time_index.reset()
+        for last_offset, position, max_timestamp, max_timestamp_offset in entries:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(max_timestamp, max_timestamp_offset)
+        self._positions = None
+        self._indexes_full = None
+        self.bytes_since_index_entry = since
+        self._max_timestamp, self._max_timestamp_offset = timestamp, timestamp_offset
+        self._max_timestamp_known = True
+        self._add_last_time_entry()
+        self.offset_index.trim()
+        self.time_index.trim()
+        return True
 
     # -- cutting ----------------------------------------------------------------------------------
 

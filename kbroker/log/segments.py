@@ -224,7 +224,7 @@ class Segments:
         timestamp = segment.max_timestamp
         if timestamp < 0:
             return None
-        position = segment.offset_index.lookup(segment.max_timestamp_offset)
+        position = segment.position_of(segment.max_timestamp_offset)
         for at, _, _, size, max_timestamp in segment.scan(position):
             if max_timestamp == timestamp:
                 for record, header in _records(segment, at, size):

@@ -73,9 +73,9 @@ def test_lookup_is_the_floor(steps: list[int], offset: int) -> None:
         offsets.append(at)
         positions.append(position)
     slot = bisect_right(offsets, BASE + offset)
-    assert index.lookup(BASE + offset) == (positions[slot - 1] if slot else 0)
+    assert index.lookup(BASE + offset)[1] == (positions[slot - 1] if slot else 0)
     slot = bisect_right(positions, offset)
-    assert index.floor_position(offset) == (positions[slot - 1] if slot else 0)
+    assert index.floor_of_position(offset)[1] == (positions[slot - 1] if slot else 0)
     index.truncate_to(BASE + offset)
     assert index.entries() == [
         (o, p) for o, p in zip(offsets, positions, strict=True) if o < BASE + offset
@@ -112,8 +112,8 @@ def test_unloading_gives_memory_back_and_keeps_everything(
     time_index.maybe_append(77, BASE + 5)
     offset_index.unload()
     time_index.unload()
-    assert offset_index.lookup(BASE + 6) == 300
-    assert time_index.lookup(80) == BASE + 5
+    assert offset_index.lookup(BASE + 6) == (BASE + 5, 300)
+    assert time_index.lookup(80) == (77, BASE + 5)
     offset_index.unload()
     offset_index.trim()
     assert Path(offset_index.path).stat().st_size == 8
@@ -127,7 +127,7 @@ def test_an_index_that_was_not_loaded_is_resized_without_reading(tmp_path: Path)
     assert path.stat().st_size == 80
     index.trim()
     assert path.read_bytes() == struct.pack(">ii", 5, 300)
-    assert index.last_offset == BASE + 5
+    assert index.last_entry == (BASE + 5, 300)
 
 
 def test_time_entries_rise_and_the_last_place_is_for_the_roll(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_time_entries_rise_and_the_last_place_is_for_the_roll(tmp_path: Path) ->
     index.maybe_append(30, BASE + 5)
     index.maybe_append(40, BASE + 6, last=True)
     assert index.entries() == [(10, BASE + 1), (20, BASE + 4), (40, BASE + 6)]
-    assert [index.lookup(at) for at in (9, 10, 19, 20, 99)] == [
+    assert [index.lookup(at)[1] for at in (9, 10, 19, 20, 99)] == [
         BASE,
         BASE + 1,
         BASE + 1,
