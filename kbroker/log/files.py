@@ -246,9 +246,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
     name = os.fspath(path)
     temporary = name + ".tmp"
     try:
-        fd = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644
-        )
+        fd = _open_new(temporary)
         try:
             view = memoryview(data)
             while view:
@@ -262,6 +260,18 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
         raise LogDirectoryError(name, "write", error) from error
     if sync:
         sync_directory(os.path.dirname(name) or ".")
+
+
+def _open_new(path: str) -> int:
+    """A file of its own. What a crash left under that name is not written again: another crash,
+    of the machine, could bring its old bytes back under the new name.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    try:
+        return os.open(path, flags, 0o644)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o644)
 
 
 def create_file(path: str, size: int = 0) -> None:

@@ -30,7 +30,15 @@ class LeaderEpochCache:
     batches.
     """
 
-    __slots__ = ("_epochs", "_log_end_offset", "_starts", "latest_epoch", "path", "unsynced")
+    __slots__ = (
+        "_epochs",
+        "_log_end_offset",
+        "_said",
+        "_starts",
+        "latest_epoch",
+        "path",
+        "unsynced",
+    )
 
     def __init__(
         self,
@@ -49,6 +57,7 @@ class LeaderEpochCache:
         self._log_end_offset = log_end_offset
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self._said: list[tuple[int, int]] = []  # by the checkpoint, of what is being recovered
         self.latest_epoch: int | None = None
         self.unsynced = False
         try:
@@ -100,6 +109,30 @@ class LeaderEpochCache:
         if write:
             self.write()
         return True
+
+    def begin_recovery(self, offset: int) -> None:
+        """The batches from offset on are about to be read: what they say counts, not what a
+        checkpoint says that may be older or newer than they are.
+        """
+        slot = bisect_left(self._starts, offset)
+        self._said = self.entries[slot:]
+        del self._starts[slot:], self._epochs[slot:]
+        self._changed()
+
+    def recover(self, epoch: int, previous_end: int, offset: int) -> None:
+        """A batch at offset is of epoch, the one before it ended at previous_end.
+
+        Epochs that the checkpoint has begin between the two stay: compaction took their batches.
+        """
+        latest = -1 if self.latest_epoch is None else self.latest_epoch
+        if epoch <= latest:
+            return
+        for known, start in self._said:
+            if latest < known <= epoch and previous_end <= start <= offset:
+                self._put(known, start)
+        if not self._epochs or self._epochs[-1] != epoch:
+            self._put(epoch, offset)
+        self._changed()
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """(the largest known epoch <= epoch, its end offset, exclusive), for OffsetForLeaderEpoch.

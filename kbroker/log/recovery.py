@@ -96,6 +96,7 @@ def load(
         recovered_from = -1
     elif not epochs.entries and recovery_point > state.segments.first.base_offset:
         _restore_epochs(state)
+    said = epochs.entries
     for segment in unsound:
         if (
             recovered_from < 0
@@ -104,6 +105,8 @@ def load(
             recover_segment(state, segment, now_ms=now_ms)
     if recovered_from >= 0:
         _recover_from(state, recovered_from, now_ms)
+    if epochs.entries != said:
+        epochs.write()
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
     epochs.truncate_from_end(state.log_end_offset)
     state.log_start_offset = max(log_start_offset, state.segments.first.base_offset)
@@ -332,9 +335,15 @@ def end_transaction(
 
 
 def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
-    """Recover the segments from the one with the recovery point on; those behind a cut go."""
+    """Recover the segments from the one with the recovery point on; those behind a cut go.
+
+    The end is on disk afterwards: what a process cut or wrote before it died may not be yet, and
+    must not come back, or go, from under what is appended now.
+    """
     segments = state.segments
-    for segment in list(segments)[segments.floor_index(recovery_point) :]:
+    first = segments.floor_index(recovery_point)
+    state.epochs.begin_recovery(segments[first].base_offset)
+    for segment in list(segments)[first:]:
         removed_bytes = recover_segment(state, segment, now_ms=now_ms, cut_following=True)
         if removed_bytes:
             logger.warning(
@@ -345,6 +354,8 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
                 segment.next_offset(),
             )
             break
+    segments.active.log_file().sync()
+    sync_directory(segments.directory)
 
 
 def recover_segment(
@@ -439,9 +450,9 @@ def _recover_batch(
     except KafkaError:
         return False
     segment.recovered_batch(header, position)
-    epoch = header.partition_leader_epoch
-    if epoch >= 0 and (state.epochs.latest_epoch is None or epoch > state.epochs.latest_epoch):
-        state.epochs.assign(epoch, header.base_offset)
+    state.epochs.recover(
+        header.partition_leader_epoch, producers.map_end_offset, header.base_offset
+    )
     completed = replay_producer(producers, header, marker)
     if completed is not None:
         end_transaction(producers, segment, completed)

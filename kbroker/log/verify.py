@@ -328,7 +328,9 @@ class PartitionCheck:
             epoch = header.partition_leader_epoch
             known = self._epoch_at(header.base_offset)
             # where the log's start moved up, what its checkpoint says of it may lag behind
-            is_before = known is None and bool(self._epochs)
+            is_before = known is None and (
+                bool(self._epochs) or header.base_offset < self.log_start_offset
+            )
             if epoch >= 0 and epoch != known and not wrong_epoch and not is_before:
                 wrong_epoch = True  # one line is enough
                 yield Problem(

@@ -146,6 +146,12 @@ class SimDisk:
         node.data[:] = data
         node.durable, node.pending = bytes(data), []
 
+    def put(self, path: str, data: bytes) -> None:
+        """Make a file that is on disk, with its name."""
+        directory, name = self._walk(path)
+        directory.entries[name] = directory.durable[name] = Inode(self._number())
+        self.write(path, data)
+
     def make_root(self, path: str) -> None:
         """A directory that is on disk, with its parents."""
         at = self.root
@@ -258,6 +264,9 @@ class SimDisk:
             self.step("create")
             node = directory.entries[name] = Inode(self._number())
             self._changed(directory)
+        elif flags & os.O_EXCL:
+            self.step("open")
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         elif flags & os.O_TRUNC and isinstance(node, Inode):
             self.step("truncate")
             self._truncate(node, 0)
