@@ -18,6 +18,7 @@ from kbroker.coordinator.consumer_membership import (
     ClusterTopics,
     ConsumerSettings,
     Decision,
+    GroupOverrides,
     Surroundings,
     assignor_name,
     heartbeat,
@@ -53,6 +54,7 @@ class ConsumerGroups:
 
     __slots__ = (
         "_deadlines",
+        "_overrides",
         "_random",
         "_rebalances",
         "_sessions",
@@ -70,9 +72,11 @@ class ConsumerGroups:
         deadlines: Deadlines,
         random: Random,
         wall_ms: Callable[[], int],
+        overrides: GroupOverrides,
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self._settings = settings
+        self._overrides = overrides
         self._topics = topics
         self._deadlines = deadlines
         self._random = random
@@ -121,8 +125,19 @@ class ConsumerGroups:
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> Decision:
         """ConsumerGroupHeartbeat, checked by `check_heartbeat`. Raises KafkaError."""
+        settings, group_id = self._settings, request.group_id
         around = Surroundings(
-            settings=self._settings,
+            settings=settings,
+            heartbeat_interval_ms=self._own_or(
+                settings.group_consumer_heartbeat_interval_ms,
+                group_id,
+                "consumer.heartbeat.interval.ms",
+            ),
+            assignment_interval_ms=self._own_or(
+                settings.group_consumer_assignment_interval_ms,
+                group_id,
+                "consumer.assignment.interval.ms",
+            ),
             topics=self._topics(),
             wall_ms=self._wall_ms(),
             client_id=client_id,
@@ -148,6 +163,10 @@ class ConsumerGroups:
         self._renew(group_id, member_id, now_ms)
         self._watch_rebalance(group, member_id, now_ms)
 
+    def _own_or(self, default: int, group_id: str, name: str) -> int:
+        own = self._overrides.get_int(group_id, name)
+        return default if own is None else own
+
     # -- sessions ----------------------------------------------------------------------------
 
     def _renew(self, group_id: str, member_id: str, now_ms: int) -> None:
@@ -155,7 +174,11 @@ class ConsumerGroups:
         if session is None:
             session = Deadline(partial(self._on_session_over, group_id, member_id))
             self._sessions[(group_id, member_id)] = session
-        timeout_ms = self._settings.group_consumer_session_timeout_ms
+        timeout_ms = self._own_or(
+            self._settings.group_consumer_session_timeout_ms,
+            group_id,
+            "consumer.session.timeout.ms",
+        )
         self._deadlines.set(session, now_ms + timeout_ms)
 
     def _watch_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:

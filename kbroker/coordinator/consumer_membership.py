@@ -63,6 +63,23 @@ class ConsumerSettings(Protocol):
     def group_consumer_assignors(self) -> tuple[str, ...]: ...
 
 
+class GroupOverrides(Protocol):
+    """What groups have set themselves (IncrementalAlterConfigs), within the broker's bounds."""
+
+    def get_int(self, group_id: str, name: str) -> int | None:
+        """A whole number by its name, such as consumer.session.timeout.ms; None: nothing set."""
+        ...
+
+
+class _NoOverrides:
+    def get_int(self, group_id: str, name: str) -> int | None:
+        return None
+
+
+NO_OVERRIDES: Final = _NoOverrides()
+"""The broker's settings hold for every group."""
+
+
 class ClusterTopics(Protocol):
     """The topics of the cluster; a change gives another `topics`."""
 
@@ -76,9 +93,14 @@ class ClusterTopics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a decision needs besides group and request. wall_ms: now."""
+    """What a decision needs besides group and request. wall_ms: now.
+
+    heartbeat_interval_ms, assignment_interval_ms: of this group.
+    """
 
     settings: ConsumerSettings
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
     topics: ClusterTopics
     wall_ms: int
     client_id: str
@@ -172,7 +194,7 @@ def heartbeat(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=after.member_epoch,
-        heartbeat_interval_ms=around.settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=around.heartbeat_interval_ms,
     )
     if _is_full(request) or _partitions(after.assigned) != _partitions(current.assigned):
         response.assignment = _assignment(after.assigned)
@@ -389,8 +411,7 @@ class _Plan:
     def _may_assign(self) -> bool:
         """Assignments are made at most once per interval, so that many who join are one change."""
         since_ms = self._around.wall_ms - self._group.target_timestamp_ms
-        interval_ms = self._around.settings.group_consumer_assignment_interval_ms
-        return since_ms >= interval_ms or since_ms < 0
+        return since_ms >= self._around.assignment_interval_ms or since_ms < 0
 
     def _assign(self) -> list[CoordinatorRecord]:
         group, topics = self._group, self._around.topics.topics

@@ -20,7 +20,13 @@ from kbroker.coordinator.classic_group import (
     join_error,
 )
 from kbroker.coordinator.consumer_groups import CONSUMER_TYPE, ConsumerGroups
-from kbroker.coordinator.consumer_membership import ClusterTopics, ConsumerSettings, Decision
+from kbroker.coordinator.consumer_membership import (
+    NO_OVERRIDES,
+    ClusterTopics,
+    ConsumerSettings,
+    Decision,
+    GroupOverrides,
+)
 from kbroker.coordinator.consumer_records import ConsumerGroupKey, group_tombstones
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
@@ -105,6 +111,7 @@ class GroupShard:
         random: Random,
         wall_ms: Callable[[], int],
         topics: Callable[[], ClusterTopics],
+        overrides: GroupOverrides = NO_OVERRIDES,
     ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self.metadata: dict[str, GroupMetadataValue] = {}
@@ -116,7 +123,12 @@ class GroupShard:
         self._deadlines = Deadlines()
         self._expiry = Deadline(self._on_expiry)
         self.consumer = ConsumerGroups(
-            settings, topics=topics, deadlines=self._deadlines, random=random, wall_ms=wall_ms
+            settings,
+            topics=topics,
+            deadlines=self._deadlines,
+            random=random,
+            wall_ms=wall_ms,
+            overrides=overrides,
         )
 
     # -- replay ------------------------------------------------------------------------------

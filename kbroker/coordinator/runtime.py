@@ -14,7 +14,12 @@ from typing import Final, Protocol
 
 from kbroker.coordinator.assignors import ASSIGNORS
 from kbroker.coordinator.classic_group import join_error
-from kbroker.coordinator.consumer_membership import ClusterTopics, check_heartbeat
+from kbroker.coordinator.consumer_membership import (
+    NO_OVERRIDES,
+    ClusterTopics,
+    GroupOverrides,
+    check_heartbeat,
+)
 from kbroker.coordinator.effects import Waiter
 from kbroker.coordinator.group_members import Join
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
@@ -133,6 +138,7 @@ class GroupCoordinator:
         timers: Timers,
         random: Random,
         topics: Callable[[], GroupTopics],
+        overrides: GroupOverrides = NO_OVERRIDES,
     ) -> None:
         unknown = [name for name in config.group_consumer_assignors if name not in ASSIGNORS]
         if unknown:
@@ -145,7 +151,7 @@ class GroupCoordinator:
             GROUP_TOPIC,
             log=log,
             timers=timers,
-            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics),
+            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides),
             compression=Compression(config.offsets_topic_compression_codec),
         )
 

@@ -2,8 +2,8 @@
 alone changes state.
 
 State is one immutable image, the *proposed* one: every record handed out so far is in it, committed
-or not. Each noun has its own module (`topics`, `brokers`, `configs`, `producer_ids`); appending and
-answering is in `server/controller_runtime`.
+or not. Each noun has its own module (`topics`, `brokers`, `configs`, `config_changes`,
+`producer_ids`); appending and answering is in `server/controller_runtime`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol
 
-from kbroker.metadata import brokers, directories, producer_ids, topics
+from kbroker.metadata import brokers, config_changes, directories, producer_ids, topics
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -256,6 +256,24 @@ class Controller:
             return ControllerResult([], ErrorCode.NONE)
         result = self.create_topics(CreateTopicsRequest(topics=[topic]), describable=frozenset())
         return ControllerResult(result.records, ErrorCode(result.response.topics[0].error_code))
+
+    # Settings.
+
+    def alter_configs(
+        self,
+        resources: Sequence[config_changes.AlteredResource],
+        *,
+        incremental: bool,
+        validate_only: bool,
+    ) -> ControllerResult[list[config_changes.Outcome]]:
+        """AlterConfigs and IncrementalAlterConfigs of topics and groups."""
+        return config_changes.alter_configs(
+            self.image,
+            self._config,
+            resources,
+            incremental=incremental,
+            validate_only=validate_only,
+        )
 
     # Producer ids.
 

@@ -29,6 +29,7 @@ ELIGIBLE_LEADER_REPLICAS: Final = "eligible.leader.replicas.version"
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+GROUP_RESOURCE: Final = 32
 """ConfigResource types as they stand in ConfigRecord. A broker resource named "" is the
 cluster-wide default.
 """
@@ -164,6 +165,10 @@ class MetadataImage:
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """What was set on the topic itself, defaults not included."""
         return self.configs.get((TOPIC_RESOURCE, name), _NOTHING)
+
+    def group_configs(self, name: str) -> Mapping[str, str]:
+        """What a group has set itself."""
+        return self.configs.get((GROUP_RESOURCE, name), _NOTHING)
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
         """What was set dynamically on the broker, or cluster-wide (None)."""

@@ -47,6 +47,7 @@ from kbroker.server.services import Services
 from kbroker.server.timers import LoopTimers
 from kbroker.server.transactions import MarkerRouter, PartitionGate
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
 from kbroker.settings.log_config import LogConfig
@@ -328,6 +329,7 @@ class Broker:
             timers=timers,
             random=self._random,
             topics=lambda: controller.image,
+            overrides=GroupConfigs(self.config, lambda name: controller.image.group_configs(name)),
         )
 
         def on_leadership(topic_partition: TopicPartition, leader_epoch: int | None) -> None:

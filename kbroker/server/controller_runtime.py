@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
 
+from kbroker.metadata.config_changes import AlteredResource, Outcome
 from kbroker.metadata.controller import Controller, ControllerResult
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.directories import Assignment
@@ -242,6 +243,16 @@ class ControllerRuntime:
         """DeleteTopics by name or id."""
         return self.submit(
             lambda controller, now_ms: controller.delete_topics(request, api_version=api_version)
+        )
+
+    def alter_configs(
+        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
+    ) -> Deferred[list[Outcome]]:
+        """AlterConfigs and IncrementalAlterConfigs; see `kbroker.metadata.config_changes`."""
+        return self.submit(
+            lambda controller, now_ms: controller.alter_configs(
+                resources, incremental=incremental, validate_only=validate_only
+            )
         )
 
     def ensure_topic(self, name: str) -> Deferred[ErrorCode]:

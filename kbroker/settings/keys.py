@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from kbroker.settings.durations import duration_ms
+
 Value = bool | int | float | str | tuple[str, ...] | None
 """A parsed configuration value: lists are tuples, passwords and classes plain strings."""
 
@@ -118,6 +120,8 @@ NEVER_EMPTY: Final = frozenset(
     }
 )
 """Lists that must have an item. (Kafka's notation does not tell; asked of its validators.)"""
+
+BY_DURATION: Final = "by_duration:"
 
 _WHOLE_NUMBERS: Final[Mapping[ConfigType, int]] = {
     ConfigType.SHORT: 2**15,
@@ -252,6 +256,9 @@ def _choices(notation: str) -> list[str]:
 def _check_choice(key: ConfigKey, value: str) -> None:
     insensitive = key.allowed.startswith("(")
     choices = _choices(key.allowed)
+    if choices[-1].startswith(BY_DURATION):
+        _check_offset_reset(key, value)
+        return
     if (value.upper() if insensitive else value) not in choices:
         how = (
             "String must be one of (case insensitive): "
@@ -259,6 +266,18 @@ def _check_choice(key: ConfigKey, value: str) -> None:
             else "String must be one of: "
         )
         raise invalid(key.name, value, how + ", ".join(choices), ", ".join(choices))
+
+
+def _check_offset_reset(key: ConfigKey, value: str) -> None:
+    if value in ("earliest", "latest"):
+        return
+    try:
+        if not value.startswith(BY_DURATION) or duration_ms(value.removeprefix(BY_DURATION)) < 0:
+            raise ValueError(value)
+    except ValueError:
+        form = f"'earliest', 'latest' or of the format '{BY_DURATION}<PnDTnHnMn.nS>'"
+        reason = f"Invalid value `{value}` for configuration {key.name}. The value must be either "
+        raise invalid(key.name, value, f"{reason}{form}.", form) from None
 
 
 def _check_list(key: ConfigKey, value: tuple[str, ...]) -> None:

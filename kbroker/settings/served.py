@@ -22,7 +22,11 @@ SERVED_KEYS: Final = _words(
     controller.listener.names cordoned.log.dirs default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
-    group.consumer.heartbeat.interval.ms group.consumer.max.size group.consumer.session.timeout.ms
+    group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
+    group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms
+    group.consumer.max.size group.consumer.min.assignment.interval.ms
+    group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
+    group.consumer.session.timeout.ms
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
     group.min.session.timeout.ms inter.broker.listener.name internal.metadata.log.segment.bytes
     listener.security.protocol.map listeners log.cleaner.backoff.ms

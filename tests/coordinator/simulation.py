@@ -150,6 +150,16 @@ class Context:
     client_host: str = "10.0.0.1"
 
 
+class GroupSettings:
+    """What groups have set themselves, by (group id, name)."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], int] = {}
+
+    def get_int(self, group_id: str, name: str) -> int | None:
+        return self.values.get((group_id, name))
+
+
 class World:
     """A group coordinator that leads every partition of `__consumer_offsets`, on a virtual
     clock.
@@ -170,12 +180,14 @@ class World:
         self.topics.add("events", 12)
         self.topics.add("other", 3)
         self.epoch = 0
+        self.overrides = GroupSettings()
         self.coordinator = GroupCoordinator(
             self.config,
             log=self.log,
             timers=self.timers,
             random=Random(seed),
             topics=lambda: self.topics,
+            overrides=self.overrides,
         )
         self.lead()
 

@@ -114,3 +114,26 @@ def test_an_empty_group_of_either_kind_gives_way(world: World) -> None:
     world.timers.advance(1)
     assert say(world, "a", 0) == ("NONE", 2, [0, 1, 2])
     assert "c" not in world.replayed().groups
+
+
+def test_a_group_has_settings_of_its_own(world: World) -> None:
+    own = world.overrides.values
+    own["c", "consumer.session.timeout.ms"] = 3_000
+    own["c", "consumer.heartbeat.interval.ms"] = 1_000
+    own["c", "consumer.assignment.interval.ms"] = 2_000
+    joining = {"rebalance_timeout_ms": 5_000, "subscribed_topic_names": ["other"]}
+    joining["topic_partitions"] = []
+    answer = ask(world, member_id="a", member_epoch=0, **joining)
+    assert answer.heartbeat_interval_ms == 1_000
+    assert ask(world, group_id="d", member_id="a", **joining).heartbeat_interval_ms == 5_000
+    group = world.shard().consumer.groups["c"]
+    say(world, "b", 0)
+    world.timers.advance(1_999)
+    say(world, "b", 2)
+    assert group.target_epoch == 2
+    world.timers.advance(1)
+    say(world, "b", 2)
+    assert group.target_epoch == 3
+    world.timers.advance(1_000)
+    assert group.members.keys() == {"b"}
+    assert world.shard().consumer.groups["d"].members.keys() == {"a"}

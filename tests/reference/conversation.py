@@ -13,7 +13,11 @@ from typing import Any
 
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.configs import (
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
     DescribeGroupsRequest,
@@ -42,6 +46,7 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message, Struct
 from tests.e2e.wire import call
+from tests.reference.alter_configs import alter_config_steps
 from tests.reference.consumer_groups import consumer_group_steps
 from tests.reference.log_steps import log_steps
 from tests.reference.step import State, Step
@@ -663,6 +668,7 @@ def steps() -> Iterator[Step]:
         list_offset_steps,
         group_steps,
         config_steps,
+        alter_config_steps,
         log_steps,
         delete_steps,
     ):
@@ -681,13 +687,11 @@ class Names:
 
 
 _FIXED_IDS = {ZERO_UUID: "zero", UNKNOWN_ID: "unknown"}
-_NAMING = {"name", "group_id", "key"}
+_NAMING = {"name", "group_id", "key", "resource_name"}
 
 
 def _name_of(item: dict[str, object]) -> str:
-    return " ".join(
-        str(item[name]) for name in ("name", "group_id", "key", "topic_id") if name in item
-    )
+    return " ".join(str(item[name]) for name in (*sorted(_NAMING), "topic_id") if name in item)
 
 
 _RUN_SPECIFIC = {
@@ -749,11 +753,20 @@ def settle(host: str, port: int) -> None:
     raise TimeoutError("no group coordinator within 10 s")
 
 
+CHANGES = (
+    AlterConfigsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsResponse,
+)
+"""Answers to what changes the metadata, which a broker of a cluster learns a little later."""
+
+
 def hold(host: str, port: int, pause_s: float = 0.0) -> dict[str, object]:
     """Ask everything of a fresh broker; gives the comparable answer of each step.
 
     A broker that ends the connection instead of answering has the answer "connection closed".
-    pause_s: waited after each request that changes topics, for a broker that tells them later.
+    pause_s: waited after each request that changes metadata, for a broker that tells them later.
     """
     settle(host, port)
     state, names = State(), Names()
@@ -774,7 +787,7 @@ def hold(host: str, port: int, pause_s: float = 0.0) -> dict[str, object]:
             if step.keep is not None:
                 step.keep(state, answer)
             answers[step.name] = plain(answer, names)
-            if isinstance(answer, CreateTopicsResponse | DeleteTopicsResponse):
+            if isinstance(answer, CHANGES):
                 time.sleep(pause_s)
     finally:
         connection.close()

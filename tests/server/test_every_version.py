@@ -17,7 +17,12 @@ from kbroker.protocol.codec import decode, encode, part_size
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -197,6 +202,24 @@ def describe_configs(version: int, topic_id: bytes) -> Message:
     return DescribeConfigsRequest(resources=[resource])
 
 
+def alter_configs(version: int, topic_id: bytes) -> Message:
+    config = AlterConfigsRequest.AlterableConfig(name="retention.ms", value="3600000")
+    resource = AlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name=TOPIC, configs=[config]
+    )
+    return AlterConfigsRequest(resources=[resource], validate_only=True)
+
+
+def incremental_alter_configs(version: int, topic_id: bytes) -> Message:
+    config = IncrementalAlterConfigsRequest.AlterableConfig(
+        name="retention.ms", config_operation=0, value="3600000"
+    )
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name=TOPIC, configs=[config]
+    )
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
+
+
 def delete_records(version: int, topic_id: bytes) -> Message:
     asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
     topic = DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[asked])
@@ -303,6 +326,9 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.LIST_TRANSACTIONS: lambda version, _: ListTransactionsRequest(),
     ApiKey.INIT_PRODUCER_ID: lambda version, _: InitProducerIdRequest(transactional_id=None),
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: lambda version, topic_id: ListConfigResourcesRequest(),
     ApiKey.DESCRIBE_CLUSTER: lambda version, _: DescribeClusterRequest(),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda version, _: DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)]

@@ -15,6 +15,7 @@ MODULES: Final = (
     "metadata",
     "topics",
     "configs",
+    "alter_configs",
     "produce",
     "fetch",
     "list_offsets",

@@ -1,0 +1,101 @@
+"""What AlterConfigs and IncrementalAlterConfigs make of the settings that stand. Kafka's answers to
+the same are in tests/reference.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.metadata.config_changes import Alteration, AlteredResource, Operation, Outcome
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
+from kbroker.settings.keys import ResourceType
+from tests.metadata.cluster import Cluster, topic
+
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+REPLICAS = "follower.replication.throttled.replicas"
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.create(topic("t"))
+    return cluster
+
+
+def alter(
+    cluster: Cluster, *resources: AlteredResource, validate_only: bool = False
+) -> list[Outcome]:
+    return cluster.run(
+        cluster.controller.alter_configs(resources, incremental=True, validate_only=validate_only)
+    )
+
+
+def setting(
+    kind: int, name: str, key: str, value: str | None, operation: int = 0
+) -> AlteredResource:
+    return AlteredResource(kind, name, [Alteration(key, operation, value)])
+
+
+def test_each_resource_has_its_own_outcome(cluster: Cluster) -> None:
+    outcomes = alter(
+        cluster,
+        setting(TOPIC, "t", "retention.ms", "5"),
+        setting(TOPIC, "nosuch", "retention.ms", "5"),
+        setting(GROUP, "g", "consumer.session.timeout.ms", "50000"),
+    )
+    errors = [outcome.error for outcome in outcomes]
+    assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
+    assert cluster.image.topic_configs("t") == {"retention.ms": "5"}
+    assert cluster.image.group_configs("g") == {"consumer.session.timeout.ms": "50000"}
+
+
+def test_nothing_is_written_on_trial_or_for_what_stands(cluster: Cluster) -> None:
+    written = len(cluster.log)
+    alter(cluster, setting(TOPIC, "t", "retention.ms", "5"), validate_only=True)
+    assert len(cluster.log) == written
+    alter(cluster, setting(TOPIC, "t", "retention.ms", "5"))
+    alter(cluster, setting(TOPIC, "t", "retention.ms", "5"))
+    assert len(cluster.log) == written + 1
+
+
+def test_a_list_does_not_grow_without_end(cluster: Cluster) -> None:
+    half = ",".join(f"{n}:1" for n in range(1_000, 4_600))
+    assert alter(cluster, setting(TOPIC, "t", REPLICAS, half))[0].error is ErrorCode.NONE
+    more = ",".join(f"{n}:1" for n in range(5_000, 8_600))
+    (outcome,) = alter(cluster, setting(TOPIC, "t", REPLICAS, more, Operation.APPEND))
+    assert outcome.error is ErrorCode.INVALID_CONFIG
+    assert cluster.image.topic_configs("t") == {REPLICAS: half}
+
+
+def test_a_new_minimum_makes_void_what_elr_knew(cluster: Cluster) -> None:
+    resource = setting(TOPIC, "t", "min.insync.replicas", "2")
+    result = cluster.controller.alter_configs([resource], incremental=True, validate_only=False)
+    assert [type(record) for record in result.records] == [ConfigRecord, ClearElrRecord]
+    without = Cluster(elr=False)
+    without.create(topic("t"))
+    result = without.controller.alter_configs([resource], incremental=True, validate_only=False)
+    assert [type(record) for record in result.records] == [ConfigRecord]
+
+
+def test_operations_that_do_not_exist(cluster: Cluster) -> None:
+    (outcome,) = alter(cluster, setting(TOPIC, "t", "retention.ms", "5", 9))
+    assert outcome.error is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS]
+)
+def test_what_cannot_be_altered_yet_is_refused(cluster: Cluster, kind: ResourceType) -> None:
+    (outcome,) = alter(cluster, setting(kind, "1", "log.retention.ms", "5"))
+    assert outcome.error is ErrorCode.INVALID_REQUEST
+    assert kind.name in (outcome.message or "")
+
+
+def test_a_whole_resource_is_replaced(cluster: Cluster) -> None:
+    alter(cluster, setting(TOPIC, "t", "retention.ms", "5"))
+    resource = AlteredResource(TOPIC, "t", [Alteration("segment.bytes", None, "2000000")])
+    cluster.run(
+        cluster.controller.alter_configs([resource], incremental=False, validate_only=False)
+    )
+    assert cluster.image.topic_configs("t") == {"segment.bytes": "2000000"}
