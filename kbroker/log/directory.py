@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker.log import names
+from kbroker.log.checkpoint import CheckpointError, read_offsets
 from kbroker.log.files import DirectoryLock, LogDirectoryError, remove_tree, unlink
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import ZERO_UUID, TopicPartition, Uuid
+from kbroker.model import ZERO_UUID, StartupError, TopicPartition, Uuid
+
+logger = logging.getLogger(__name__)
 
 NO_BROKER_EPOCH = -1
 
@@ -85,6 +90,25 @@ class LogDirectory:
             for key, log in self.all_logs()
             if log.log_start_offset > log.segments.first.base_offset
         }
+
+    def read_high_watermarks(self) -> dict[TopicPartition, int]:
+        """Those of the last checkpoint. Raises StartupError for a corrupt file."""
+        try:
+            return read_offsets(self.file(names.HIGH_WATERMARKS))
+        except CheckpointError as error:
+            raise StartupError(
+                f"{error}; remove the file to start from each log's start"
+            ) from error
+
+    def read_or_forget(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint that costs only time if it is lost: everything is recovered from offset 0
+        then, as in Kafka.
+        """
+        try:
+            return read_offsets(self.file(name))
+        except CheckpointError as error:
+            logger.warning("%s; started without it", error)
+            return {}
 
     def take_due(self, now_ms: int) -> list[str]:
         """Paths to delete now: `.deleted` files and `-delete` folders whose delay is over."""

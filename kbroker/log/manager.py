@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -22,7 +23,6 @@ from kbroker.log.checkpoint import (
     Checkpoint,
     CheckpointError,
     read_clean_shutdown,
-    read_offsets,
     write_clean_shutdown,
     write_offsets,
 )
@@ -33,6 +33,7 @@ from kbroker.log.files import (
     disk_space,
     list_directory,
     make_directory,
+    read_file,
     sync_directory,
     unlink,
 )
@@ -91,6 +92,7 @@ class LogManager:
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._expiration_ms = config.get_int("producer.id.expiration.ms")
         self.offline_partitions: set[TopicPartition] = set()
+        self._opened: list[PartitionLog] = []  # while they are loaded
 
     # -- start ------------------------------------------------------------------------------------
 
@@ -123,8 +125,32 @@ class LogManager:
 
         topic_config: settings of a topic, the broker's defaults without it. is_known: whether the
         metadata has this partition; an unknown one is set aside as `-stray`. assigned: settles what
-        a crash in the middle of a move between directories left. Raises StartupError.
+        a crash in the middle of a move between directories left. Raises StartupError; what had been
+        closed cleanly counts as that again then.
         """
+        try:
+            self._load(topic_config, is_known, assigned)
+        except StartupError:
+            self._unload()
+            raise
+        self._opened.clear()
+
+    def _unload(self) -> None:
+        """Nothing was appended: the markers of a clean stop that were there come back."""
+        for log in self._opened:
+            with suppress(LogDirectoryError):
+                log.close()
+        for directory in self._online():
+            if directory.was_clean:
+                with suppress(LogDirectoryError):
+                    write_clean_shutdown(directory.path, directory.broker_epoch)
+
+    def _load(
+        self,
+        topic_config: TopicConfigs | None,
+        is_known: IsKnown | None,
+        assigned: AssignedDirectory | None,
+    ) -> None:
         jobs: list[LoadJob] = []
         for directory in self._online():
             try:
@@ -178,8 +204,11 @@ class LogManager:
             # before anything is written: a crash of the machine must not bring the marker back
             unlink(directory.file(names.CLEAN_SHUTDOWN))
             sync_directory(directory.path)
-        recovery_points = _read_or_forget(directory.file(names.RECOVERY_POINTS))
-        start_offsets = _read_or_forget(directory.file(names.LOG_START_OFFSETS))
+        for name in _CHECKPOINTS:
+            read_file(directory.file(name))  # one that cannot be read is better known now
+        directory.read_high_watermarks()
+        recovery_points = directory.read_or_forget(names.RECOVERY_POINTS)
+        start_offsets = directory.read_or_forget(names.LOG_START_OFFSETS)
         now_ms = self._now_ms()
         for name, _, is_directory in list_directory(directory.path):
             parsed = names.parse_directory_name(name) if is_directory else None
@@ -210,7 +239,9 @@ class LogManager:
             self._fail(directory, error)
 
     def _open_one(self, job: LoadJob) -> PartitionLog:
-        return job.open(self._now_ms(), self._expiration_ms)
+        log = job.open(self._now_ms(), self._expiration_ms)
+        self._opened.append(log)
+        return log
 
     def _take_in(self, job: LoadJob, opened: Opened, is_known: IsKnown | None) -> None:
         """Keep account of an opened log."""
@@ -622,11 +653,7 @@ class LogManager:
         watermarks: dict[TopicPartition, int] = {}
         for directory in self._online():
             try:
-                watermarks |= read_offsets(directory.file(names.HIGH_WATERMARKS))
-            except CheckpointError as error:
-                raise StartupError(
-                    f"{error}; remove the file to start from each log's start"
-                ) from error
+                watermarks |= directory.read_high_watermarks()
             except LogDirectoryError as error:
                 self._fail(directory, error)
         return watermarks
@@ -743,17 +770,6 @@ class LogManager:
             write_clean_shutdown(directory.path, broker_epoch)
         except LogDirectoryError as error:
             self._fail(directory, error)
-
-
-def _read_or_forget(path: Path) -> dict[TopicPartition, int]:
-    """A checkpoint that costs only time if it is lost: everything is recovered from offset 0 then,
-    as in Kafka.
-    """
-    try:
-        return read_offsets(path)
-    except CheckpointError as error:
-        logger.warning("%s; started without it", error)
-        return {}
 
 
 def _cordoned(config: BrokerConfig) -> Sequence[str]:

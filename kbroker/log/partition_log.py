@@ -183,8 +183,8 @@ class PartitionLog:
             )
         except KafkaError as error:
             raise StartupError(
-                f"{error.message}: damaged after a clean stop; put the file back, or start again "
-                "to have the log cut there"
+                f"{error.message}: damaged after a clean stop; put the file back, or remove "
+                f"{directory.parent / names.CLEAN_SHUTDOWN} to go on without what is lost"
             ) from error
         log._state = state
         log.segments = state.segments

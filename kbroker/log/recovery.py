@@ -29,6 +29,7 @@ from kbroker.protocol.legacy_records import check_any_crc, is_legacy, read_any_h
 from kbroker.protocol.records import (
     BATCH_OVERHEAD,
     LENGTH_OVERHEAD,
+    MAGIC,
     BatchHeader,
     ControlType,
     control_type,
@@ -90,7 +91,7 @@ def load(
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
     )
-    unsound = _find_segments(state, directory, found, now_ms)
+    unsound = _find_segments(state, directory, found, now_ms, clean_shutdown=clean_shutdown)
     recovered_from = recovery_point
     if clean_shutdown or not len(state.segments):
         recovered_from = -1
@@ -102,7 +103,7 @@ def load(
             recovered_from < 0
             or segment.base_offset < state.segments[_floor(state, recovered_from)].base_offset
         ):
-            recover_segment(state, segment, now_ms=now_ms)
+            recover_segment(state, segment, now_ms=now_ms, may_cut=not clean_shutdown)
     if recovered_from >= 0:
         _recover_from(state, recovered_from, now_ms)
     if epochs.entries != said:
@@ -110,8 +111,9 @@ def load(
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
     epochs.truncate_from_end(state.log_end_offset)
     state.log_start_offset = max(log_start_offset, state.segments.first.base_offset)
-    if recovered_from >= 0 and not epochs.entries and state.log_start_offset < state.log_end_offset:
-        # the checkpoint was ahead of the log's start: all records had been deleted when it crashed
+    if not epochs.entries and state.log_start_offset < state.log_end_offset:
+        # the file is lost, or it was ahead of the log's start: all records had been deleted when
+        # it crashed
         _restore_epochs(state)
     epochs.truncate_from_start(state.log_start_offset)
     state.snapshots.delete_strays(state.segments.base_offsets)
@@ -194,17 +196,36 @@ def _finish_swaps(
 
 
 def _find_segments(
-    state: LogState, directory: str, found: dict[tuple[int, str], int], now_ms: int
+    state: LogState,
+    directory: str,
+    found: dict[tuple[int, str], int],
+    now_ms: int,
+    *,
+    clean_shutdown: bool,
 ) -> list[Segment]:
-    """List the segments; delete indexes without a log. Returns those that need new indexes."""
+    """List the segments; delete indexes without a log. Returns those that need new indexes.
+
+    Raises KafkaError if a log is missing after a clean stop. (Kafka goes on without its records.)
+    """
     unsound: list[Segment] = []
     bases = sorted(offset for offset, kind in found if kind == names.LOG)
     for offset, kind in found:
         if kind not in (names.LOG, names.SNAPSHOT) and (offset, names.LOG) not in found:
+            missing = os.path.join(directory, names.offset_name(offset, names.LOG))
+            index = names.offset_name(offset, kind)
+            if clean_shutdown:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{missing} is missing, its {index} is there"
+                )
+            following = next((base for base in bases if base > offset), None)
             logger.warning(
-                "%s: %s has no log beside it, deleted", directory, names.offset_name(offset, kind)
+                "%s is missing, and the records from offset %d %s with it; its %s is deleted",
+                missing,
+                offset,
+                "on" if following is None else f"to {following - 1}",
+                index,
             )
-            unlink(os.path.join(directory, names.offset_name(offset, kind)))
+            unlink(os.path.join(directory, index))
     for base_offset in bases:
         segment = Segment(
             directory,
@@ -359,13 +380,18 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
 
 
 def recover_segment(
-    state: LogState, segment: Segment, *, now_ms: int, cut_following: bool = False
+    state: LogState,
+    segment: Segment,
+    *,
+    now_ms: int,
+    cut_following: bool = False,
+    may_cut: bool = True,
 ) -> int:
     """Check every batch of a segment and rebuild what is beside it. Returns how many bytes were cut
     off.
 
     cut_following: if so, the segments behind it go too. They go first and the cut is synced: a
-    crash in between must leave neither a gap nor what was cut.
+    crash in between must leave neither a gap nor what was cut. may_cut: else KafkaError is raised.
     """
     producers = ProducerStateManager(
         state.topic_partition, expiration_ms=state.producers.expiration_ms
@@ -375,6 +401,19 @@ def recover_segment(
     segment.begin_recovery()
     position = _recover_batches(state, segment, producers)
     removed_bytes = segment.size - position
+    if removed_bytes and not may_cut:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{segment.path}: no sound batch at position {position}, where offset "
+            f"{producers.map_end_offset} is due",
+        )
+    if removed_bytes and not cut_following:
+        logger.warning(
+            "%s: the last %d bytes are no sound batches: the records from offset %d on are lost",
+            segment.path,
+            removed_bytes,
+            producers.map_end_offset,
+        )
     if removed_bytes and cut_following:
         doomed = state.segments.at_or_after(segment.base_offset + 1)
         remove_segments(state, doomed[::-1], now_ms=now_ms)
@@ -511,7 +550,13 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"{segments.active.path}: the log ends at offset {state.log_end_offset} and was "
-                f"synced up to {state.recovery_point}",
+                f"synced up to {state.recovery_point}, as {names.RECOVERY_POINTS} says",
+            )
+        if clean_shutdown and state.log_end_offset < state.log_start_offset:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{segments.active.path}: the log ends at offset {state.log_end_offset}, before "
+                f"its start, {state.log_start_offset}, as {names.LOG_START_OFFSETS} says",
             )
         if state.log_end_offset < state.log_start_offset:
             logger.warning(
@@ -566,7 +611,7 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
     producers, segments, end = state.producers, state.segments, state.log_end_offset
     bases = segments.base_offsets
     wanted = {*bases[-2:], end}
-    if clean_shutdown and state.snapshots.latest is None:
+    if clean_shutdown and state.snapshots.latest is None and _is_without_producers(state):
         # written by a broker that knew no snapshots: no scan of everything, as in Kafka
         for offset in sorted(wanted):
             producers.map_end_offset = offset
@@ -591,6 +636,17 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
                     producers.complete_transaction(completed)
     producers.map_end_offset = end
     take_snapshot(state)
+
+
+def _is_without_producers(state: LogState) -> bool:
+    """Whether the last batch is of a format that knows no producers, or there is none."""
+    segment = next((each for each in list(state.segments)[::-1] if each.size), None)
+    if segment is None:
+        return True
+    start = segment.position_of(segment.next_offset() - 1)
+    return all(
+        header.magic < MAGIC for header, _ in read_batches(segment.path, start, segment.size)
+    )
 
 
 def _load_snapshot(state: LogState, now_ms: int) -> None:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kbroker.log.files import DirectoryLock, FileSlice, unlink
+from kbroker.log.checkpoint import CheckpointError
+from kbroker.log.files import DirectoryLock, FileSlice, make_directory, unlink
 from kbroker.log.partition_log import PartitionLog, Syncable
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.records import iter_batches, iter_records
@@ -26,6 +27,7 @@ from kbroker.quorum.control import (
     leader_change,
 )
 from kbroker.quorum.election import ElectionState, LogPosition
+from kbroker.quorum.log_check import check_metadata_log
 from kbroker.quorum.quorum_state import read_state, write_state
 from kbroker.quorum.snapshots import (
     BOOTSTRAP_ID,
@@ -133,7 +135,7 @@ class QuorumStorage:
         """
         if self._lock is not None:
             self._lock.acquire()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         for name in remove_parts(self.directory):
             logger.warning("%s: removed the half-written snapshot %s", self.directory, name)
         unlink(self.directory / "quorum-state.tmp")
@@ -144,15 +146,19 @@ class QuorumStorage:
         if snapshot is not None:
             self.configuration = snapshot.configuration
         recovery_point = 0 if latest is None else latest.end_offset
-        self.log = PartitionLog.open(
-            self.directory,
-            METADATA_PARTITION,
-            self.log_config,
-            recovery_point=recovery_point,
-            clean_shutdown=False,
-            now_ms=now_ms,
-            topic_id=METADATA_TOPIC_ID,
-        )
+        check_metadata_log(self.directory, recovery_point)
+        try:
+            self.log = PartitionLog.open(
+                self.directory,
+                METADATA_PARTITION,
+                self.log_config,
+                recovery_point=recovery_point,
+                clean_shutdown=False,
+                now_ms=now_ms,
+                topic_id=METADATA_TOPIC_ID,
+            )
+        except CheckpointError as error:
+            raise StartupError(f"{error}; mend the file, or remove it to do without it") from error
         self._join_snapshot_and_log(latest, now_ms)
         if state is None and self.log.log_end_offset > self.log.log_start_offset:
             logger.warning(

@@ -150,6 +150,9 @@ class Broker:
         """
         try:
             await self._start()
+        except LogDirectoryError as error:
+            await self._release()
+            raise StartupError(str(error)) from error
         except BaseException:
             await self._release()
             raise

@@ -223,6 +223,7 @@ def test_corrupt_checkpoints(start: Start, tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=names.HIGH_WATERMARKS):
         manager.read_high_watermarks()
     manager.close()
+    (tmp_path / "d1" / names.HIGH_WATERMARKS).unlink()
     # would cost history
     (tmp_path / "d1" / "a-0" / names.LEADER_EPOCHS).write_text("junk")
     with pytest.raises(StartupError, match=names.LEADER_EPOCHS) as caught:

@@ -397,11 +397,13 @@ def test_epochs_are_read_from_the_batches_if_their_checkpoint_is_empty(tmp_path:
     assert open_log(tmp_path, recovery_point=120).leader_epochs.entries == entries
 
 
-def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+def test_a_log_that_ends_before_its_start_begins_anew_after_a_crash(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 5)
     log.close()
-    log = open_log(tmp_path, clean_shutdown=True, log_start_offset=50)
+    with pytest.raises(StartupError, match=r"ends at offset 10, before its start, 50"):
+        open_log(tmp_path, clean_shutdown=True, log_start_offset=50)
+    log = open_log(tmp_path, log_start_offset=50)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
 
 
