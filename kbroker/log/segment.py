@@ -82,6 +82,7 @@ class Segment:
         "offset_index",
         "open_files",
         "path",
+        "preallocated",
         "roll_jitter_ms",
         "size",
         "time_index",
@@ -107,6 +108,7 @@ class Segment:
         self.base_offset = base_offset
         self.path = prefix + names.LOG + suffix
         self.size = size
+        self.preallocated = False
         self.file: LogFile | None = None
         self.used = False
         self.open_files = open_files
@@ -156,6 +158,7 @@ class Segment:
             suffix=suffix,
         )
         create_file(segment.path, config.segment_bytes if config.preallocate else 0)
+        segment.preallocated = config.preallocate
         segment.offset_index.create(config.segment_index_bytes)
         segment.time_index.create(config.segment_index_bytes)
         segment.transaction_index.delete()
@@ -264,8 +267,14 @@ class Segment:
         self._add_last_time_entry()
         self.offset_index.trim()
         self.time_index.trim()
-        if self.file is not None and self.file.size() > self.size:
-            self.file.truncate(self.size)  # preallocated
+        self._cut_to_size()
+
+    def _cut_to_size(self) -> None:
+        """What a preallocated file has behind its batches goes, also if it isn't open now."""
+        file = self.log_file() if self.preallocated else self.file
+        if file is not None and file.size() > self.size:
+            file.truncate(self.size)
+        self.preallocated = False
 
     def _add_last_time_entry(self) -> None:
         self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset, last=True)
@@ -705,8 +714,7 @@ class Segment:
             self._add_last_time_entry()
         self.offset_index.trim()
         self.time_index.trim()
-        if self.file is not None and self.file.size() > self.size:
-            self.file.truncate(self.size)
+        self._cut_to_size()
         self.close_file()
 
     def file_paths(self) -> list[str]:

@@ -211,6 +211,20 @@ def test_preallocated_segments_are_cut_when_closed(open_log: OpenLog, tmp_path: 
     assert path.stat().st_size == size
 
 
+def test_preallocated_segments_are_cut_though_their_files_are_not_open(
+    open_log: OpenLog, tmp_path: Path
+) -> None:
+    log = open_log(LogConfig(segment_bytes=5000, preallocate=True))
+    append(log)
+    size = log.size_bytes
+    log.segments.active.close_file()
+    log.roll(NOW_MS)
+    assert [s.file for s in log.segments][1:] == [None]
+    log.close()
+    logs = sorted((tmp_path / "topic-0").glob("*.log"))
+    assert [path.stat().st_size for path in logs] == [size, 0]
+
+
 def test_a_repeated_batch_gets_its_old_offsets(open_log: OpenLog) -> None:
     log = open_log()
     options = {"producer_id": 9, "producer_epoch": 0}

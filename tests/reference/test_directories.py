@@ -1,6 +1,7 @@
-"""Apache Kafka finds nothing wrong in what kbroker wrote under a mixed load, serves all of it, and
-kbroker goes on with what Kafka left: codecs, rolls, compaction, retention by DeleteRecords,
-transactions, committed offsets.
+"""Apache Kafka finds nothing wrong in what kbroker wrote under a mixed load, prints the same of it
+and serves all of it; kbroker goes on with what Kafka wrote behind it. The load: every codec, rolls,
+compaction, retention by size, by time and by DeleteRecords, LogAppendTime, recompression,
+preallocation, transactions with their control batches, committed offsets.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from kbroker.cli import record_decoders
+from kbroker.log.dump import dump_file
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
+from scripts.apache_kafka import free_port
 from scripts.kafka_jars import broker_class_path
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
-from tests.reference.record import free_port
 from tests.reference.test_log_dirs import kafka
 
 pytestmark = [
@@ -28,7 +33,17 @@ pytestmark = [
 ]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TOPICS = ("plain", "table", "cut", "transactions")
+TOPICS = {
+    "plain": {},
+    "table": {"cleanup.policy": "compact"},
+    "cut": {},
+    "stamped": {"message.timestamp.type": "LogAppendTime", "compression.type": "zstd"},
+    "large": {"retention.bytes": "12000", "preallocate": "true"},
+    "old": {"retention.ms": "60000", "cleanup.policy": "compact,delete"},
+    "transactions": {},
+}
+OLD_MS = 3_600_000
+PER_CODEC = 200
 GROUP, COMMITTED, CUT_AT = "readers", 123, 150
 WRONG = ("isvalid: false", "Mismatches", "Exception", "were found", "should be")
 Found = list[tuple[int, bytes | None, bytes | None]]
@@ -50,16 +65,19 @@ def roll(broker: EmbeddedBroker) -> None:
     broker.call(roll_all)
 
 
-def write(bootstrap: str, codec: str) -> None:
-    """200 records into each topic; of the transactions every other one is aborted."""
+def write(bootstrap: str, codec: str, topics: Collection[str] = TOPICS) -> None:
+    """PER_CODEC records into each topic; of the transactions every other one is aborted."""
     from confluent_kafka import Producer
 
     common = {"bootstrap.servers": bootstrap, "compression.type": codec, "log_level": 0}
     producer = Producer({**common, "enable.idempotence": True, "linger.ms": 5})
-    for number in range(200):
+    long_ago_ms = int(time.time() * 1000) - OLD_MS
+    for number in range(PER_CODEC):
         value = f"{codec} {number} ".encode() * 20
-        for topic in ("plain", "table", "cut"):
-            producer.produce(topic, value, key=b"%d" % (number % 50))
+        for topic in topics:
+            if topic != "transactions":
+                times = {"timestamp": long_ago_ms} if topic == "old" else {}
+                producer.produce(topic, value, key=b"%d" % (number % 50), **times)
         if number % 40 == 39:
             assert producer.flush(10) == 0
     transactional = Producer({**common, "transactional.id": "mixed"})
@@ -96,6 +114,23 @@ def read(bootstrap: str, topic: str) -> Found:
     return found
 
 
+def ends(bootstrap: str) -> dict[str, tuple[int, int]]:
+    """The first offset and the one behind the last."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "look", "log_level": 0})
+    try:
+        return {t: consumer.get_watermark_offsets(TopicPartition(t, 0), 20) for t in TOPICS}
+    finally:
+        consumer.close()
+
+
+def content(bootstrap: str) -> dict[str, object]:
+    """All that a client can see."""
+    assert committed(bootstrap) == COMMITTED
+    return {"ends": ends(bootstrap), **{topic: read(bootstrap, topic) for topic in TOPICS}}
+
+
 def committed(bootstrap: str) -> int:
     from confluent_kafka import Consumer, TopicPartition
 
@@ -115,9 +150,8 @@ def commit(bootstrap: str) -> None:
 
 
 def mixed_load(broker: EmbeddedBroker) -> None:
-    for topic in TOPICS:
-        compacted = {"cleanup.policy": "compact"} if topic == "table" else {}
-        broker.create_topic(topic, configs={"index.interval.bytes": "1024", **compacted})
+    for topic, configs in TOPICS.items():
+        broker.create_topic(topic, configs={"index.interval.bytes": "1024", **configs})
     for codec in CODECS:
         write(broker.bootstrap_servers, codec)
         roll(broker)
@@ -126,10 +160,16 @@ def mixed_load(broker: EmbeddedBroker) -> None:
     assert broker.call(lambda b: b.services.replicas.delete_records(key, CUT_AT)) == CUT_AT
     end = broker.call(lambda b: log_of(b, "table").log_end_offset)
 
-    def cleaned(running: Broker) -> bool:
-        return (log_of(running, "table").cleaner_offset or 0) >= end
+    def settled(running: Broker) -> bool:
+        large, old = log_of(running, "large"), log_of(running, "old")
+        return (
+            (log_of(running, "table").cleaner_offset or 0) >= end
+            and large.log_start_offset > 0
+            and large.size_bytes < 20_000
+            and old.log_start_offset == old.log_end_offset
+        )
 
-    wait_until(lambda: broker.call(cleaned), 20, "the table is compacted")
+    wait_until(lambda: broker.call(settled), 20, "compacted, and cut by size and time")
 
 
 def complaints(folder: Path) -> list[str]:
@@ -142,17 +182,33 @@ def complaints(folder: Path) -> list[str]:
     assert len(names) > 40
     found = []
     for options in (["--deep-iteration"], ["--verify-index-only"]):
-        tool = ["java", "-cp", broker_class_path(), "org.apache.kafka.tools.DumpLogSegments"]
-        done = subprocess.run(
-            [*tool, *options, "--files", ",".join(names)],
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        lines = (done.stdout + done.stderr).splitlines()
+        lines = kafka_dump(*options, "--files", ",".join(names))
         found += [line for line in lines if any(word in line for word in WRONG)]
     return found
+
+
+def kafka_dump(*options: str) -> list[str]:
+    """What Kafka's DumpLogSegments prints."""
+    tool = ["java", "-cp", broker_class_path(), "org.apache.kafka.tools.DumpLogSegments"]
+    done = subprocess.run([*tool, *options], capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return (done.stdout + done.stderr).decode().split("\n")[:-1]
+
+
+DECODERS = {
+    "__cluster_metadata-0": ("--cluster-metadata-decoder", record_decoders.metadata_text),
+    "__consumer_offsets-*": ("--offsets-decoder", record_decoders.offsets_text),
+    "__transaction_state-*": ("--transaction-log-decoder", record_decoders.transactions_text),
+}
+
+
+def check_decoders(data: Path) -> None:
+    """What the internal topics hold, Kafka's tool and ours say in the same words."""
+    for folders, (option, text) in DECODERS.items():
+        largest = max(data.glob(f"*/{folders}/*.log"), key=lambda path: path.stat().st_size)
+        _, *lines = kafka_dump(option, "--files", str(largest))
+        assert len(lines) > 2
+        assert list(dump_file(largest, record_text=text)) == lines
 
 
 def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
@@ -162,6 +218,7 @@ def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
         "log.dirs": f"{original / 'd1'},{original / 'd2'}",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
         "log.cleaner.backoff.ms": "50",
+        "log.retention.check.interval.ms": "100",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.segment.delete.delay.ms": "0",
         "transaction.state.log.num.partitions": "2",
@@ -169,16 +226,25 @@ def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
     }
     with EmbeddedBroker(overrides, data=original) as broker:
         mixed_load(broker)
-        written = {topic: read(broker.bootstrap_servers, topic) for topic in TOPICS}
-        assert committed(broker.bootstrap_servers) == COMMITTED
-    assert [len(written[topic]) for topic in TOPICS] == [1000, 50, 1000 - CUT_AT, 500]
+        written = content(broker.bootstrap_servers)
+    counts = {topic: len(written[topic]) for topic in TOPICS if topic != "large"}  # type: ignore[arg-type]  # lists
+    total = PER_CODEC * len(CODECS)
+    assert counts == {
+        "plain": total, "table": 50, "cut": total - CUT_AT, "stamped": total, "old": 0,
+        "transactions": total // 2,
+    }  # fmt: skip
     shutil.copytree(original, copy)
     for name in ("d1", "d2"):
         assert complaints(original / name) == []
+    check_decoders(original)
     with kafka(copy, controller_port) as bootstrap:
-        assert {topic: read(bootstrap, topic) for topic in TOPICS} == written
-        assert committed(bootstrap) == COMMITTED
+        assert content(bootstrap) == written
+        for codec in CODECS:  # but into nothing that retention would take away at any moment
+            write(bootstrap, codec, TOPICS.keys() - {"large", "old"})
+        written = content(bootstrap)
+    for name in ("d1", "d2"):
+        assert [i for i in verify_folder(copy / name, records=True) if isinstance(i, Problem)] == []
+    check_decoders(copy)
     overrides["log.dirs"] = f"{copy / 'd1'},{copy / 'd2'}"
     with EmbeddedBroker(overrides, data=copy) as broker:
-        assert {t: read(broker.bootstrap_servers, t) for t in TOPICS} == written
-        assert committed(broker.bootstrap_servers) == COMMITTED
+        assert content(broker.bootstrap_servers) == written
