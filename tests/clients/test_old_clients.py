@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,8 +18,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from scripts import old_clients
+from tests.e2e.wire import call
 
 pytestmark = pytest.mark.clients
 
@@ -177,6 +182,32 @@ def test_without_acknowledgement(old: OldClient, new_name: NewName) -> None:
     assert [record[0] for record in old("read", topic=topic, offset=0, count=4)] == [0, 1, 2, 3]
 
 
+def fetch_code(bootstrap: str, topic: str, offset: int, version: int) -> int:
+    """The error of a Fetch of that version, on a connection of its own."""
+    partition = FetchRequest.FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=0, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])]
+    )
+    host, port = bootstrap.split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        response = call(connection, request, version)
+    assert isinstance(response, FetchResponse)
+    return response.responses[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_zstd_cannot_be_told_to_an_old_client(
+    bootstrap: str, new_name: NewName, version: int
+) -> None:
+    """As a Kafka of 2.1 to 3.9: no codec of message sets has that name."""
+    topic = new_name("zstd")
+    produce_today(bootstrap, topic, records(2, "z" * 2000), "gzip")
+    produce_today(bootstrap, topic, records(2, "z" * 2000), "zstd")
+    assert fetch_code(bootstrap, topic, 0, version) == ErrorCode.NONE
+    assert fetch_code(bootstrap, topic, 2, version) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert fetch_code(bootstrap, topic, 2, 10) == ErrorCode.NONE
+
+
 def test_zstd_is_refused_and_what_lies_before_it_is_read(
     old: OldClient, bootstrap: str, new_name: NewName
 ) -> None:
@@ -186,3 +217,20 @@ def test_zstd_is_refused_and_what_lies_before_it_is_read(
     produce_today(bootstrap, topic, records(2, "z" * 2000), "zstd")
     assert len(old("read", topic=topic, offset=0, count=3)) == 3
     assert old("read", topic=topic, offset=3, count=1, wait_s=0.3) == []
+
+
+def test_an_old_client_writes_to_a_topic_of_zstd(
+    old: OldClient, bootstrap: str, new_name: NewName
+) -> None:
+    """What it sends is recompressed for those of today; it can't read it itself."""
+    topic = new_name("to-zstd")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new_topic = NewTopic(topic, 1, 1, config={"compression.type": "zstd"})
+    admin.create_topics([new_topic])[topic].result(10)
+    sent = records(5)
+    assert old("produce", topic=topic, records=sent, codec="gzip", acks="all") == [*range(5)]
+    found = read_today(bootstrap, topic, 5)
+    assert [record[1:3] for record in found] == [record[:2] for record in sent]
+    assert fetch_code(bootstrap, topic, 0, 9) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert fetch_code(bootstrap, topic, 0, 10) == ErrorCode.NONE
+    assert old("read", topic=topic, offset=0, count=1, wait_s=0.3) == []
