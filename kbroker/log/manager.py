@@ -563,14 +563,18 @@ class LogManager:
         """The online ones, in the order of log.dirs."""
         return [directory.path for directory in self._online()]
 
-    def truncate(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Make offset the end of that log; whether anything was cut. Blocks.
+    def truncate(
+        self, topic_partition: TopicPartition, offset: int, *, is_future: bool = False
+    ) -> bool:
+        """Make offset the end of that log, or of its future one; whether anything was cut. Blocks.
 
         If what goes had been flushed the recovery point on disk comes down with it, before anything
         is written there again: else a crash of the machine would find the new batches unchecked.
         Raises LogDirectoryError.
         """
-        log = self._logs[topic_partition]
+        log = self.future(topic_partition) if is_future else self._logs.get(topic_partition)
+        if log is None:
+            raise InvariantError(f"{topic_partition} has no such log")
         recovery_point = log.recovery_point
         is_cut = log.truncate_to(offset, now_ms=self._now_ms())
         if is_cut and recovery_point >= log.log_end_offset:

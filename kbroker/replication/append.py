@@ -142,7 +142,6 @@ class Appender:
                     return
                 outcome = self._append_now(
                     partition,
-                    log,
                     checked,
                     acks=acks,
                     timeout_ms=timeout_ms,
@@ -165,7 +164,6 @@ class Appender:
             return answer.value if answer.done else answer
         return self._append_now(
             partition,
-            log,
             batches,
             acks=acks,
             timeout_ms=timeout_ms,
@@ -177,7 +175,6 @@ class Appender:
     def _append_now(
         self,
         partition: Partition,
-        log: PartitionLog,
         batches: bytearray | memoryview | Checked,
         *,
         acks: int,
@@ -186,10 +183,13 @@ class Appender:
         produce_version: int | None,
         transaction_version: int = 0,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Write and wake, in this partition's turn; leadership may have gone while it waited."""
+        """Write and wake, in this partition's turn; leadership may have gone while it waited, or
+        the log moved.
+        """
         error = partition.check_leader()
         if error:
             return PartitionAppendResult(error)
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         now_ms = self._timers.now_ms()
         try:
             if isinstance(batches, KafkaError):

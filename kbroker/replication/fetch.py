@@ -9,16 +9,19 @@ what stays unread is in `fetch_session`, waking is in `purgatory`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.model import Timers
+from kbroker.model import Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_session import FetchContext, FetchPartition, FetchSet, TopicKey
 from kbroker.replication.partition import Partition
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
+
+logger = logging.getLogger(__name__)
 
 PartitionData = FetchResponse.PartitionData
 
@@ -71,7 +74,7 @@ class FetchReader:
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
     """
 
-    __slots__ = ("_find", "_on_storage_error", "_purgatory", "_timers")
+    __slots__ = ("_damages", "_find", "_on_storage_error", "_purgatory", "_timers")
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class FetchReader:
         self._on_storage_error = on_storage_error
         self._purgatory = purgatory
         self._timers = timers
+        self._damages: dict[TopicPartition, str] = {}
 
     def fetch(
         self, context: FetchContext, limits: FetchLimits
@@ -138,6 +142,8 @@ class FetchReader:
             try:
                 data = self._read_partition(partition, wanted, left, not size_bytes)
             except KafkaError as error:
+                if error.code == ErrorCode.CORRUPT_MESSAGE:
+                    self._say_once(partition, error)
                 self._failed(wanted, error.code, progress)
                 progress.urgent = True
                 continue
@@ -273,6 +279,12 @@ class FetchReader:
         if fetch_set.read_committed:
             return partition.last_stable_offset
         return partition.high_watermark
+
+    def _say_once(self, partition: Partition, error: KafkaError) -> None:
+        """A damaged log is asked for again and again."""
+        if self._damages.get(partition.topic_partition) != error.message:
+            self._damages[partition.topic_partition] = error.message
+            logger.error("%s cannot be read: %s", partition.topic_partition, error.message)
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode, progress: _Progress) -> None:
         """Answer an error; the partition stays dirty and is looked up afresh next time."""

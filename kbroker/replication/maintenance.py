@@ -237,6 +237,13 @@ class Maintenance:
         self._flush_waiters.setdefault(log, []).append((offset, then))
         self._flush(log)
 
+    def log_replaced(self, old: PartitionLog, new: PartitionLog) -> None:
+        """A log moved to another directory: who waits for the old one waits for the new one."""
+        waiters = self._flush_waiters.pop(old, None)
+        if waiters is not None:
+            self._flush_waiters.setdefault(new, []).extend(waiters)
+            self._flush(new)
+
     def _flush_here(self, log: PartitionLog) -> bool:
         try:
             log.flush()

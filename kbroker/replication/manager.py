@@ -113,7 +113,13 @@ class ReplicaManager:
             on_storage_error=self._read_failed,
         )
         self.append_to = self._appender.append_to
-        self.mover = LogMover(logs, timers, offload=offload, find=self.partition)
+        self.mover = LogMover(
+            logs,
+            timers,
+            offload=offload,
+            find=self.partition,
+            on_replaced=self._maintenance.log_replaced,
+        )
         self._log_starts: dict[TopicPartition, int] = {}
         logs.on_offline = self._directory_offline
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None

@@ -64,7 +64,7 @@ class LogMover:
 
     bytes_per_second: replica.alter.log.dirs.io.max.bytes.per.second, of each move; may be changed
     at any time. find: the replica of a partition. assign: without it a move does not wait for the
-    metadata.
+    metadata. on_replaced: told of the log that went and the one that took its place.
     """
 
     def __init__(
@@ -74,12 +74,14 @@ class LogMover:
         *,
         offload: OffloadPort | None,
         find: Callable[[TopicPartition], Partition | None],
+        on_replaced: Callable[[PartitionLog, PartitionLog], None] = lambda old, new: None,
     ) -> None:
         self._logs = logs
         self._timers = timers
         self._own_offload = ThreadOffload("kbroker-move") if offload is None else None
         self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
         self._find = find
+        self._on_replaced = on_replaced
         self.bytes_per_second = UNLIMITED
         self._moves: dict[TopicPartition, _Move] = {}
         self.assign: AssignDirectory | None = None
@@ -134,7 +136,7 @@ class LogMover:
 
     def _advance(self, move: _Move, source: PartitionLog) -> None:
         future = move.future
-        self._reconcile(source, future)
+        self._reconcile(move.key, source, future)
         if move.is_assigned:
             self._copy_cached(source, future)
         behind = self._next_chunk(source, future)
@@ -147,9 +149,9 @@ class LogMover:
         elif move.is_assigned is None:
             self._assign(move, source)
         elif move.is_assigned:
-            self._swap(move)
+            self._swap(move, source)
 
-    def _reconcile(self, source: PartitionLog, future: PartitionLog) -> None:
+    def _reconcile(self, key: TopicPartition, source: PartitionLog, future: PartitionLog) -> None:
         """Cut what the source does not have (a follower was truncated), or begin anew where the
         source's start has passed the copy.
         """
@@ -163,7 +165,7 @@ class LogMover:
             if known >= 0:
                 end = min(end, epoch_end)
         if future.log_end_offset > end:
-            future.truncate_to(end, now_ms=now_ms)
+            self._logs.truncate(key, end, is_future=True)
 
     def _next_chunk(self, source: PartitionLog, future: PartitionLog) -> FileSlice | None:
         """What the future log does not have yet, None if it has everything."""
@@ -255,12 +257,13 @@ class LogMover:
 
         self.assign(move.key, source.topic_id, directory_id).on_done(assigned)
 
-    def _swap(self, move: _Move) -> None:
+    def _swap(self, move: _Move, source: PartitionLog) -> None:
         partition = self._find(move.key)
         if partition is None:
             self._later(move, RETRY_MS)
             return
         log = self._logs.promote_future(move.key)
         partition.replace_log(log)
+        self._on_replaced(source, log)
         self._moves.pop(move.key, None)
         logger.info("%s: moved to %s, %d bytes", move.key, log.directory, move.copied_bytes)

@@ -363,3 +363,33 @@ def test_files_are_deleted_by_the_thread(world: TwoDirs) -> None:
     while world.work.waiting:
         world.work.run_one()
     assert world.folders(0) == []
+
+
+def test_who_waits_for_a_flush_waits_for_the_log_that_moved(world: TwoDirs) -> None:
+    world.configure(flush_messages="1000000")
+    assigned: Deferred[None] = Deferred()
+    world.replicas.mover.assign = lambda *_: assigned
+    for _ in range(3):
+        world.append()
+    assert world.move(1) == ErrorCode.NONE
+    future = world.logs.future(KEY)
+    assert future is not None
+    while future.recovery_point < 3:
+        world.step()
+    world.configure(flush_messages="1")
+    answers = [world.append(), world.append(acks=-1)]
+    assigned.resolve(None)
+    held, world.work.waiting = world.work.waiting, []  # the disk of the old place is slow
+    world.finish()
+    assert world.place == 1
+    for answer in answers:
+        assert isinstance(answer, Deferred)
+    world.work.waiting += held
+    while world.work.waiting:
+        world.work.run_one()
+    for offset, answer in enumerate(answers, 3):
+        assert isinstance(answer, Deferred) and answer.done
+        assert (answer.value.error, answer.value.base_offset) == (ErrorCode.NONE, offset)
+    log = world.logs.get(KEY)
+    assert log is not None and log.recovery_point == 5
+    assert world.values() == list(range(5))

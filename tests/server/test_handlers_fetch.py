@@ -221,7 +221,32 @@ def test_a_fetch_of_old_that_waits_is_converted_too(world: World) -> None:
     assert len(messages(partitions_of(on_the_wire(outcome.value, 2))[0], 1)) == 1
 
 
-def test_a_log_that_cannot_be_read_is_a_storage_error(world: World) -> None:
+STORAGE_ERRORS = [
+    (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (6, ErrorCode.KAFKA_STORAGE_ERROR),
+    (12, ErrorCode.KAFKA_STORAGE_ERROR),
+]
+
+
+@pytest.mark.parametrize(("version", "code"), STORAGE_ERRORS)
+@pytest.mark.parametrize("waits", [False, True])
+def test_clients_that_do_not_know_storage_errors_look_for_another_leader(
+    world: World, version: int, code: ErrorCode, waits: bool
+) -> None:
+    partition = world.replicas.partition(TopicPartition(TOPIC, 0))
+    assert partition is not None
+    if not waits:
+        partition.go_offline()
+    outcome = handle(world, version, fetch_request({0: 0}, max_wait_ms=500 if waits else 0))
+    if waits:
+        partition.go_offline()
+        world.timers.advance(0)
+    assert partitions_of(answered(outcome))[0].error_code == code
+
+
+def test_a_log_that_cannot_be_read_is_none_that_is_led_for_clients_of_old(world: World) -> None:
     world.append(batches=batch(2))
     with pytest.MonkeyPatch.context() as patch:
 
@@ -231,7 +256,7 @@ def test_a_log_that_cannot_be_read_is_a_storage_error(world: World) -> None:
         patch.setattr(FileSlice, "read", fail)
         outcome = answered(handle(world, 2, fetch_request({0: 0})))
     data = partitions_of(outcome)[0]
-    assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_fault_of_ours_is_answered_and_logged(

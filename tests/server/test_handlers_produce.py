@@ -17,7 +17,7 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import Deferred
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.compression import Compression
@@ -155,6 +155,24 @@ def test_message_sets_are_checked_and_are_of_old_requests_only(
     write_message_set(sent, [Record(0, NOW_MS, b"key", b"value")], magic=1)
     sent[-1] ^= 1
     assert answer(produce(world, version, records={0: bytes(sent)})).error_code == code
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (2, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (4, ErrorCode.KAFKA_STORAGE_ERROR),
+        (13, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_clients_that_do_not_know_storage_errors_look_for_another_leader(
+    world: World, version: int, code: ErrorCode
+) -> None:
+    partition = world.replicas.partition(TopicPartition(TOPIC, 0))
+    assert partition is not None
+    partition.go_offline()
+    assert answer(produce(world, version)).error_code == code
 
 
 def test_each_partition_has_its_own_error(world: World) -> None:

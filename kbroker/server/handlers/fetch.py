@@ -3,7 +3,8 @@
 v0-1 answer with messages of magic 0, v2-3 of magic 1: stored batches are converted off the loop
 (`down_conversion`, docs/adr/0011). v1: throttle time. v3: max_bytes of the whole answer (KIP-74);
 here a first batch larger than all limits comes with v0-2 too. v4: isolation level and aborted
-transactions (KIP-98). v5: log start offset. v7: sessions (KIP-227). v9: current leader epoch
+transactions (KIP-98). v5: log start offset. v6: KAFKA_STORAGE_ERROR may come, instead of which
+earlier versions get NOT_LEADER_OR_FOLLOWER (KIP-112). v7: sessions (KIP-227). v9: leader epoch
 (KIP-320). v10: zstd (KIP-110): earlier versions get UNSUPPORTED_COMPRESSION_TYPE from a topic with
 compression.type=zstd, as in Kafka; a zstd batch of a producer's own choice comes with v4-9 all the
 same, with v0-3 it is refused. v11: rack (KIP-392). v12: flexible, diverging epoch (KIP-595). v13:
@@ -29,6 +30,7 @@ from kbroker.server.services import Services
 
 TIMESTAMPS_SINCE: Final = 2
 BATCHES_SINCE: Final = 4
+STORAGE_ERROR_SINCE: Final = 6
 SESSIONS_SINCE: Final = 7
 ZSTD_SINCE: Final = 10
 TOPIC_IDS_SINCE: Final = 13
@@ -48,9 +50,9 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
     )
     if version < ZSTD_SINCE:
         if isinstance(outcome, FetchResponse):
-            _refuse_zstd(services, outcome)
+            _for_older_clients(services, version, outcome)
         else:
-            outcome.on_done(lambda response: _refuse_zstd(services, response))
+            outcome.on_done(lambda response: _for_older_clients(services, version, response))
         return outcome
     if version < LEADER_HINT_SINCE:
         return outcome
@@ -72,6 +74,10 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
 
     later: Deferred[FetchResponse] = Deferred()
 
+    def converted(response: FetchResponse) -> None:
+        _without_storage_errors(response)
+        later.resolve(response)
+
     def convert(response: FetchResponse) -> None:
         _refuse_zstd(services, response)
         DownConversion(
@@ -80,7 +86,7 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
             magic=1 if version >= TIMESTAMPS_SINCE else 0,
             offload=services.offload,
             read_on=read_on,
-        ).start().on_done(later.resolve)
+        ).start().on_done(converted)
 
     outcome = replicas.fetch(request, api_version=version, now_ms=now_ms)
     if isinstance(outcome, FetchResponse):
@@ -88,6 +94,20 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
     else:
         outcome.on_done(convert)
     return later
+
+
+def _for_older_clients(services: Services, version: int, response: FetchResponse) -> None:
+    _refuse_zstd(services, response)
+    if version < STORAGE_ERROR_SINCE:
+        _without_storage_errors(response)
+
+
+def _without_storage_errors(response: FetchResponse) -> None:
+    """A code that the client does not know would end it; this one makes it ask for the leader."""
+    for topic in response.responses:
+        for data in topic.partitions:
+            if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                data.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _refuse_zstd(services: Services, response: FetchResponse) -> None:

@@ -2,9 +2,10 @@
 
 v0-2 bring message sets of magic 0 or 1, each of which becomes one record batch (docs/adr/0011).
 v1: throttle time. v2: magic 1, the append time in the answer (KIP-32). v3: transactional id, magic
-2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come. v5: log start offset
-in the answer. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE for. v8:
-the refused records and a message (KIP-467). v9: flexible. v10: the current leader with
+2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come, in whose place earlier versions, whose clients do
+not know it, get NOT_LEADER_OR_FOLLOWER (KIP-112; Kafka 4 does that for Fetch only). v5: log start
+offset in the answer. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE
+for. v8: the refused records and a message (KIP-467). v9: flexible. v10: the current leader with
 NOT_LEADER_OR_FOLLOWER (KIP-951). v12: transactions v2 (KIP-890). v13: topic ids (KIP-516).
 
 Kafka 4 announces v0-2, for old librdkafka, but does not serve them; here they are. acks=0 gets no
@@ -39,6 +40,7 @@ from kbroker.server.transactional_produce import (
 )
 from kbroker.server.transactions import Verdicts, produce_error_of
 
+STORAGE_ERROR_SINCE: Final = 4
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 10
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -238,7 +240,12 @@ def _when_all(
 def _finish(
     services: Services, context: RequestContext, response: ProduceResponse
 ) -> ProduceResponse:
-    """Say who leads what is not led here (KIP-951)."""
+    """Say who leads what is not led here (KIP-951), in codes that the client knows."""
+    if context.api_version < STORAGE_ERROR_SINCE:
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                if answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if context.api_version < LEADER_HINT_SINCE:
         return response
     image = services.image
