@@ -1,6 +1,7 @@
 """One partition of `__consumer_offsets` as state: the groups whose ids hash to it, and their
-offsets. Consumer groups (KIP-848) are in `consumer_groups`; here they meet the classic ones: an id
-belongs to one group, and an empty group of one kind gives way to a member of the other.
+offsets. Consumer groups (KIP-848) are in `consumer_groups`, streams groups (KIP-1071) in
+`streams_groups`; here they meet the classic ones: an id belongs to one group, and an empty classic
+group gives way to a member of another kind, as they do to a classic member.
 
 What must survive is in `metadata` (the last record of every group) and in `offsets`; both change by
 replay only. The live `groups` hold on top of it what a rebalance is about; after a reload they are
@@ -41,6 +42,9 @@ from kbroker.coordinator.records import (
     group_tombstone,
     offset_tombstone,
 )
+from kbroker.coordinator.streams_groups import STREAMS_TYPE, StreamsGroups
+from kbroker.coordinator.streams_membership import StreamsDecision, StreamsSettings
+from kbroker.coordinator.streams_records import StreamsGroupKey, streams_group_tombstones
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -64,6 +68,14 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.messages.streams_group_records import (
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+)
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+)
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
 """From this OffsetCommit on a member of an unknown group is told so; before, its generation is
@@ -77,7 +89,7 @@ TOMBSTONES_PER_BATCH: Final = 1000
 CLASSIC_TYPE: Final = "classic"
 
 
-class ShardSettings(GroupSettings, ConsumerSettings, Protocol):
+class ShardSettings(GroupSettings, ConsumerSettings, StreamsSettings, Protocol):
     """What of the broker's configuration a shard reads."""
 
     @property
@@ -98,11 +110,13 @@ class GroupShard:
         "_expiry",
         "_random",
         "_settings",
+        "_topics",
         "_wall_ms",
         "consumer",
         "groups",
         "metadata",
         "offsets",
+        "streams",
     )
 
     def __init__(
@@ -129,6 +143,10 @@ class GroupShard:
             random=random,
             wall_ms=wall_ms,
             overrides=overrides,
+        )
+        self._topics = topics
+        self.streams = StreamsGroups(
+            settings, topics=topics, deadlines=self._deadlines, wall_ms=wall_ms
         )
 
     # -- replay ------------------------------------------------------------------------------
@@ -159,6 +177,12 @@ class GroupShard:
                 self.groups.pop(key.group_id, None)
             elif isinstance(key, ConsumerGroupMetadataKey) and self.offsets.of_group(key.group_id):
                 self._ensure_group(key.group_id)
+        elif isinstance(key, StreamsGroupKey):
+            self.streams.replay(key, value)
+            if value is not None:
+                self.groups.pop(key.group_id, None)
+            elif isinstance(key, StreamsGroupMetadataKey) and self.offsets.of_group(key.group_id):
+                self._ensure_group(key.group_id)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
         """Apply a record of a transaction that is not over."""
@@ -182,6 +206,7 @@ class GroupShard:
             group.restore(value, now_ms)
             effects += group.on_loaded(now_ms)
         self.consumer.on_loaded(now_ms)
+        self.streams.on_loaded(now_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
         return effects
@@ -193,6 +218,7 @@ class GroupShard:
             effects += group.unload(error)
         self.groups = {}
         self.consumer.unload()
+        self.streams.unload()
         return effects
 
     def next_deadline_ms(self) -> int | None:
@@ -211,6 +237,11 @@ class GroupShard:
                 return f"consumer group {key.group_id} deleted"
             count = len(self.consumer.groups[key.group_id].members)
             return f"consumer group {key.group_id} epoch {value.epoch}: {count} members"
+        if isinstance(key, StreamsGroupMetadataKey):
+            if not isinstance(value, StreamsGroupMetadataValue):
+                return f"streams group {key.group_id} deleted"
+            count = len(self.streams.groups[key.group_id].members)
+            return f"streams group {key.group_id} epoch {value.epoch}: {count} members"
         if not isinstance(key, GroupMetadataKey):
             return None
         if not isinstance(value, GroupMetadataValue):
@@ -231,7 +262,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             return group.join(join, now_ms)
-        former = self.consumer.groups.get(group_id)
+        former = self.consumer.groups.get(group_id) or self.streams.groups.get(group_id)
         if former is not None and former.members:
             refused = join_error(join.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if join.version >= PROTOCOL_TYPE_VERSION:
@@ -246,7 +277,11 @@ class GroupShard:
         group = self._create(group_id)
         record = group_metadata_record(group_id, group.empty_value())
         effects = group.join(join, now_ms)
-        end: list[Effect] = [Append(group_tombstones(group_id))] if former is not None else []
+        end: list[Effect] = []
+        if former is not None:
+            is_streams = group_id in self.streams.groups
+            tombstones = streams_group_tombstones if is_streams else group_tombstones
+            end = [Append(tombstones(group_id))]
         if any(isinstance(effect, Append) for effect in effects):
             return end + effects
         created = Append([record], partial(self._on_creation_appended, group, join))
@@ -257,7 +292,7 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if group is None:
             error = ErrorCode.UNKNOWN_MEMBER_ID
-            if request.group_id in self.consumer.groups:
+            if request.group_id in self.consumer.groups or request.group_id in self.streams.groups:
                 error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(waiter, SyncGroupResponse(error_code=error))]
         return group.sync(request, waiter, now_ms)
@@ -306,6 +341,8 @@ class GroupShard:
         consumer_group = self.consumer.groups.get(group_id)
         if consumer_group is not None:
             return consumer_group.check_commit(member_id, generation_id, version, places)
+        if group_id in self.streams.groups:
+            return self._check_streams_commit(group_id, member_id, generation_id, version, places)
         group = self.groups.get(group_id)
         if group is not None:
             return group.check_commit(member_id, instance_id, generation_id)
@@ -315,8 +352,25 @@ class GroupShard:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.ILLEGAL_GENERATION
 
+    def _check_streams_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        epoch: int,
+        version: int | None,
+        places: Iterable[tuple[Uuid, int]],
+    ) -> ErrorCode:
+        topics = self._topics().topics_by_id
+        named = [(topics[one].name, partition) for one, partition in places if one in topics]
+        return self.streams.groups[group_id].check_commit(member_id, epoch, version, named)
+
     def check_transactional_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation_id: int
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation_id: int,
+        places: Iterable[tuple[Uuid, int]] = (),
     ) -> ErrorCode:
         """The same for offsets that a producer commits for its consumer: it may not know of a group
         at all (KIP-98), or name the member it reads as (KIP-447).
@@ -325,6 +379,12 @@ class GroupShard:
         consumer_group = self.consumer.groups.get(group_id)
         if consumer_group is not None:
             return consumer_group.check_fetch(None if is_nobody else member_id, generation_id)
+        if group_id in self.streams.groups:
+            if is_nobody and generation_id == -1:
+                return ErrorCode.NONE
+            error = self._check_streams_commit(group_id, member_id, generation_id, None, places)
+            is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
+            return ErrorCode.ILLEGAL_GENERATION if is_stale else error
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -339,7 +399,7 @@ class GroupShard:
         """Whether this member of this epoch may read the group's offsets; a classic group asks
         nobody.
         """
-        group = self.consumer.groups.get(group_id)
+        group = self.consumer.groups.get(group_id) or self.streams.groups.get(group_id)
         return ErrorCode.NONE if group is None else group.check_fetch(member_id, member_epoch)
 
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
@@ -354,26 +414,53 @@ class GroupShard:
         """ConsumerGroupHeartbeat. A classic group without members becomes a consumer group; one
         with members does not. Raises KafkaError.
         """
-        group = self.groups.get(request.group_id)
-        if group is None or request.group_id in self.consumer.groups:
-            return self.consumer.heartbeat(request, client_id, client_host)
-        if request.member_epoch != 0 or not self._is_idle(group):
-            message = f"Group {request.group_id} is not a consumer group."
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        group_id = request.group_id
+        end = self._end_of_classic(group_id, request.member_epoch, CONSUMER_TYPE)
         decision = self.consumer.heartbeat(request, client_id, client_host)
-        if request.group_id in self.metadata:
-            decision.records.insert(0, group_tombstone(request.group_id))
+        decision.records[:0] = end
         return decision
+
+    def streams_heartbeat(
+        self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
+    ) -> StreamsDecision:
+        """StreamsGroupHeartbeat; as `consumer_heartbeat`."""
+        group_id = request.group_id
+        end = self._end_of_classic(group_id, request.member_epoch, STREAMS_TYPE)
+        decision = self.streams.heartbeat(request, client_id, client_host)
+        decision.records[:0] = end
+        return decision
+
+    def _end_of_classic(
+        self, group_id: str, member_epoch: int, kind: str
+    ) -> list[CoordinatorRecord]:
+        """The end of a classic group without members, which gives way to somebody who joins a group
+        of this kind. Raises KafkaError(GROUP_ID_NOT_FOUND) where a group of another kind does not.
+        """
+        is_streams = kind == STREAMS_TYPE
+        if group_id in (self.streams.groups if is_streams else self.consumer.groups):
+            return []
+        group = self.groups.get(group_id)
+        is_other = group_id in (self.consumer.groups if is_streams else self.streams.groups)
+        if is_other or (group is not None and (member_epoch != 0 or not self._is_idle(group))):
+            message = f"Group {group_id} is not a {kind} group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        has_record = group is not None and group_id in self.metadata
+        return [group_tombstone(group_id)] if has_record else []
 
     # -- administration ----------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> tuple[ErrorCode, list[CoordinatorRecord]]:
         """DeleteGroups: the end of an empty group and of its offsets."""
         group, consumer_group = self.groups.get(group_id), self.consumer.groups.get(group_id)
+        streams_group = self.streams.groups.get(group_id)
         if consumer_group is not None:
             if consumer_group.members:
                 return ErrorCode.NON_EMPTY_GROUP, []
             end = group_tombstones(group_id)
+        elif streams_group is not None:
+            if streams_group.members:
+                return ErrorCode.NON_EMPTY_GROUP, []
+            end = streams_group_tombstones(group_id)
         elif group is not None:
             if not self._is_idle(group):
                 return ErrorCode.NON_EMPTY_GROUP, []
@@ -389,6 +476,8 @@ class GroupShard:
         consumer_group = self.consumer.groups.get(group_id)
         if consumer_group is not None:
             return frozenset(consumer_group.subscribed_names())
+        if group_id in self.streams.groups:
+            return frozenset(self.streams.groups[group_id].subscribed_names())
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -408,6 +497,8 @@ class GroupShard:
         """
         if not types or CONSUMER_TYPE in types:
             yield from self.consumer.listed(states)
+        if not types or STREAMS_TYPE in types:
+            yield from self.streams.listed(states)
         if types and CLASSIC_TYPE not in types:
             return
         for group in self.groups.values():
@@ -429,8 +520,8 @@ class GroupShard:
             )
             if version >= DESCRIBE_NOT_FOUND_VERSION:
                 response.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                is_consumer = group_id in self.consumer.groups
-                what = "is not a classic group" if is_consumer else "not found"
+                is_other = group_id in self.consumer.groups or group_id in self.streams.groups
+                what = "is not a classic group" if is_other else "not found"
                 response.error_message = f"Group {group_id} {what}."
             return response
         is_stable = group.state is GroupState.STABLE
@@ -457,8 +548,22 @@ class GroupShard:
         group = self.consumer.groups.get(group_id)
         if group is not None:
             return self.consumer.describe(group)
-        what = "is not a consumer group" if group_id in self.groups else "not found"
+        is_other = group_id in self.groups or group_id in self.streams.groups
+        what = "is not a consumer group" if is_other else "not found"
         return ConsumerGroupDescribeResponse.DescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {what}.",
+        )
+
+    def describe_streams(self, group_id: str) -> StreamsGroupDescribeResponse.DescribedGroup:
+        """One streams group."""
+        group = self.streams.groups.get(group_id)
+        if group is not None:
+            return self.streams.describe(group)
+        is_other = group_id in self.groups or group_id in self.consumer.groups
+        what = "is not a streams group" if is_other else "not found"
+        return StreamsGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {what}.",
@@ -481,6 +586,12 @@ class GroupShard:
             records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
             if not (kept or consumer_group.members or self.offsets.has_pending(group_id)):
                 records += group_tombstones(group_id)
+        for group_id, streams_group in self.streams.groups.items():
+            subscribed = frozenset(streams_group.subscribed_names())
+            expired, kept = self._expired_of(group_id, wall_ms, subscribed, 0)
+            records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
+            if not (kept or streams_group.members or self.offsets.has_pending(group_id)):
+                records += streams_group_tombstones(group_id)
         for group_id, group in self.groups.items():
             expired, kept = self._expired_offsets(group, wall_ms)
             records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
@@ -536,7 +647,11 @@ class GroupShard:
 
     def _ensure_group(self, group_id: str) -> None:
         """Offsets belong to a group; one that nobody joined is classic."""
-        if group_id not in self.groups and group_id not in self.consumer.groups:
+        if (
+            group_id not in self.groups
+            and group_id not in self.consumer.groups
+            and group_id not in self.streams.groups
+        ):
             self._create(group_id)
 
     def _create(self, group_id: str) -> ClassicGroup:

@@ -3,8 +3,8 @@ protocol/messages/group_records.
 
 A key is int16 record type and body, a value is int16 version and body; a null value deletes. Types
 0 and 1 are committed offsets (0 is read, never written), 2 is a classic group, 3 to 8 and 16 are
-consumer groups (`consumer_records`). The other types belong to share and streams groups; they
-decode to None here.
+consumer groups (`consumer_records`), 17 and 19 to 23 streams groups (`streams_records`). The other
+types belong to share groups; they decode to None here.
 """
 
 from __future__ import annotations
@@ -37,6 +37,20 @@ from kbroker.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from kbroker.protocol.messages.streams_group_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
+)
 from kbroker.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, build_batch
 from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
@@ -59,6 +73,12 @@ _KEY_CLASSES: Final[dict[int, type[CoordinatorKey]]] = {
     7: ConsumerGroupTargetAssignmentMemberKey,
     8: ConsumerGroupCurrentMemberAssignmentKey,
     16: ConsumerGroupRegularExpressionKey,
+    17: StreamsGroupMetadataKey,
+    19: StreamsGroupMemberMetadataKey,
+    20: StreamsGroupTargetAssignmentMetadataKey,
+    21: StreamsGroupTargetAssignmentMemberKey,
+    22: StreamsGroupCurrentMemberAssignmentKey,
+    23: StreamsGroupTopologyKey,
 }
 _VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
     0: OffsetCommitValue,
@@ -71,6 +91,12 @@ _VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
     7: ConsumerGroupTargetAssignmentMemberValue,
     8: ConsumerGroupCurrentMemberAssignmentValue,
     16: ConsumerGroupRegularExpressionValue,
+    17: StreamsGroupMetadataValue,
+    19: StreamsGroupMemberMetadataValue,
+    20: StreamsGroupTargetAssignmentMetadataValue,
+    21: StreamsGroupTargetAssignmentMemberValue,
+    22: StreamsGroupCurrentMemberAssignmentValue,
+    23: StreamsGroupTopologyValue,
 }
 _KEY_PREFIXES: Final = {key_type: _INT16.pack(key_type) for key_type in _KEY_CLASSES}
 _VALUE_PREFIXES: Final = {version: _INT16.pack(version) for version in range(5)}

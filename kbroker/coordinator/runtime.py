@@ -34,6 +34,7 @@ from kbroker.coordinator.shards import (
     client_error,
     commit_error,
 )
+from kbroker.coordinator.streams_membership import StreamsDecision, check_streams_heartbeat
 from kbroker.model import Deferred, StartupError, Timers
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -66,6 +67,11 @@ from kbroker.protocol.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+)
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
 )
 from kbroker.protocol.schema import Message
 
@@ -299,6 +305,39 @@ class GroupCoordinator:
             response.groups.append(described)
         return response
 
+    def streams_heartbeat(
+        self, context: CallContext, request: StreamsGroupHeartbeatRequest
+    ) -> tuple[StreamsDecision, ErrorCode | Deferred[ErrorCode]]:
+        """StreamsGroupHeartbeat: what was decided, and whether it is committed; the answer may go
+        out then (`client_error`). Raises KafkaError.
+        """
+        check_streams_heartbeat(request)
+        host, topics = self._host(request.group_id), self._topics()
+        decision = host.shard.streams_heartbeat(
+            request, context.client_id or "", _java_host(context.client_host)
+        )
+        outcome = self.runtime.submit(host, decision.records)
+        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+            now_ms = self._timers.monotonic_ms()
+            host.shard.streams.settled(request.group_id, decision, topics, now_ms)
+            self.runtime.carry_out(host, [])
+        return decision, outcome
+
+    def streams_describe(
+        self, context: CallContext, request: StreamsGroupDescribeRequest
+    ) -> StreamsGroupDescribeResponse:
+        """StreamsGroupDescribe: each group on its own."""
+        response = StreamsGroupDescribeResponse()
+        for group_id in request.group_ids:
+            try:
+                described = self._member_host(group_id).shard.describe_streams(group_id)
+            except KafkaError as error:
+                described = StreamsGroupDescribeResponse.DescribedGroup(
+                    group_id=group_id, error_code=error.code
+                )
+            response.groups.append(described)
+        return response
+
     def delete_groups(
         self, context: CallContext, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse | Deferred[Message]:
@@ -434,6 +473,10 @@ class GroupCoordinator:
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
+            [
+                (topic_id, partition.partition_index)
+                for _, topic_id, partition, _ in commit.accepted
+            ],
         )
         if refusal is not ErrorCode.NONE:
             return commit.fail(refusal)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from kbroker.server.streams_topics import StreamsTopics
+
 if TYPE_CHECKING:
     from kbroker.coordinator.runtime import GroupCoordinator
     from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
@@ -46,6 +48,7 @@ class Services:
     registered handlers.
     """
     random: Random = field(default_factory=Random)
+    streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
 
     @property
     def image(self) -> MetadataImage:

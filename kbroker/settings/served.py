@@ -28,7 +28,11 @@ SERVED_KEYS: Final = _words(
     group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
     group.consumer.session.timeout.ms
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
-    group.min.session.timeout.ms inter.broker.listener.name internal.metadata.log.segment.bytes
+    group.min.session.timeout.ms
+    group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
+    group.streams.initial.rebalance.delay.ms group.streams.max.size
+    group.streams.num.standby.replicas group.streams.session.timeout.ms
+    inter.broker.listener.name internal.metadata.log.segment.bytes
     listener.security.protocol.map listeners log.cleaner.backoff.ms
     log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size

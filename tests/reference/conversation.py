@@ -762,7 +762,27 @@ CHANGES = (
 """Answers to what changes the metadata, which a broker of a cluster learns a little later."""
 
 
-def hold(host: str, port: int, pause_s: float = 0.0) -> dict[str, object]:
+def await_topics(host: str, port: int, names: tuple[str, ...]) -> None:
+    """Wait until the broker tells of these topics."""
+    if not names:
+        return
+    asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    for _ in range(200):
+        with socket.create_connection((host, port), timeout=10) as connection:
+            request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+            found: Any = call(connection, request, 9)
+            if all(topic.error_code == 0 for topic in found.topics):
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"no topics {names} within 10 s")
+
+
+def hold(
+    host: str,
+    port: int,
+    pause_s: float = 0.0,
+    conversation: Callable[[], Iterator[Step]] = steps,
+) -> dict[str, object]:
     """Ask everything of a fresh broker; gives the comparable answer of each step.
 
     A broker that ends the connection instead of answering has the answer "connection closed".
@@ -773,7 +793,7 @@ def hold(host: str, port: int, pause_s: float = 0.0) -> dict[str, object]:
     answers: dict[str, object] = {}
     connection = socket.create_connection((host, port), timeout=20)
     try:
-        for step in steps():
+        for step in conversation():
             try:
                 answer: Any = call(connection, step.request(state), step.version)
                 while getattr(answer, "error_code", 0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -787,7 +807,8 @@ def hold(host: str, port: int, pause_s: float = 0.0) -> dict[str, object]:
             if step.keep is not None:
                 step.keep(state, answer)
             answers[step.name] = plain(answer, names)
-            if isinstance(answer, CHANGES):
+            await_topics(host, port, step.awaits)
+            if step.awaits or isinstance(answer, CHANGES):
                 time.sleep(pause_s)
     finally:
         connection.close()

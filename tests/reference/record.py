@@ -1,6 +1,7 @@
-"""Hold the conversation with Apache Kafka 4.3.1 and keep its answers in tests/data/reference.
+"""Hold the conversations with Apache Kafka 4.3.1 and keep its answers in tests/data/reference.
 
-    python -m tests.reference.record
+    python -m tests.reference.record            all of them
+    python -m tests.reference.record streams    only that one
 
 Needs Java; the jars come through scripts/kafka_jars.py. Run it again when a step is added.
 """
@@ -11,26 +12,45 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import KAFKA_VERSION
-from tests.reference.conversation import hold
+from tests.reference.conversation import hold, steps
+from tests.reference.step import Step
+from tests.reference.streams_groups import OVERRIDES, streams_steps
 
-ANSWERS = Path(__file__).resolve().parents[1] / "data" / "reference" / "answers.json"
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
+CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
+    "answers": (steps, {}),
+    "streams": (streams_steps, OVERRIDES),
+}
+"""File name -> the conversation, and the broker's properties for it."""
+
+
+def record(name: str) -> None:
+    """Start Kafka on an empty folder, ask, write the answers."""
+    conversation, overrides = CONVERSATIONS[name]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ApacheKafka(Path(folder) / "data", overrides=overrides) as kafka,
+    ):
+        time.sleep(3)  # the port opens before the broker is unfenced
+        answers = hold("127.0.0.1", kafka.port, pause_s=1.0, conversation=conversation)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(
+        f"{json.dumps(step)}: {json.dumps(answer)}" for step, answer in answers.items()
+    )
+    path = FOLDER / f"{name}.json"
+    path.write_text(f'{{\n"kafkaVersion": "{KAFKA_VERSION}",\n"answers": {{\n{lines}\n}}}}\n')
+    print(f"{len(answers)} answers in {path}")
 
 
 def main() -> int:
-    """Start Kafka on an empty folder, ask, write the answers."""
-    with tempfile.TemporaryDirectory() as folder, ApacheKafka(Path(folder) / "data") as kafka:
-        time.sleep(3)  # the port opens before the broker is unfenced
-        answers = hold("127.0.0.1", kafka.port, pause_s=1.0)
-    ANSWERS.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(answer)}" for name, answer in answers.items()
-    )
-    ANSWERS.write_text(f'{{\n"kafkaVersion": "{KAFKA_VERSION}",\n"answers": {{\n{lines}\n}}}}\n')
-    print(f"{len(answers)} answers in {ANSWERS}")
+    """Record those named, or all."""
+    for name in sys.argv[1:] or CONVERSATIONS:
+        record(name)
     return 0
 
 

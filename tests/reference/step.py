@@ -22,9 +22,12 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """One request in one version. keep: takes what later steps need from the answer."""
+    """One request in one version. keep: takes what later steps need from the answer.
+    awaits: topics that come into being behind its answer.
+    """
 
     name: str
     version: int
     request: Callable[[State], Message]
     keep: Callable[[State, Any], None] | None = None
+    awaits: tuple[str, ...] = ()

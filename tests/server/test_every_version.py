@@ -57,6 +57,10 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupHeartbeatRequest,
+)
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
@@ -305,6 +309,22 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda version, _: ConsumerGroupDescribeRequest(
         group_ids=["consumers"]
+    ),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: lambda version, _: StreamsGroupHeartbeatRequest(
+        group_id="streams",
+        member_id="member",
+        rebalance_timeout_ms=1000,
+        topology=StreamsGroupHeartbeatRequest.Topology(
+            subtopologies=[
+                StreamsGroupHeartbeatRequest.Subtopology(subtopology_id="0", source_topics=["t"])
+            ]
+        ),
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: lambda version, _: StreamsGroupDescribeRequest(
+        group_ids=["streams"]
     ),
     ApiKey.API_VERSIONS: lambda version, _: ApiVersionsRequest(
         client_software_name="test", client_software_version="1"

@@ -29,6 +29,7 @@ MODULES: Final = (
     "transaction_tools",
     "groups",
     "consumer_groups",
+    "streams_groups",
     "delete_groups",
     "offsets",
 )

@@ -1,0 +1,77 @@
+"""When members of the groups of one shard are given up: silent for the session timeout, or late in
+giving back what they were told to.
+
+Both clocks are monotonic and start anew when the log is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kbroker.coordinator.deadlines import Deadline, Deadlines
+from kbroker.coordinator.effects import Effect
+
+RETRY_MS: Final = 1_000
+"""When the end of a member could not be written, it is tried again after this."""
+
+
+class MemberSessions:
+    """Deadlines by (group id, member id). give_up: the end of a member whose time is over."""
+
+    __slots__ = ("_deadlines", "_give_up", "_rebalances", "_sessions")
+
+    def __init__(self, deadlines: Deadlines, give_up: Callable[[str, str], list[Effect]]) -> None:
+        self._deadlines = deadlines
+        self._give_up = give_up
+        self._sessions: dict[tuple[str, str], Deadline] = {}
+        self._rebalances: dict[tuple[str, str], tuple[int, Deadline]] = {}
+        """Of members that have something to give back: the epoch they are to leave, until when."""
+
+    def renew(self, group_id: str, member_id: str, until_ms: int) -> None:
+        """It was heard of."""
+        key = (group_id, member_id)
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = Deadline(partial(self._on_over, *key))
+        self._deadlines.set(session, until_ms)
+
+    def expect_return(self, group_id: str, member_id: str, epoch: int, until_ms: int) -> None:
+        """It shall leave this epoch until then; the first word on an epoch counts."""
+        key = (group_id, member_id)
+        watched = self._rebalances.get(key)
+        if watched is not None and watched[0] == epoch:
+            return
+        deadline = watched[1] if watched else Deadline(partial(self._on_over, *key))
+        self._rebalances[key] = (epoch, deadline)
+        self._deadlines.set(deadline, until_ms)
+
+    def returned(self, group_id: str, member_id: str) -> None:
+        """It has nothing to give back."""
+        watched = self._rebalances.pop((group_id, member_id), None)
+        if watched is not None:
+            self._deadlines.cancel(watched[1])
+
+    def forget(self, group_id: str, member_id: str) -> None:
+        """It is no member any more."""
+        self.returned(group_id, member_id)
+        session = self._sessions.pop((group_id, member_id), None)
+        if session is not None:
+            self._deadlines.cancel(session)
+
+    def retry(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Its end could not be written."""
+        self.renew(group_id, member_id, now_ms + RETRY_MS)
+
+    def clear(self) -> None:
+        """No group is here any more."""
+        for session in self._sessions.values():
+            self._deadlines.cancel(session)
+        for _, deadline in self._rebalances.values():
+            self._deadlines.cancel(deadline)
+        self._sessions.clear()
+        self._rebalances.clear()
+
+    def _on_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+        return self._give_up(group_id, member_id)

@@ -1,0 +1,78 @@
+"""Tasks of a streams group (KIP-1071): a subtopology and a partition; what a member shall have, and
+what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+Task = tuple[str, int]
+"""(subtopology id, partition)."""
+
+Tasks = Mapping[str, frozenset[int]]
+"""Partitions by subtopology id; none without any."""
+
+DatedTasks = Mapping[str, Mapping[int, int]]
+"""The same with the member epoch in which each was assigned."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """What a member shall have, or says that it has."""
+
+    active: Tasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTasks:
+    """What a member has. The epochs of active tasks decide on what it may commit (KIP-1251)."""
+
+    active: DatedTasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.active or self.standby or self.warmup)
+
+    def active_tasks(self) -> Iterator[Task]:
+        """Those it works on."""
+        return (
+            (subtopology, partition)
+            for subtopology, dated in self.active.items()
+            for partition in dated
+        )
+
+    def passive_tasks(self) -> Iterator[Task]:
+        """Those whose state it only keeps."""
+        for tasks in (self.standby, self.warmup):
+            for subtopology, partitions in tasks.items():
+                for partition in partitions:
+                    yield subtopology, partition
+
+    def has_any(self, said: TaskSet) -> bool:
+        """Whether one of these is among what a member said."""
+        return any(
+            not said_tasks.get(subtopology, frozenset()).isdisjoint(partitions)
+            for tasks, said_tasks in self._pairs(said)
+            for subtopology, partitions in tasks.items()
+        )
+
+    def has_all(self, said: TaskSet) -> bool:
+        """Whether all that a member said is among these."""
+        return all(
+            subtopology in tasks and all(one in tasks[subtopology] for one in partitions)
+            for tasks, said_tasks in self._pairs(said)
+            for subtopology, partitions in said_tasks.items()
+        )
+
+    def _pairs(
+        self, said: TaskSet
+    ) -> tuple[tuple[Mapping[str, Mapping[int, int] | frozenset[int]], Tasks], ...]:
+        return (
+            (self.active, said.active),
+            (self.standby, said.standby),
+            (self.warmup, said.warmup),
+        )

@@ -1,0 +1,116 @@
+"""StreamsGroupHeartbeat v0, StreamsGroupDescribe v0: the groups of Kafka Streams (KIP-1071).
+
+What the protocol decides is in `coordinator/streams_membership`; here it is only called, and the
+topics it finds missing are created. As in Kafka 4.3 there are no static members, warm-up tasks,
+task offsets or source topics by regular expression yet: INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.coordinator.shards import client_error
+from kbroker.coordinator.streams_membership import StreamsDecision
+from kbroker.coordinator.streams_topology import StreamsStatus
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+from kbroker.protocol.schema import Message
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.handlers.groups import GROUP_OPERATIONS
+from kbroker.server.services import Services
+
+FAILURES_SHOWN: Final = 3
+"""Of topics that could not be created, in the words for a client."""
+
+
+def handle_streams_group_heartbeat(
+    services: Services, context: RequestContext, request: StreamsGroupHeartbeatRequest
+) -> Outcome:
+    """Answered when what it says is committed and missing topics are asked for."""
+    decision, outcome = services.groups.streams_heartbeat(context, request)
+    if not isinstance(outcome, Deferred):
+        return _answer(services, decision, outcome)
+    answer: Deferred[Message] = Deferred()
+    outcome.on_done(lambda error: answer.resolve(_answer(services, decision, error)))
+    return answer
+
+
+def _answer(
+    services: Services, decision: StreamsDecision, error: ErrorCode
+) -> StreamsGroupHeartbeatResponse:
+    if error is not ErrorCode.NONE:
+        return StreamsGroupHeartbeatResponse(error_code=client_error(error))
+    response, missing = decision.response, decision.missing
+    if missing:
+        services.streams_topics.create(
+            missing,
+            services.controller,
+            now_ms=services.timers.monotonic_ms(),
+            retry_ms=2 * response.heartbeat_interval_ms,
+        )
+        failures = services.streams_topics.failures(missing)
+        for status in response.status or ():
+            if failures and status.status_code == StreamsStatus.MISSING_INTERNAL_TOPICS:
+                more = len(failures) - FAILURES_SHOWN
+                shown = ", ".join(failures[:FAILURES_SHOWN])
+                shown += f" and {more} more" if more > 0 else ""
+                status.status_detail += f"; Creation failed: {shown}."
+    return response
+
+
+def streams_group_heartbeat_error(
+    request: StreamsGroupHeartbeatRequest, error: ErrorCode, message: str
+) -> StreamsGroupHeartbeatResponse:
+    """Error and words."""
+    return StreamsGroupHeartbeatResponse(error_code=error, error_message=message or None)
+
+
+def handle_streams_group_describe(
+    services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
+) -> Outcome:
+    """Each group on its own."""
+    response = services.groups.streams_describe(context, request)
+    if request.include_authorized_operations:
+        for group in response.groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+    return response
+
+
+def streams_group_describe_error(
+    request: StreamsGroupDescribeRequest, error: ErrorCode, message: str
+) -> StreamsGroupDescribeResponse:
+    """The same error for every group."""
+    return StreamsGroupDescribeResponse(
+        groups=[
+            StreamsGroupDescribeResponse.DescribedGroup(
+                group_id=group_id, error_code=error, error_message=message or None
+            )
+            for group_id in request.group_ids
+        ]
+    )
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        0,
+        0,
+        handle_streams_group_heartbeat,
+        streams_group_heartbeat_error,
+    ),
+    ApiHandler(
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        0,
+        0,
+        handle_streams_group_describe,
+        streams_group_describe_error,
+    ),
+)
