@@ -174,3 +174,8 @@ def test_coordinators_that_are_not_served_are_an_error_clients_do_not_retry(
     assert error is ErrorCode.INVALID_REQUEST
     assert not error.retriable
     assert node_id == -1
+
+
+def test_no_keys_of_a_kind_that_is_not_served_are_no_coordinators() -> None:
+    response = ask(FakeController(image()), request(4, key_type=9), 4)
+    assert coordinators(response, 4) == []

@@ -48,7 +48,9 @@ def handle_find_coordinator(
     topic = _TOPICS.get(request.key_type)
     if topic is None:
         message = _UNSERVED.get(request.key_type, f"Unknown key type {request.key_type}.")
-        return find_coordinator_error(request, ErrorCode.INVALID_REQUEST, message)
+        keys = _keys(context, request)
+        failed = [_failed(key, ErrorCode.INVALID_REQUEST, message) for key in keys]
+        return _response(failed, batched=context.api_version >= BATCHED_VERSION)
     if topic in services.image.topics:
         return _answer(services, context, request)
     try:
@@ -66,10 +68,13 @@ def handle_find_coordinator(
 def _answer(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
+    found = [_find(services, context, request.key_type, key) for key in _keys(context, request)]
+    return _response(found, batched=context.api_version >= BATCHED_VERSION)
+
+
+def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]:
     batched = context.api_version >= BATCHED_VERSION
-    keys = request.coordinator_keys if batched else [request.key]
-    key_type = request.key_type
-    return _response([_find(services, context, key_type, key) for key in keys], batched=batched)
+    return request.coordinator_keys if batched else [request.key]
 
 
 def _find(services: Services, context: RequestContext, key_type: int, key: str) -> _Coordinator:
