@@ -74,12 +74,16 @@ format: $(STAMP)  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
+.PHONY: bench-log
+bench-log: $(STAMP)  ## the log's benchmarks only, in one table beside their bare limits (3 minutes)
+	@$(BIN)/python -m benchmarks.log_table
+
 .PHONY: bench
 bench: $(STAMP)  ## the benchmarks: start-up time, memory, codecs, log
 	@$(BIN)/python benchmarks/start.py
 	@$(BIN)/python benchmarks/codec.py
-	@$(BIN)/python benchmarks/log_append.py
-	@$(BIN)/python benchmarks/log_recovery.py
+	@$(BIN)/python -m benchmarks.log_append
+	@$(BIN)/python -m benchmarks.log_recovery
 
 .PHONY: clean
 clean:  ## remove .venv, caches and what demo and serve wrote

@@ -1,7 +1,7 @@
 """What compaction costs: MB/s of log read, peak memory of the key map, and how long the loop thread
 waits while a worker cleans.
 
-    python benchmarks/compaction.py [directory]
+    python -m benchmarks.compaction [directory]
 
 One log of 64 MB in 16 KiB batches of 200-byte values: keys that repeat (one in ten is kept) and
 keys that are all different (everything is kept), without codec and with lz4. "bare" is a read and a
@@ -11,7 +11,6 @@ write of the same bytes.
 from __future__ import annotations
 
 import asyncio
-import platform
 import random
 import shutil
 import sys
@@ -19,8 +18,10 @@ import tempfile
 import threading
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.figures import Figure, machine
 from kbroker.log.cleaning_plan import dirty_range, group_segments
 from kbroker.log.cleaning_round import CleaningRound, Source, Throttle
 from kbroker.log.offset_map import OffsetMap
@@ -32,6 +33,7 @@ from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 TOTAL_BYTES = 64 << 20
+MAP_BYTES = 64 << 20
 VALUE_BYTES = 200
 RECORDS_PER_BATCH = 72
 CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=16 << 20)
@@ -88,48 +90,60 @@ def clean(log: PartitionLog) -> CleaningRound:
     return work
 
 
-def bare(log: PartitionLog) -> float:
-    started = time.perf_counter()
+def bare(log: PartitionLog) -> tuple[float, float]:
+    """(seconds, CPU seconds) of a read and a write of the same bytes."""
+    started, cpu = time.perf_counter(), time.process_time()
     target = log.directory / "bare"
     with open(target, "wb") as file:
         for segment in log.segments:
             file.write(Path(segment.path).read_bytes())
-    seconds = time.perf_counter() - started
+    elapsed = time.perf_counter() - started, time.process_time() - cpu
     target.unlink()
-    return seconds
+    return elapsed
 
 
-def speed(directory: Path) -> None:
+def speed(directory: Path) -> Iterator[Figure]:
+    """By the clock, then by CPU seconds."""
     for distinct in (False, True):
         for codec in (Compression.NONE, Compression.LZ4):
-            name = f"{'distinct' if distinct else 'repeated'}-{codec.name.lower()}"
-            log = fill(directory, name, distinct=distinct, codec=codec)
-            size = log.size_bytes
-            bare_seconds = bare(log)
-            started, cpu = time.perf_counter(), time.process_time()
-            work = clean(log)
-            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-            print(
-                f"{name:14}: {size / 1e6:5.1f} MB -> {work.bytes_written / 1e6:5.1f} MB, "
-                f"{size / 1e6 / seconds:5.1f} MB/s, {log.log_end_offset / seconds / 1e3:4.0f} "
-                f"thousand records/s, {cpu / log.log_end_offset * 1e6:.1f} us of CPU each, "
-                f"bare {size / 1e6 / bare_seconds:.0f} MB/s"
+            keys = "all keys differ" if distinct else "one in ten kept"
+            what = f"compaction, {keys}, {codec.name.lower()}"
+            log = fill(directory, codec.name.lower(), distinct=distinct, codec=codec)
+            megabytes, records = log.size_bytes / 1e6, log.log_end_offset
+            bare_seconds, bare_cpu = bare(log)
+            started, cpu_started = time.perf_counter(), time.process_time()
+            clean(log)
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu_started
+            yield Figure(
+                what,
+                f"{megabytes / seconds:.1f} MB/s",
+                f"bare read and write {megabytes / bare_seconds:,.0f} MB/s",
+                bare_seconds / seconds,
+            )
+            yield Figure(
+                f"the same, {cpu / records * 1e6:.1f} us a record",
+                f"{megabytes / cpu:.1f} MB per CPU-second",
+                f"{megabytes / bare_cpu:,.0f}",
+                bare_cpu / cpu,
             )
             log.release()
             shutil.rmtree(log.directory)
 
 
-def memory(directory: Path) -> None:
+def memory(directory: Path) -> Iterator[Figure]:
+    """Peaks of the key map, and of a round that it is a part of."""
     tracemalloc.start()
-    offsets = OffsetMap(64 << 20)
+    offsets = OffsetMap(MAP_BYTES)
     number = 1 << 31
     while not offsets.is_full:
         offsets.put(b"key-%012d" % number, number)
         number += 1
     _, peak = tracemalloc.get_traced_memory()
-    print(
-        f"key map of {offsets.limit_bytes >> 20} MiB: {len(offsets)} keys of 16 bytes, "
-        f"peak {peak / (1 << 20):.0f} MiB, {peak / len(offsets):.0f} bytes a key"
+    yield Figure(
+        f"peak memory, key map full with {len(offsets):,} keys",
+        f"{peak / (1 << 20):.1f} MiB, {peak / len(offsets):.0f} bytes a key",
+        f"log.cleaner.dedupe.buffer.size {MAP_BYTES >> 20} MiB (Kafka: 24 bytes a key at 0.9)",
+        peak / MAP_BYTES,
     )
     del offsets
     log = fill(directory, "memory", distinct=False, codec=Compression.NONE)
@@ -137,9 +151,11 @@ def memory(directory: Path) -> None:
     before, _ = tracemalloc.get_traced_memory()
     work = clean(log)
     _, peak = tracemalloc.get_traced_memory()
-    print(
-        f"a round over {log.size_bytes / 1e6:.0f} MB, {len(work.offsets)} keys: "
-        f"peak {(peak - before) / (1 << 20):.1f} MiB"
+    yield Figure(
+        f"peak memory, a round over {log.size_bytes / 1e6:.0f} MB, {len(work.offsets):,} keys",
+        f"{(peak - before) / (1 << 20):.1f} MiB",
+        f"the log {log.size_bytes / (1 << 20):.0f} MiB",
+        (peak - before) / log.size_bytes,
     )
     tracemalloc.stop()
     log.release()
@@ -170,10 +186,10 @@ async def waits(directory: Path) -> None:
 
 def main() -> None:
     directory = Path(tempfile.mkdtemp(dir=sys.argv[1] if len(sys.argv) > 1 else None))
-    print(f"{platform.machine()}, Python {platform.python_version()}")
+    print(machine())
     try:
-        speed(directory)
-        memory(directory)
+        for figure in (*speed(directory), *memory(directory)):
+            print(figure)
         asyncio.run(waits(directory))
     finally:
         shutil.rmtree(directory)

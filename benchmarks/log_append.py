@@ -1,27 +1,28 @@
 """What one partition log costs: append MB/s, also per CPU-second, against a bare pwrite of the same
 bytes, look-ups by offset and by time.
 
-    python benchmarks/log_append.py [directory]
+    python -m benchmarks.log_append [directory]
 
 One thread, no network. Appends and bare writes take turns; each figure is the median of RUNS. Times
 "each" and ratios count CPU seconds, which other work on the machine disturbs less.
 "cold lookup": an offset nobody asked for before; "next": the reader goes on where it stopped;
-"at end": nothing new. System calls are counted from outside: strace -c -f python
-benchmarks/log_append.py
+"at end": nothing new. System calls are counted from outside: strace -c -f python -m
+benchmarks.log_append
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import random
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.figures import Figure, machine
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch, iter_records, read_batch_header
@@ -80,7 +81,8 @@ def append_run(directory: Path, batch: bytearray, count: int) -> tuple[float, fl
     return elapsed
 
 
-def append(directory: Path, kib: int) -> None:
+def append(directory: Path, kib: int) -> Iterator[Figure]:
+    """By the clock, then by CPU seconds."""
     batch = batch_of(kib << 10)
     count = TOTAL_BYTES[kib] // len(batch)
     runs = [
@@ -91,18 +93,22 @@ def append(directory: Path, kib: int) -> None:
     cpu_seconds = statistics.median(run[0][1] for run in runs)
     bare_seconds = statistics.median(run[1][0] for run in runs)
     bare_cpu_seconds = statistics.median(run[1][1] for run in runs)
-    ratio = statistics.median(run[1][1] / run[0][1] for run in runs)
     megabytes = count * len(batch) / 1e6
-    print(
-        f"append {kib:5d} KiB batches: {megabytes / seconds:.0f} MB/s, "
-        f"{megabytes / cpu_seconds:.0f} per CPU-second ({cpu_seconds / count * 1e6:.1f} us each); "
-        f"bare pwrite {megabytes / bare_seconds:.0f} MB/s, "
-        f"{megabytes / bare_cpu_seconds:.0f} per CPU-second "
-        f"({bare_cpu_seconds / count * 1e6:.1f} us each); {ratio:.2f} of that"
+    yield Figure(
+        f"append, {kib:,} KiB batches",
+        f"{megabytes / seconds:,.0f} MB/s",
+        f"bare pwrite {megabytes / bare_seconds:,.0f} MB/s",
+        statistics.median(run[1][0] / run[0][0] for run in runs),
+    )
+    yield Figure(
+        f"the same, {cpu_seconds / count * 1e6:.1f} us each",
+        f"{megabytes / cpu_seconds:,.0f} MB per CPU-second",
+        f"{megabytes / bare_cpu_seconds:,.0f} ({bare_cpu_seconds / count * 1e6:.1f} us)",
+        statistics.median(run[1][1] / run[0][1] for run in runs),
     )
 
 
-def time_lookups(directory: Path) -> None:
+def time_lookups(directory: Path) -> Figure:
     """ListOffsets by time over SEGMENTS segments; the bare limit is reading the batch found."""
     log = open_log(directory, "times")
     record_ms = 0
@@ -131,12 +137,15 @@ def time_lookups(directory: Path) -> None:
         figures.append((looked_up - started, time.process_time() - looked_up))
     each = statistics.median(run[0] for run in figures) / TIME_LOOKUPS
     limit = statistics.median(run[1] for run in figures) / TIME_LOOKUPS
-    print(
-        f"time look-up in {len(log.segments)} segments: {each * 1e6:.0f} us; reading that batch by "
-        f"its offset {limit * 1e6:.0f} us; {each / limit:.2f} times that"
-    )
+    segments = len(log.segments)
     log.release()
     shutil.rmtree(log.directory)
+    return Figure(
+        f"look-up by time in {segments:,} segments",
+        f"{each * 1e6:.0f} us of CPU",
+        f"reading that batch by its offset {limit * 1e6:.0f} us",
+        each / limit,
+    )
 
 
 def lookups(directory: Path) -> None:
@@ -200,12 +209,13 @@ def resident_kib() -> int:
 
 def main() -> None:
     directory = Path(tempfile.mkdtemp(dir=sys.argv[1] if len(sys.argv) > 1 else None))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(machine())
     try:
         for kib in BATCH_KIB:
-            append(directory, kib)
+            for figure in append(directory, kib):
+                print(figure)
         lookups(directory)
-        time_lookups(directory)
+        print(time_lookups(directory))
         idle(directory)
     finally:
         shutil.rmtree(directory)

@@ -1,7 +1,7 @@
 """What a start costs: recovery seconds per GB after an unclean stop, and a clean start with 2,000
 partitions of 5 segments.
 
-    python benchmarks/log_recovery.py [directory] [--megabytes 512] [--partitions 2000]
+    python -m benchmarks.log_recovery [directory] [--megabytes 512] [--partitions 2000]
 
 Recovery reads and checks every batch behind the recovery point; its bare limit is reading the same
 files and computing their CRC-32C, in one thread. A clean start has to find out what there is; its
@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import random
 import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.figures import Figure, machine
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition
 from kbroker.protocol.checksum import crc32c
@@ -70,7 +71,7 @@ def read_and_sum(folder: Path) -> None:
                 crc32c(chunk)
 
 
-def recovery(folder: Path, kib: int, megabytes: int) -> None:
+def recovery(folder: Path, kib: int, megabytes: int) -> Figure:
     """Nothing was flushed: all of it is behind the recovery point."""
     batch = batch_of(kib << 10)
     count = (megabytes << 20) // RECOVERED_LOGS // len(batch)
@@ -100,13 +101,15 @@ def recovery(folder: Path, kib: int, megabytes: int) -> None:
     limit = statistics.median(limits)
     one, two = (statistics.median(runs) for runs in figures.values())
     each = statistics.median(cpu)
-    print(
-        f"recovery, {kib:4d} KiB batches: {one:.2f} s per GB with one thread, {two:.2f} with two; "
-        f"{each:.2f} CPU-seconds, bare read and CRC {limit:.2f}; {each / limit:.1f} times that"
+    return Figure(
+        f"recovery, {kib:,} KiB batches ({one:.2f} s per GB with a thread, {two:.2f} with two)",
+        f"{each:.2f} CPU-seconds per GB",
+        f"bare read and CRC-32C {limit:.2f}",
+        each / limit,
     )
 
 
-def start(folder: Path, partitions: int) -> None:
+def start(folder: Path, partitions: int) -> Iterator[Figure]:
     """Clean, then after a stop without the marker."""
     batch = batch_of(1 << 10)
     made = manager(folder)
@@ -131,13 +134,14 @@ def start(folder: Path, partitions: int) -> None:
         (folder / ".kafka_cleanshutdown").unlink()
         unclean.append(load_seconds(folder))
     limit = statistics.median(limits)
-    cpu = statistics.median(run[1] for run in clean)
-    print(
-        f"start with {partitions} partitions of {SEGMENTS + 1} segments: clean "
-        f"{statistics.median(run[0] for run in clean):.2f} s ({cpu:.2f} CPU-seconds), without the "
-        f"marker {statistics.median(run[0] for run in unclean):.2f} s; bare listing {limit:.2f} "
-        f"CPU-seconds; {cpu / limit:.1f} times that"
-    )
+    for how, runs in (("clean", clean), ("without the marker of a clean stop", unclean)):
+        seconds, cpu = (statistics.median(run[i] for run in runs) for i in range(2))
+        yield Figure(
+            f"start, {partitions:,} partitions x {SEGMENTS} segments, {how} ({seconds:.2f} s)",
+            f"{cpu:.2f} CPU-seconds",
+            f"bare listing with sizes {limit:.2f}",
+            cpu / limit,
+        )
 
 
 def load_seconds(folder: Path) -> tuple[float, float]:
@@ -157,13 +161,14 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=2000)
     arguments = parser.parse_args()
     base = Path(tempfile.mkdtemp(dir=arguments.directory))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(machine())
     try:
         for kib in BATCH_KIB:
             megabytes = arguments.megabytes if kib > 1 else arguments.megabytes // 4
-            recovery(base / f"recovery-{kib}", kib, megabytes)
+            print(recovery(base / f"recovery-{kib}", kib, megabytes))
             shutil.rmtree(base / f"recovery-{kib}")
-        start(base / "start", arguments.partitions)
+        for figure in start(base / "start", arguments.partitions):
+            print(figure)
     finally:
         shutil.rmtree(base)
 

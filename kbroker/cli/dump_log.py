@@ -109,11 +109,13 @@ def _verify(paths: list[Path], *, records: bool) -> None:
 
 
 def _files(paths: list[Path]) -> list[Path]:
+    from kbroker.log.dump import TEXT_FILES
+
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = [file for file in sorted(path.iterdir()) if file.is_file()]
-            files += [file for file in inside if file.suffix in _KINDS or file.name in _NAMES]
+            files += [file for file in inside if file.suffix in _KINDS or file.name in TEXT_FILES]
         elif path.exists():
             files.append(path)
         else:
@@ -122,7 +124,6 @@ def _files(paths: list[Path]) -> list[Path]:
 
 
 _KINDS = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"})
-_NAMES = frozenset({"leader-epoch-checkpoint", "partition.metadata", "quorum-state"})
 
 
 def _decoder(decode: Decode) -> RecordText:

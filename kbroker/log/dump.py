@@ -54,7 +54,7 @@ RecordText = Callable[[Record], str]
 
 CHECKPOINT: Final = ".checkpoint"
 MAX_BATCH_BYTES: Final = 1 << 30
-_TEXT_FILES: Final = (
+TEXT_FILES: Final = (
     names.LEADER_EPOCHS,
     names.PARTITION_METADATA,
     names.RECOVERY_POINTS,
@@ -65,6 +65,7 @@ _TEXT_FILES: Final = (
     "quorum-state",
     "meta.properties",
 )
+"""Shown as they are."""
 _CONTROL: Final[dict[ControlType, tuple[str, type[Data]]]] = {
     ControlType.LEADER_CHANGE: ("LeaderChange:", LeaderChangeMessage),
     ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", SnapshotHeaderRecord),
@@ -97,7 +98,7 @@ def dump_file(
     if not path.is_file():
         raise DumpError(f"{path}: no such file")
     name = path.name
-    if name in _TEXT_FILES:
+    if name in TEXT_FILES:
         yield from (read_file(path) or b"").decode("utf-8", "replace").splitlines()
         return
     if name.endswith(CHECKPOINT):

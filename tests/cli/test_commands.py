@@ -182,6 +182,9 @@ def test_dump_log(kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBrok
     metadata = kafka_broker.data / "__cluster_metadata-0"
     lines = kbroker("dump-log", str(metadata), "--decode", "metadata").lines
     assert any('{"type":"TOPIC_RECORD","version":0,"data":{"name":' in line for line in lines)
+    lines = kbroker("dump-log", str(kafka_broker.data)).lines
+    assert f"Dumping {kafka_broker.data / 'meta.properties'}" in lines
+    assert "node.id=1" in lines
     missing = kbroker("dump-log", str(folder / "nothing.log"))
     assert missing.code == 1
     assert missing.err.endswith("nothing.log: no such file or directory\n")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kbroker.log import cleaner as cleaner_module
 from kbroker.log import cleaning_round, files, segments, snapshots, swap
 from kbroker.log.files import FileSlice, LogDirectoryError
+from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import (
@@ -25,7 +26,7 @@ from kbroker.protocol.records import (
     iter_records,
 )
 from tests.coordinator.simulation import START_MS
-from tests.log.cleaning import TOPIC, Bench, batches_of, records_of
+from tests.log.cleaning import TOPIC, TOPIC_ID, Bench, batches_of, records_of
 
 DAY_MS = 86_400_000
 
@@ -251,6 +252,38 @@ def test_dirty_ratio_and_max_lag(tmp_path: Path) -> None:
     bench.timers.wall_jump_ms += 5_002
     bench.clean()
     assert bench.log.cleaner_offset == 10, "overdue"
+
+
+def test_as_many_logs_at_once_as_there_are_threads(tmp_path: Path) -> None:
+    """And each with its share of the memory."""
+    waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+    bench = Bench(
+        tmp_path / "data",
+        offload=lambda work, then: waiting.append((work, then)),
+        properties={"log.cleaner.threads": "2", "log.cleaner.dedupe.buffer.size": "4194304"},
+    )
+    logs = [bench.log]
+    for number in (1, 2):
+        key = TopicPartition("table", number)
+        logs.append(bench.logs.get_or_create(key, TOPIC_ID, bench.config))
+    for log in logs:
+        for value in "1", "2":
+            record = batch(("a", value))
+            log.append_as_leader(record, leader_epoch=0, now_ms=bench.timers.now_ms())
+            log.roll(bench.timers.now_ms())
+        log.on_high_watermark(log.log_end_offset)
+    bench.cleaner.look()
+    most = len(waiting)
+    while waiting:
+        most = max(most, len(waiting))
+        work, then = waiting.pop(0)
+        work()
+        then(None)
+        if not waiting:
+            bench.cleaner.look()
+    assert most == 2
+    assert [log.cleaner_offset for log in logs] == [2, 2, 2]
+    assert bench.cleaner.config.map_bytes == int((4 << 20) / 2 * 0.9)
 
 
 def test_a_full_map_takes_more_rounds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from kbroker.cli import record_decoders
 from kbroker.log.dump import dump_file
+from kbroker.log.names import LOG_START_OFFSETS
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
@@ -29,6 +30,7 @@ from tests.reference.test_log_dirs import kafka
 
 pytestmark = [
     pytest.mark.reference,
+    pytest.mark.timeout(400),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
@@ -53,6 +55,10 @@ def log_of(running: Broker, topic: str) -> PartitionLog:
     log = running.services.replicas.logs.get(TopicPartition(topic, 0))
     assert log is not None
     return log
+
+
+def starts(log: PartitionLog) -> str:
+    return (log.directory.parent / LOG_START_OFFSETS).read_text()
 
 
 def roll(broker: EmbeddedBroker) -> None:
@@ -167,6 +173,7 @@ def mixed_load(broker: EmbeddedBroker) -> None:
             and large.log_start_offset > 0
             and large.size_bytes < 20_000
             and old.log_start_offset == old.log_end_offset
+            and f"cut 0 {CUT_AT}\n" in starts(log_of(running, "cut"))
         )
 
     wait_until(lambda: broker.call(settled), 20, "compacted, and cut by size and time")
@@ -211,7 +218,8 @@ def check_decoders(data: Path) -> None:
         assert list(dump_file(largest, record_text=text)) == lines
 
 
-def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path, end: str) -> None:
     controller_port = free_port()
     original, copy = tmp_path / "original", tmp_path / "copy"
     overrides = {
@@ -219,6 +227,7 @@ def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
         "log.cleaner.backoff.ms": "50",
         "log.retention.check.interval.ms": "100",
+        "log.flush.start.offset.checkpoint.interval.ms": "100",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.segment.delete.delay.ms": "0",
         "transaction.state.log.num.partitions": "2",
@@ -227,6 +236,8 @@ def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
     with EmbeddedBroker(overrides, data=original) as broker:
         mixed_load(broker)
         written = content(broker.bootstrap_servers)
+        if end == "killed":
+            broker.kill()
     counts = {topic: len(written[topic]) for topic in TOPICS if topic != "large"}  # type: ignore[arg-type]  # lists
     total = PER_CODEC * len(CODECS)
     assert counts == {
@@ -234,9 +245,10 @@ def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path) -> None:
         "transactions": total // 2,
     }  # fmt: skip
     shutil.copytree(original, copy)
-    for name in ("d1", "d2"):
-        assert complaints(original / name) == []
-    check_decoders(original)
+    if end == "stopped":
+        for name in ("d1", "d2"):
+            assert complaints(original / name) == []
+        check_decoders(original)
     with kafka(copy, controller_port) as bootstrap:
         assert content(bootstrap) == written
         for codec in CODECS:  # but into nothing that retention would take away at any moment
