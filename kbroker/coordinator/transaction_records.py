@@ -58,17 +58,27 @@ class Transaction:
 
 
 class TransactionRecord(CoordinatorRecord):
-    """A record made here carries its transaction, with what the log does not hold."""
+    """A record with the transaction it is: one made here has what the log does not hold, one that
+    was read is not looked at twice.
+    """
 
     __slots__ = ("transaction",)
 
-    def __init__(self, transaction: Transaction, version: int) -> None:
-        super().__init__(
-            TransactionLogKey(transactional_id=transaction.transactional_id),
-            _log_value(transaction, version),
-            version,
-        )
+    def __init__(
+        self,
+        key: TransactionLogKey,
+        value: TransactionLogValue,
+        version: int,
+        transaction: Transaction,
+    ) -> None:
+        super().__init__(key, value, version)
         self.transaction = transaction
+
+    @classmethod
+    def of(cls, transaction: Transaction, version: int) -> TransactionRecord:
+        """The record of a new state."""
+        key = TransactionLogKey(transactional_id=transaction.transactional_id)
+        return cls(key, _log_value(transaction, version), version, transaction)
 
 
 def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
@@ -107,13 +117,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def transaction_of(record: CoordinatorRecord) -> Transaction | None:
-    """What a record says; None for a tombstone. Raises KafkaError(CORRUPT_MESSAGE)."""
-    if isinstance(record, TransactionRecord):
-        return record.transaction
-    key, value = record.key, record.value
-    if not isinstance(key, TransactionLogKey) or not isinstance(value, TransactionLogValue):
-        return None
+def _read_transaction(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
+    """What is written. Raises KafkaError(CORRUPT_MESSAGE)."""
     try:
         state = TransactionState(value.transaction_status)
     except ValueError as error:
@@ -154,9 +159,8 @@ def decode_transaction_record(key: bytes | None, value: bytes | None) -> Coordin
         if version not in TransactionLogValue.VERSIONS:
             return None
         decoded_value, _ = decode(TransactionLogValue, value, version, 2)
-        record = CoordinatorRecord(decoded_key, decoded_value, version)
-        transaction_of(record)
-        return record
+        transaction = _read_transaction(decoded_key, decoded_value)
+        return TransactionRecord(decoded_key, decoded_value, version, transaction)
     except MalformedRequest as error:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"not a record of __transaction_state: {error}"

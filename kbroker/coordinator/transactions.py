@@ -25,7 +25,6 @@ from kbroker.coordinator.transaction_records import (
     Transaction,
     TransactionRecord,
     decode_transaction_record,
-    transaction_of,
     transaction_tombstone,
 )
 from kbroker.coordinator.transaction_state import AT_REST, ENDING, TRANSITIONS, TransactionState
@@ -143,9 +142,8 @@ class TransactionShard:
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record that is in the log."""
-        transaction = transaction_of(record)
-        if transaction is not None:
-            self.transactions[transaction.transactional_id] = transaction
+        if isinstance(record, TransactionRecord):
+            self.transactions[record.transaction.transactional_id] = record.transaction
         elif isinstance(record.key, TransactionLogKey):
             self.transactions.pop(record.key.transactional_id, None)
 
@@ -420,7 +418,7 @@ class TransactionShard:
             raise InvariantError(f"transaction {before!r} cannot become {after.state.name}")
         self._in_flight[after.transactional_id] = answer
         self._arm(now_ms)
-        record = TransactionRecord(after, self._log_version())
+        record = TransactionRecord.of(after, self._log_version())
         return [Append([record], partial(self._written, after, answer))]
 
     def _written(

@@ -15,7 +15,6 @@ from kbroker.coordinator.transaction_records import (
     Transaction,
     TransactionRecord,
     decode_transaction_record,
-    transaction_of,
 )
 from kbroker.coordinator.transaction_state import TRANSITIONS, TransactionState
 from kbroker.coordinator.transactions import Producer
@@ -447,9 +446,9 @@ def test_kafkas_records_come_out_as_they_went_in() -> None:
         for record in iter_records(data[position : position + header.size_bytes], header):
             decoded = decode_transaction_record(record.key, record.value)
             assert decoded is not None
-            transaction = transaction_of(decoded)
+            transaction = decoded.transaction if isinstance(decoded, TransactionRecord) else None
             assert transaction is not None
-            again = TransactionRecord(transaction, decoded.version)
+            again = TransactionRecord.of(transaction, decoded.version)
             assert encode_key(again.key) == record.key
             if len(transaction.partitions) < 2:  # Kafka's order of topics is that of a hash map
                 assert encode_value(again.value, again.version) == record.value
@@ -466,17 +465,18 @@ def test_bytes_that_are_no_record() -> None:
 
 def test_the_old_log_format_under_transaction_version_0() -> None:
     transaction = Transaction("tx", 7, 5, 60_000, S.ONGOING, frozenset({OUT}), client_version=2)
-    record = TransactionRecord(transaction, 0)
+    record = TransactionRecord.of(transaction, 0)
     value = encode_value(record.value, 0)
     decoded = decode_transaction_record(encode_key(record.key), value)
     assert decoded is not None
-    found = transaction_of(decoded)
+    assert isinstance(decoded, TransactionRecord)
+    found = decoded.transaction
     assert found is not None
     assert (found.client_version, found.partitions) == (0, frozenset({OUT}))
 
 
 def test_wrong_state_number_is_corrupt() -> None:
-    record = TransactionRecord(Transaction("tx", 7, 5, 60_000), 1)
+    record = TransactionRecord.of(Transaction("tx", 7, 5, 60_000), 1)
     value: Any = record.value
     value.transaction_status = 77
     with pytest.raises(KafkaError):

@@ -82,7 +82,7 @@ class TransactionWorld:
 
     def put(self, transaction: Transaction) -> None:
         """Let the log end with this state of an id."""
-        batch = encode_batch([TransactionRecord(transaction, 1)], 0, base_sequence=-1)
+        batch = encode_batch([TransactionRecord.of(transaction, 1)], 0, base_sequence=-1)
         self.log.append(TopicPartition(TRANSACTION_TOPIC, 0), batch)
         self.lead()
 
