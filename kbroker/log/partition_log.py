@@ -329,7 +329,7 @@ class PartitionLog:
         """Write, then account for it: nothing of the latter can refuse what is written."""
         batches, headers = validated.batches, validated.headers
         max_timestamp = validated.max_timestamp
-        last_offset = headers[-1].base_offset + headers[-1].last_offset_delta
+        last_offset = validated.last_offset
         segment = self.segments.active
         size = len(batches)
         if size > self.config.segment_bytes:

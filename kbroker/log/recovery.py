@@ -28,6 +28,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import check_any_crc, is_legacy, read_any_header
 from kbroker.protocol.records import (
     BATCH_OVERHEAD,
+    CONTROL_FLAG,
     LENGTH_OVERHEAD,
     MAGIC,
     BatchHeader,
@@ -312,7 +313,7 @@ def marker_of(header: BatchHeader, batch: bytes | bytearray | memoryview) -> Mar
 
 def markers_of(batches: memoryview, headers: Sequence[BatchHeader]) -> Sequence[Marker | None]:
     """`marker_of` for each of the batches that lie one after the other in `batches`."""
-    if len(headers) == 1 and not headers[0].is_control:
+    if len(headers) == 1 and not headers[0].attributes & CONTROL_FLAG:
         return _NO_MARKER
     markers: list[Marker | None] = []
     position = 0

@@ -152,12 +152,14 @@ class ValidatedBatches:
         self.batches = batches
         self.headers = headers
         self.base_offset = headers[0].base_offset
-        self.last_offset = headers[-1].last_offset
         self.log_append_time_ms = log_append_time_ms
-        # the first of several
-        latest = headers[0] if len(headers) == 1 else max(headers, key=_max_timestamp)
+        last = latest = headers[-1]
+        self.last_offset = last_offset = last.base_offset + last.last_offset_delta
+        if len(headers) > 1:
+            latest = max(headers, key=_max_timestamp)  # the first of several
+            last_offset = latest.last_offset
         self.max_timestamp = latest.max_timestamp
-        self.offset_of_max_timestamp = latest.last_offset
+        self.offset_of_max_timestamp = last_offset
 
     def place(self, next_offset: int, leader_epoch: int) -> None:
         """Move all to the offsets from next_offset on: they were checked before it was known."""
