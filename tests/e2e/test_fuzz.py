@@ -45,7 +45,7 @@ GROWTH_BYTES: Final = 12 << 20
 further versions, fetch sessions up to their limit, the allocator's own noise.
 """
 
-LATE_GROWTH_BYTES: Final = 4 << 20
+LATE_GROWTH_BYTES: Final = 6 << 20
 """What it may move in the second half of a hundred thousand frames."""
 
 CONNECTIONS: Final = 32

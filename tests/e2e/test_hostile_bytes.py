@@ -10,15 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, build_batch
 from kbroker.server.receive_buffer import INITIAL_BYTES
 from kbroker.testing import BrokerProcess, EmbeddedBroker
-from tests.e2e.wire import call, frame_of
+from tests.e2e.wire import call, frame_of, receive_frame
 
 TOPIC = "witness"
 MEBIBYTE = 1 << 20
@@ -76,6 +77,10 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+PRODUCE = header(0, 3) + struct.pack(">hhii", -1, 1, 1000, 1)
+"""A Produce request up to the name of its one topic."""
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -100,6 +105,25 @@ def framed(body: bytes) -> bytes:
         pytest.param(framed(header(3, 9) + b"\0" + b"\x80" * 20), id="varint without end"),
         pytest.param(framed(header(3, 9) + b"\xff\xff\xff\xff\x0f"), id="4 billion tags"),
         pytest.param(framed(b"\xff" * 1000), id="ones"),
+        pytest.param(bytes(1000), id="zeros, each four of them a length"),
+        pytest.param(framed(header(0, 3) + b"\xff" * 50), id="Produce without topics"),
+        pytest.param(framed(PRODUCE + struct.pack(">h", -2)), id="topic name of length -2"),
+        pytest.param(framed(PRODUCE + struct.pack(">h", 9999)), id="topic name beyond the frame"),
+        pytest.param(framed(PRODUCE + struct.pack(">h7si", 7, b"witness", -2)), id="-2 partitions"),
+        pytest.param(
+            framed(PRODUCE + struct.pack(">h7siii", 7, b"witness", 1, 0, 2**31 - 1)),
+            id="records beyond the frame",
+        ),
+        pytest.param(
+            framed(header(1, 4) + struct.pack(">iiiibi", -1, 0, 0, 1, 0, 2**31 - 1)),
+            id="Fetch of 2 billion topics",
+        ),
+        pytest.param(
+            framed(
+                header(1, 13) + struct.pack(">biiiibiiB7s", 0, -1, 0, 0, 1, 0, 0, -1, 2, b"7 bytes")
+            ),
+            id="half a topic id",
+        ),
     ],
 )
 def test_what_is_no_request_ends_the_connection(
@@ -110,8 +134,38 @@ def test_what_is_no_request_ends_the_connection(
         assert ends(connection)
 
 
+def test_what_comes_behind_a_request_may_be_none(
+    broker: EmbeddedBroker, bystander: socket.socket
+) -> None:
+    with connect(broker) as connection:
+        connection.sendall(framed(header(18, 0)) + bytes.fromhex("160301020001000001fc0303"))
+        assert receive_frame(connection)[:4] == struct.pack(">i", 1), "the request is answered"
+        assert ends(connection)
+
+
+@pytest.mark.parametrize("half", [2, 4, 20, -1])
+def test_half_a_request_goes_with_its_connection(
+    broker: EmbeddedBroker, bystander: socket.socket, half: int
+) -> None:
+    request = frame_of(produce_request(batch()), 9)
+    with connect(broker) as connection:
+        connection.sendall(request[:half])
+        connection.shutdown(socket.SHUT_WR)
+        assert ends(connection), "no answer either"
+
+
 def flip(records: bytearray, position: int) -> bytearray:
     records[position] ^= 0x40
+    return records
+
+
+def put(place: str, position: int, value: int, *, seal: bool = True) -> bytearray:
+    """A batch with another value at that position, and with a CRC that is right again."""
+    records = batch()
+    struct.pack_into(place, records, position, value)
+    if seal:
+        covered = memoryview(records)[ATTRIBUTES_POSITION:]
+        struct.pack_into(">I", records, CRC_POSITION, crc32c(covered))
     return records
 
 
@@ -122,11 +176,31 @@ def flip(records: bytearray, position: int) -> bytearray:
         pytest.param(batch()[:-1], ErrorCode.INVALID_RECORD, id="a byte is missing"),
         pytest.param(batch()[:40], ErrorCode.INVALID_RECORD, id="half a header"),
         pytest.param(batch(bytes(2_000_000)), ErrorCode.MESSAGE_TOO_LARGE, id="too large"),
+        pytest.param(b"", ErrorCode.INVALID_RECORD, id="nothing"),
+        pytest.param(batch() + batch(), ErrorCode.INVALID_RECORD, id="two batches"),
+        pytest.param(put(">i", 8, -1, seal=False), ErrorCode.CORRUPT_MESSAGE, id="length -1"),
+        pytest.param(put(">i", 8, 0, seal=False), ErrorCode.CORRUPT_MESSAGE, id="length 0"),
+        pytest.param(put(">i", 8, 2**31 - 1, seal=False), ErrorCode.INVALID_RECORD, id="2 GiB"),
+        pytest.param(put(">b", 16, 3, seal=False), ErrorCode.CORRUPT_MESSAGE, id="magic 3"),
+        pytest.param(put(">b", 16, -1, seal=False), ErrorCode.CORRUPT_MESSAGE, id="magic -1"),
+        pytest.param(put(">b", 16, 1, seal=False), ErrorCode.INVALID_RECORD, id="magic 1"),
+        pytest.param(
+            put(">h", ATTRIBUTES_POSITION, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, id="codec 5"
+        ),
+        pytest.param(put(">h", ATTRIBUTES_POSITION, 32), ErrorCode.INVALID_RECORD, id="control"),
+        pytest.param(put(">i", 23, -1), ErrorCode.INVALID_RECORD, id="last offset before first"),
+        pytest.param(put(">i", 23, 7), ErrorCode.INVALID_RECORD, id="last offset without record"),
+        pytest.param(put(">i", 57, -1), ErrorCode.INVALID_RECORD, id="-1 records"),
+        pytest.param(put(">i", 57, 0), ErrorCode.INVALID_RECORD, id="no records"),
+        pytest.param(put(">i", 57, 2**31 - 1), ErrorCode.INVALID_RECORD, id="2 billion records"),
     ],
 )
 def test_bad_batches_get_kafkas_error(
     broker: EmbeddedBroker, bystander: socket.socket, records: bytearray, error: ErrorCode
 ) -> None:
+    """Save for two, which Kafka 4.3.1 answers with UNKNOWN_SERVER_ERROR: a client would send them
+    again and again. They are the unknown codec and the length of 2 GiB.
+    """
     with connect(broker) as connection:
         assert produce(connection, records) == error
         assert produce(connection, batch()) == ErrorCode.NONE, "the connection goes on"

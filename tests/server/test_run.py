@@ -82,6 +82,39 @@ def test_a_startup_problem_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert line.startswith("kbroker: ") and "holiday.jpg" in line
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        pytest.param("num.partitions=none", "num.partitions=none", id="bad property"),
+        pytest.param("log.retention.ms", "log.retention.ms", id="no value"),
+        pytest.param("log.segment.bytes=1", "log.segment.bytes=1", id="out of range"),
+        pytest.param("num.io.threads=8", "locked", id="locked folder"),
+    ],
+)
+def test_a_mistake_of_the_user_beside_a_running_broker(
+    broker: subprocess.Popen[str], tmp_path: Path, override: str, said: str
+) -> None:
+    """One line that says what; the folder's owner notices nothing."""
+    port = int(first_line(broker).split(":")[-1].split()[0])
+    process = serve(tmp_path / "data", override)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("kbroker: ") and said in line
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+def test_the_folder_of_another_node(broker: subprocess.Popen[str], tmp_path: Path) -> None:
+    first_line(broker)
+    broker.terminate()
+    broker.wait(20)
+    process = serve(tmp_path / "data", "node.id=2")
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("kbroker: ") and "meta.properties" in line
+
+
 def test_a_port_in_use_leaves_the_folder_unlocked(
     broker: subprocess.Popen[str], tmp_path: Path
 ) -> None:
