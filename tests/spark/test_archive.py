@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +79,12 @@ def expected(topic: str, records: list[Sent], partitions: int) -> list[tuple[obj
     )
 
 
-def job(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def job(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """The job in a process group of its own, which is gone at the end: also Spark's JVM."""
+    run = subprocess.Popen(
         [sys.executable, "-m", "spark_jobs", *arguments],
         cwd=ROOT,
         env={**os.environ, "SPARK_MASTER": "local[2]", **(environment or {})},
@@ -88,6 +93,12 @@ def job(*arguments: str, environment: dict[str, str] | None = None) -> subproces
         text=True,
         start_new_session=True,
     )
+    try:
+        yield run
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
 
 
 def test_archive_is_exactly_the_topic_also_at_the_second_run(
@@ -108,8 +119,8 @@ def test_archive_is_exactly_the_topic_also_at_the_second_run(
         "--json",
     ]
     for more in (records[450:], []):
-        run = job(*arguments)
-        printed, errors = run.communicate(timeout=180)
+        with job(*arguments) as run:
+            printed, errors = run.communicate(timeout=180)
         assert run.returncode == 0, errors
         done = 450 if more else 600
         assert json.loads(printed)["end_offsets"] == {topic: {str(p): done // 3 for p in range(3)}}
@@ -118,6 +129,7 @@ def test_archive_is_exactly_the_topic_also_at_the_second_run(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_archive_killed_and_started_again_has_each_record_once(
     spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
 ) -> None:
@@ -134,18 +146,15 @@ def test_archive_killed_and_started_again_has_each_record_once(
         str(output),
     ]
     arguments += ["--max-offsets-per-trigger", "200"]
+    commits = Path(f"{output}.checkpoint") / "commits"
     for batches_before_kill in (2, 5, 9):
-        run = job(*arguments)
-        commits = Path(f"{output}.checkpoint") / "commits"
-        deadline = time.monotonic() + 120
-        while (
-            time.monotonic() < deadline and len(list(commits.glob("[0-9]*"))) < batches_before_kill
-        ):
-            time.sleep(0.02)
-        os.killpg(run.pid, signal.SIGKILL)
-        run.communicate()
-    run = job(*arguments)
-    _, errors = run.communicate(timeout=300)
+        with job(*arguments) as run:
+            while len(list(commits.glob("[0-9]*"))) < batches_before_kill:
+                assert run.poll() is None, run.communicate()
+                time.sleep(0.02)
+            assert run.poll() is None, "it ended before it could be killed"
+    with job(*arguments) as run:
+        _, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors
     assert archived(spark, output) == expected(topic, records, 2)
 
@@ -192,22 +201,16 @@ def test_spark_submit_runs_the_same_job(
 
 
 def test_what_the_user_can_mend_is_one_line(tmp_path: Path) -> None:
-    run = job("archive", "--topics", "t", "--output", str(tmp_path), "--kafka-option", "novalue")
-    printed, errors = run.communicate(timeout=60)
+    arguments = ["archive", "--topics", "t", "--output", str(tmp_path)]
+    with job(*arguments, "--kafka-option", "novalue") as run:
+        printed, errors = run.communicate(timeout=60)
     assert (run.returncode, printed, errors) == (
         1,
         "",
         "spark_jobs: --kafka-option novalue: give it as NAME=VALUE\n",
     )
-    run = job(
-        "archive",
-        "--topics",
-        "t",
-        "--output",
-        str(tmp_path),
-        environment={"JAVA_HOME": str(tmp_path)},
-    )
-    printed, errors = run.communicate(timeout=60)
+    with job(*arguments, environment={"JAVA_HOME": str(tmp_path)}) as run:
+        printed, errors = run.communicate(timeout=60)
     assert run.returncode == 1
     assert errors.count("\n") == 1
     assert "Java 17 or 21" in errors and "apt-get install" in errors
