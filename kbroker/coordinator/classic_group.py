@@ -19,14 +19,17 @@ from typing import Final, Protocol
 
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join, Member
 from kbroker.coordinator.group_state import MAY_REBALANCE, TRANSITIONS, GroupState
 from kbroker.coordinator.records import group_metadata_record
+from kbroker.coordinator.roster import Roster
 from kbroker.model import InvariantError
-from kbroker.protocol.codec import decode
-from kbroker.protocol.errors import ErrorCode, MalformedRequest
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from kbroker.protocol.messages.group_records import GroupMetadataValue
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_records import (
+    ConsumerGroupMemberMetadataValue,
+    GroupMetadataValue,
+)
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupResponse,
@@ -69,9 +72,9 @@ class ClassicGroup:
         "_deadlines",
         "_delay_ms",
         "_join_deadline",
-        "_protocol_counts",
         "_random",
         "_remaining_delay_ms",
+        "_roster",
         "_settings",
         "_sync_deadline",
         "_wall_ms",
@@ -107,9 +110,9 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        """Member id by instance id."""
+        self._roster = Roster()
+        self.members = self._roster.members
+        self.static_members = self._roster.static_members
         self.pending_joins: dict[str, Deadline] = {}
         """Ids given out by MEMBER_ID_REQUIRED that have not come back."""
         self.pending_syncs: set[str] = set()
@@ -119,7 +122,6 @@ class ClassicGroup:
         self._deadlines = deadlines
         self._random = random
         self._wall_ms = wall_ms
-        self._protocol_counts: dict[str, int] = {}
         self._awaiting_join_count = 0
         self._delay_ms = 0
         self._remaining_delay_ms = 0
@@ -174,14 +176,49 @@ class ClassicGroup:
                 session=self._session_of(metadata.member_id),
                 assignment=bytes(metadata.assignment),
             )
-            self.members[member.member_id] = member
-            if member.instance_id is not None:
-                self.static_members[member.instance_id] = member.member_id
-            self._count_protocols(member, 1)
+            self._roster.add(member)
             self._renew_session(member, now_ms)
         if self.members:
             self.state = GroupState.STABLE
             self.previous_state = GroupState.COMPLETING_REBALANCE
+
+    def adopt(
+        self, members: Mapping[str, ConsumerGroupMemberMetadataValue], generation_id: int
+    ) -> None:
+        """Become the stable group of these members of a consumer group, all of which speak the
+        classic protocol, in place of it. Only for a group that was just created; its life starts
+        with `begin`.
+        """
+        self.generation_id = generation_id
+        self.protocol_type = PROTOCOL_TYPE
+        for member_id, metadata in members.items():
+            classic = metadata.classic_member_metadata
+            if classic is None:
+                raise InvariantError(f"group {self.group_id}: {member_id} is no classic member")
+            member = Member(
+                member_id=member_id,
+                instance_id=metadata.instance_id,
+                client_id=metadata.client_id,
+                client_host=metadata.client_host,
+                session_timeout_ms=classic.session_timeout_ms,
+                rebalance_timeout_ms=metadata.rebalance_timeout_ms,
+                protocols=[
+                    (protocol.name, bytes(protocol.metadata))
+                    for protocol in classic.supported_protocols
+                ],
+                session=self._session_of(member_id),
+            )
+            self._roster.add(member)
+        self.leader_id = next(iter(self.members))
+        self.protocol_name = self._roster.select_protocol(self.group_id)
+        self.state = GroupState.STABLE
+        self.previous_state = GroupState.COMPLETING_REBALANCE
+
+    def begin(self, now_ms: int, *, rebalance: bool) -> list[Effect]:
+        """Start the sessions of adopted members, and perhaps a rebalance."""
+        for member in self.members.values():
+            self._renew_session(member, now_ms)
+        return self._prepare_rebalance(now_ms) if rebalance else []
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
         """After all records were replayed: a group larger than now allowed rebalances at once."""
@@ -201,7 +238,7 @@ class ClassicGroup:
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
             effects.append(Reply(join.waiter, join_error(UNKNOWN_MEMBER, error)))
             return effects + self._maybe_complete_join(now_ms)
-        if not self._supports(join):
+        if not self._roster.supports(join, self.protocol_type):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(join.waiter, join_error(join.member_id, error))]
         if join.member_id == UNKNOWN_MEMBER:
@@ -296,13 +333,14 @@ class ClassicGroup:
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Whether that member is in the group, and is the one its instance id now belongs to."""
-        if instance_id is not None:
-            owner = self.static_members.get(instance_id)
-            if owner is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if owner != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+        return self._roster.check(member_id, instance_id)
+
+    def dismiss(self, error: ErrorCode) -> list[Effect]:
+        """Answer everybody who waits with error, and change nothing else."""
+        effects: list[Effect] = []
+        for member in self.members.values():
+            effects += self._answer(member, error)
+        return effects
 
     def unload(self, error: ErrorCode) -> list[Effect]:
         """Answer everybody who waits with error, and let no deadline fire any more."""
@@ -327,24 +365,13 @@ class ClassicGroup:
 
     def rebalance_timeout_ms(self) -> int:
         """The longest of the members'."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return self._roster.rebalance_timeout_ms()
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """Topics that a member of this generation subscribes to; None if that is not known."""
-        if self.protocol_type != "consumer" or self.protocol_name is None:
+        if self.protocol_type != PROTOCOL_TYPE or self.protocol_name is None:
             return None
-        topics: set[str] = set()
-        for member in self.members.values():
-            metadata = member.metadata(self.protocol_name)
-            try:
-                version = min(int.from_bytes(metadata[:2], "big", signed=True), 3)
-                if len(metadata) < 2 or version < 0:
-                    return None
-                subscription, _ = decode(ConsumerProtocolSubscription, metadata, version, 2)
-            except MalformedRequest:
-                return None
-            topics.update(subscription.topics)
-        return frozenset(topics)
+        return self._roster.subscribed_topics(self.protocol_name)
 
     # -- joining -----------------------------------------------------------------------------
 
@@ -358,17 +385,6 @@ class ClassicGroup:
         if self.state is GroupState.EMPTY:
             return True
         return member_id in self.members or len(self.members) < limit
-
-    def _supports(self, join: Join) -> bool:
-        if not self.members:
-            return bool(join.protocol_type and join.protocols)
-        if join.protocol_type != self.protocol_type:
-            return False
-        size = len(self.members)
-        own = self.members.get(join.member_id)
-        if own is None or size > 1:
-            return any(self._protocol_counts.get(name) == size for name, _ in join.protocols)
-        return bool(join.protocols)
 
     def _join_without_id(self, join: Join, now_ms: int) -> list[Effect]:
         if join.instance_id is not None:
@@ -425,10 +441,7 @@ class ClassicGroup:
         member.is_new = True
         member.join_waiter = join.waiter
         self._awaiting_join_count += 1
-        self.members[member_id] = member
-        if join.instance_id is not None:
-            self.static_members[join.instance_id] = member_id
-        self._count_protocols(member, 1)
+        self._roster.add(member)
         if self.leader_id is None:
             self.leader_id = member_id
         self._deadlines.set(member.session, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -436,9 +449,7 @@ class ClassicGroup:
 
     def _update_member(self, member: Member, join: Join) -> list[Effect]:
         """Take the member's new word, and let this JoinGroup wait in place of an older one."""
-        self._count_protocols(member, -1)
-        member.protocols = join.protocols
-        self._count_protocols(member, 1)
+        self._roster.set_protocols(member, join.protocols)
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         older, member.join_waiter = member.join_waiter, join.waiter
@@ -453,9 +464,8 @@ class ClassicGroup:
         (KIP-345).
         """
         was_leader = self.leader_id
-        effects = self._fence(old)
+        effects = self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
         self._deadlines.cancel(old.session)
-        self._count_protocols(old, -1)
         member = Member(
             member_id=member_id,
             instance_id=old.instance_id,
@@ -467,21 +477,17 @@ class ClassicGroup:
             session=self._session_of(member_id),
             assignment=old.assignment,
         )
-        self.members = {
-            (member_id if key == old.member_id else key): (
-                member if key == old.member_id else value
-            )
-            for key, value in self.members.items()
-        }
-        self.static_members[join.instance_id or ""] = member_id
-        self._count_protocols(member, 1)
+        self._roster.replace(old, member)
         self._forget_pending_sync(old.member_id)
         if was_leader == old.member_id:
             self.leader_id = member_id
         member.join_waiter = join.waiter
         self._awaiting_join_count += 1
         self._renew_session(member, now_ms)
-        if self.state is GroupState.STABLE and self._select_protocol() == self.protocol_name:
+        if (
+            self.state is GroupState.STABLE
+            and self._roster.select_protocol(self.group_id) == self.protocol_name
+        ):
             assignments = {m.member_id: m.assignment for m in self.members.values()}
             record = group_metadata_record(self.group_id, self.to_value(assignments))
             then = partial(self._on_static_member_appended, member, join, was_leader)
@@ -514,9 +520,9 @@ class ClassicGroup:
             response.members = []
         return [Reply(join.waiter, response)]
 
-    def _fence(self, member: Member) -> list[Effect]:
+    def _answer(self, member: Member, error: ErrorCode) -> list[Effect]:
+        """Whatever it waits for is answered with error."""
         effects: list[Effect] = []
-        error = ErrorCode.FENCED_INSTANCE_ID
         if member.join_waiter is not None:
             self._awaiting_join_count -= 1
             effects.append(Reply(member.join_waiter, join_error(member.member_id, error)))
@@ -586,7 +592,7 @@ class ClassicGroup:
             self.leader_id = None
             self._transition(GroupState.EMPTY)
             return [*effects, Append([group_metadata_record(self.group_id, self.to_value({}))])]
-        self.protocol_name = self._select_protocol()
+        self.protocol_name = self._roster.select_protocol(self.group_id)
         self._transition(GroupState.COMPLETING_REBALANCE)
         self._deadlines.set(self._sync_deadline, now_ms + self.rebalance_timeout_ms())
         for member in self.members.values():
@@ -609,22 +615,6 @@ class ClassicGroup:
                 self.leader_id = member.member_id
                 return True
         return False
-
-    def _select_protocol(self) -> str:
-        """The protocol most members like best among those that all know; the first voted for if
-        they tie.
-        """
-        size = len(self.members)
-        candidates = frozenset(
-            name for name, count in self._protocol_counts.items() if count == size
-        )
-        if not candidates:
-            raise InvariantError(f"group {self.group_id}: no protocol is known to all members")
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            name = member.vote(candidates)
-            votes[name] = votes.get(name, 0) + 1
-        return max(votes, key=votes.__getitem__)
 
     def _on_assignment_appended(
         self, generation_id: int, assignments: dict[str, bytes], error: ErrorCode, now_ms: int
@@ -716,19 +706,9 @@ class ClassicGroup:
 
     def _remove(self, member: Member, error: ErrorCode) -> list[Effect]:
         """Take a member out; whatever it still waits for is answered with error."""
-        effects: list[Effect] = []
-        if member.join_waiter is not None:
-            self._awaiting_join_count -= 1
-            effects.append(Reply(member.join_waiter, join_error(member.member_id, error)))
-            member.join_waiter = None
-        if member.sync_waiter is not None:
-            effects.append(Reply(member.sync_waiter, SyncGroupResponse(error_code=error)))
-            member.sync_waiter = None
+        effects = self._answer(member, error)
         self._deadlines.cancel(member.session)
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            self.static_members.pop(member.instance_id, None)
-        self._count_protocols(member, -1)
+        self._roster.remove(member)
         self._forget_pending_sync(member.member_id)
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
@@ -749,15 +729,6 @@ class ClassicGroup:
 
     def _renew_session(self, member: Member, now_ms: int) -> None:
         self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
-
-    def _count_protocols(self, member: Member, step: int) -> None:
-        counts = self._protocol_counts
-        for name in {name for name, _ in member.protocols}:
-            count = counts.get(name, 0) + step
-            if count:
-                counts[name] = count
-            else:
-                del counts[name]
 
     def _new_member_id(self, prefix: str) -> str:
         digits = self._random.randbytes(16).hex()

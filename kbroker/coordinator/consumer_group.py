@@ -26,6 +26,7 @@ from kbroker.coordinator.reconciliation import (
     MemberState,
     places_of,
 )
+from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (
@@ -124,6 +125,11 @@ class ConsumerGroup:
             case _:
                 pass  # type 4, of older Kafkas
 
+    def replay_record(self, record: CoordinatorRecord) -> None:
+        """The same for a record of this group."""
+        if isinstance(record.key, ConsumerGroupKey):
+            self.replay(record.key, record.value)
+
     def _replay_member(self, member_id: str, value: CoordinatorValue | None) -> None:
         former = self.members.pop(member_id, None)
         if isinstance(value, MemberMetadata):
@@ -182,17 +188,21 @@ class ConsumerGroup:
             return ErrorCode.NONE
         if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if version < MEMBER_EPOCH_VERSION:
+        is_classic = self.is_classic(member_id)
+        if version < MEMBER_EPOCH_VERSION and not is_classic:
             return ErrorCode.UNSUPPORTED_VERSION
+        stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         current = self.current(member_id)
         if epoch == current.member_epoch:
             return ErrorCode.NONE
         if epoch > current.member_epoch:
-            return ErrorCode.STALE_MEMBER_EPOCH
+            return stale
         for topic_id, partition in places:
             since = current.assigned.get(topic_id, {}).get(partition)
+            if since is None:
+                since = current.revoking.get(topic_id, {}).get(partition)
             if since is None or since > epoch:
-                return ErrorCode.STALE_MEMBER_EPOCH
+                return stale
         return ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
@@ -202,8 +212,15 @@ class ConsumerGroup:
         if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if epoch != self.current(member_id or "").member_epoch:
+            if self.is_classic(member_id or ""):
+                return ErrorCode.ILLEGAL_GENERATION
             return ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE
+
+    def is_classic(self, member_id: str) -> bool:
+        """Whether the member speaks the classic protocol."""
+        metadata = self.members.get(member_id)
+        return metadata is not None and metadata.classic_member_metadata is not None
 
     def is_unrevoked(self, member_id: str) -> bool:
         """Whether the member was told to give something back and has not said that it did."""

@@ -7,41 +7,67 @@ it was told to within its rebalance timeout. Both clocks start anew when the log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import Enum
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from kbroker.coordinator.assignors import Assignment
+from kbroker.coordinator.classic_members import (
+    assignment_for,
+    check_join,
+    check_sync,
+    join_refusal,
+    join_response,
+    member_that_leaves,
+)
+from kbroker.coordinator.classic_members import check_heartbeat as check_classic_heartbeat
 from kbroker.coordinator.consumer_group import ConsumerGroup, Topic
 from kbroker.coordinator.consumer_membership import (
     ClusterTopics,
     ConsumerSettings,
     Decision,
     GroupOverrides,
+    Removal,
     Surroundings,
+    advance,
     assignor_name,
+    check_leave,
     heartbeat,
-    leave,
+    leave_for_a_while,
     removal,
 )
 from kbroker.coordinator.consumer_records import ConsumerGroupKey
 from kbroker.coordinator.deadlines import Deadline, Deadlines
-from kbroker.coordinator.effects import Append, Effect
-from kbroker.coordinator.reconciliation import CurrentAssignment
+from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.migration import Joining
+from kbroker.coordinator.reconciliation import STATIC_LEAVE_EPOCH, CurrentAssignment
 from kbroker.model import Uuid, random_uuid, uuid_to_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.group_records import ConsumerGroupMetadataKey
-from kbroker.protocol.messages.groups import ListGroupsResponse
+from kbroker.protocol.messages.group_records import (
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+)
+from kbroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from kbroker.protocol.schema import CoordinatorValue
 
 CONSUMER_TYPE: Final = "consumer"
+CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
-"""The kind of a member that speaks the consumer protocol, in ConsumerGroupDescribe."""
+"""The kinds of members in ConsumerGroupDescribe: the protocol they speak."""
 RETRY_MS: Final = 1_000
 """When the end of a member could not be written, it is tried again after this."""
 
@@ -49,12 +75,31 @@ _Described = ConsumerGroupDescribeResponse.DescribedGroup
 _Places = ConsumerGroupDescribeResponse.TopicPartitions
 
 
+class Promise(Enum):
+    """What a classic member in a consumer group is to do next."""
+
+    JOIN = "JoinGroup"
+    SYNC = "SyncGroup"
+
+
+class Downgrade(Protocol):
+    """How a group becomes a classic one when these members leave, and these come in the place of
+    others; None if it stays what it is.
+    """
+
+    def __call__(
+        self, group: ConsumerGroup, leaving: Collection[str], joining: Joining, *, rebalance: bool
+    ) -> Removal | None: ...
+
+
 class ConsumerGroups:
     """Groups by id. topics: the cluster's, as of now. wall_ms: the wall clock."""
 
     __slots__ = (
         "_deadlines",
+        "_downgrade",
         "_overrides",
+        "_promises",
         "_random",
         "_rebalances",
         "_sessions",
@@ -73,10 +118,12 @@ class ConsumerGroups:
         random: Random,
         wall_ms: Callable[[], int],
         overrides: GroupOverrides,
+        downgrade: Downgrade,
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self._settings = settings
         self._overrides = overrides
+        self._downgrade = downgrade
         self._topics = topics
         self._deadlines = deadlines
         self._random = random
@@ -84,6 +131,7 @@ class ConsumerGroups:
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._rebalances: dict[tuple[str, str], tuple[int, Deadline]] = {}
         """Of members that have something to give back: the epoch they are to leave, until when."""
+        self._promises: dict[tuple[str, str, Promise], Deadline] = {}
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -101,13 +149,20 @@ class ConsumerGroups:
                 return
             group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
         group.replay(key, value)
+        if isinstance(key, ConsumerGroupMemberMetadataKey) and value is None:
+            self._forget(key.group_id, key.member_id)
 
     def on_loaded(self, now_ms: int) -> None:
         """All records were replayed: sessions begin."""
-        for group_id, group in self.groups.items():
-            for member_id in group.members:
-                self._renew(group_id, member_id, now_ms)
-                self._watch_rebalance(group, member_id, now_ms)
+        for group_id in self.groups:
+            self.begin(group_id, now_ms)
+
+    def begin(self, group_id: str, now_ms: int) -> None:
+        """The sessions of a group's members begin."""
+        group = self.groups[group_id]
+        for member_id in group.members:
+            self.renew(group_id, member_id, now_ms)
+            self._watch_rebalance(group, member_id, now_ms)
 
     def unload(self) -> None:
         """This broker no longer coordinates these groups."""
@@ -115,6 +170,9 @@ class ConsumerGroups:
             self._deadlines.cancel(deadline)
         for _, deadline in self._rebalances.values():
             self._deadlines.cancel(deadline)
+        for deadline in self._promises.values():
+            self._deadlines.cancel(deadline)
+        self._promises.clear()
         self._sessions.clear()
         self._rebalances.clear()
         self.groups = {}
@@ -125,8 +183,31 @@ class ConsumerGroups:
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> Decision:
         """ConsumerGroupHeartbeat, checked by `check_heartbeat`. Raises KafkaError."""
-        settings, group_id = self._settings, request.group_id
-        around = Surroundings(
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.member_epoch != 0:
+                message = f"There is no consumer group {request.group_id}."
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+            group = ConsumerGroup(request.group_id)
+        if request.member_epoch < 0:
+            return self._leave(group, request)
+        return heartbeat(group, request, self.surroundings(group.group_id, client_id, client_host))
+
+    def _leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Decision:
+        member_id = request.member_id
+        check_leave(group, request)
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=member_id, member_epoch=request.member_epoch
+        )
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            return Decision(leave_for_a_while(group, member_id), response)
+        end = self._end_members(group, (member_id,))
+        return Decision(end.records, response, written=end.written)
+
+    def surroundings(self, group_id: str, client_id: str, client_host: str) -> Surroundings:
+        """What a decision about that group needs besides the request."""
+        settings = self._settings
+        return Surroundings(
             settings=settings,
             heartbeat_interval_ms=self._own_or(
                 settings.group_consumer_heartbeat_interval_ms,
@@ -144,15 +225,6 @@ class ConsumerGroups:
             client_host=client_host,
             new_member_id=lambda: uuid_to_string(random_uuid(self._random)),
         )
-        group = self.groups.get(request.group_id)
-        if group is None:
-            if request.member_epoch != 0:
-                message = f"There is no consumer group {request.group_id}."
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-            group = ConsumerGroup(request.group_id)
-        if request.member_epoch < 0:
-            return leave(group, request, around)
-        return heartbeat(group, request, around)
 
     def settled(self, group_id: str, member_id: str, topics: ClusterTopics, now_ms: int) -> None:
         """The decision on a heartbeat, made upon these topics, is in the log."""
@@ -160,8 +232,111 @@ class ConsumerGroups:
         if group is None or member_id not in group.members:
             return
         group.seen_topics = topics.topics
-        self._renew(group_id, member_id, now_ms)
+        self.renew(group_id, member_id, now_ms)
         self._watch_rebalance(group, member_id, now_ms)
+
+    # -- classic members ---------------------------------------------------------------------
+
+    def classic_join(self, group: ConsumerGroup, join: Join, now_ms: int) -> list[Effect]:
+        """JoinGroup to a consumer group with members."""
+        around = self.surroundings(group.group_id, join.client_id, join.client_host)
+        try:
+            joining = check_join(group, join, around)
+        except KafkaError as error:
+            member_id = join.member_id
+            if error.code is ErrorCode.MEMBER_ID_REQUIRED:
+                member_id = error.message
+            return [Reply(join.waiter, join_refusal(join, member_id, error.code))]
+        former, member_id = joining.replaced, joining.member_id
+        may_be_last = former is not None and not group.is_classic(former)
+        replacing: Joining = {member_id: (former or "", joining.metadata)} if may_be_last else {}
+        end = None
+        if replacing and (self._downgrade(group, (), replacing, rebalance=False) is not None):
+            step = advance(group, joining.update(), around, assign=False)
+            is_stale = step.target_epoch < step.epoch
+            end = self._downgrade(group, (), replacing, rebalance=is_stale)
+        else:
+            step = advance(group, joining.update(), around)
+        response = join_response(joining, step.after.member_epoch)
+
+        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+            if error is not ErrorCode.NONE:
+                return [Reply(join.waiter, join_refusal(join, UNKNOWN_MEMBER, error))]
+            return [Reply(join.waiter, response)]
+
+        if end is not None:
+            return [Append([*step.records, *end.records], then, written=end.written)]
+
+        def written(now_ms: int) -> list[Effect]:
+            self.settled(group.group_id, member_id, around.topics, now_ms)
+            self.kept(group.group_id, member_id, Promise.JOIN)
+            self.expect(group.group_id, member_id, Promise.SYNC, now_ms, anew=True)
+            return []
+
+        return [Append(step.records, then, written=written)]
+
+    def classic_sync(
+        self, group: ConsumerGroup, request: SyncGroupRequest, waiter: Waiter, now_ms: int
+    ) -> list[Effect]:
+        """SyncGroup of a classic member."""
+        group_id, member_id = group.group_id, request.member_id
+        try:
+            check_sync(group, request)
+        except KafkaError as error:
+            if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+                self.expect(group_id, member_id, Promise.JOIN, now_ms, anew=False)
+            return [Reply(waiter, SyncGroupResponse(error_code=error.code))]
+        response = SyncGroupResponse(
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=assignment_for(group, member_id, self._topics().topics_by_id),
+        )
+
+        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+            if error is not ErrorCode.NONE:
+                return [Reply(waiter, SyncGroupResponse(error_code=error))]
+            current = self.groups.get(group_id)
+            if current is not None and member_id in current.members:
+                self.kept(group_id, member_id, Promise.SYNC)
+                self.renew(group_id, member_id, now_ms)
+            return [Reply(waiter, response)]
+
+        return [Append([], then)]
+
+    def classic_heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, now_ms: int
+    ) -> ErrorCode:
+        """Heartbeat of a classic member."""
+        try:
+            is_to_join = check_classic_heartbeat(group, request)
+        except KafkaError as error:
+            return error.code
+        self.renew(group.group_id, request.member_id, now_ms)
+        if not is_to_join:
+            return ErrorCode.NONE
+        self.expect(group.group_id, request.member_id, Promise.JOIN, now_ms, anew=False)
+        return ErrorCode.REBALANCE_IN_PROGRESS
+
+    def classic_leave(
+        self, group: ConsumerGroup, identities: Iterable[LeaveGroupRequest.MemberIdentity]
+    ) -> tuple[list[ErrorCode], Removal]:
+        """LeaveGroup, also of members that speak the consumer protocol: an error per identity, and
+        the end of all that may leave.
+        """
+        errors: list[ErrorCode] = []
+        leaving: dict[str, None] = {}
+        for identity in identities:
+            try:
+                leaving[member_that_leaves(group, identity)] = None
+            except KafkaError as error:
+                errors.append(error.code)
+            else:
+                errors.append(ErrorCode.NONE)
+        return errors, self._end_members(group, leaving) if leaving else Removal([])
+
+    def _end_members(self, group: ConsumerGroup, member_ids: Collection[str]) -> Removal:
+        end = self._downgrade(group, member_ids, {}, rebalance=True)
+        return end or Removal(removal(group, member_ids, self._topics()))
 
     def _own_or(self, default: int, group_id: str, name: str) -> int:
         own = self._overrides.get_int(group_id, name)
@@ -169,15 +344,21 @@ class ConsumerGroups:
 
     # -- sessions ----------------------------------------------------------------------------
 
-    def _renew(self, group_id: str, member_id: str, now_ms: int) -> None:
+    def renew(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """A member was heard of: its session starts anew."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             session = Deadline(partial(self._on_session_over, group_id, member_id))
             self._sessions[(group_id, member_id)] = session
-        timeout_ms = self._own_or(
-            self._settings.group_consumer_session_timeout_ms,
-            group_id,
-            "consumer.session.timeout.ms",
+        classic = self.groups[group_id].members[member_id].classic_member_metadata
+        timeout_ms = (
+            classic.session_timeout_ms
+            if classic is not None
+            else self._own_or(
+                self._settings.group_consumer_session_timeout_ms,
+                group_id,
+                "consumer.session.timeout.ms",
+            )
         )
         self._deadlines.set(session, now_ms + timeout_ms)
 
@@ -196,7 +377,31 @@ class ConsumerGroups:
             self._deadlines.cancel(watched[1])
             del self._rebalances[key]
 
+    def expect(
+        self, group_id: str, member_id: str, promise: Promise, now_ms: int, *, anew: bool
+    ) -> None:
+        """A classic member is to do that within its rebalance timeout, or is given up. anew: the
+        time starts again if it was running already.
+        """
+        key = (group_id, member_id, promise)
+        deadline = self._promises.get(key)
+        if deadline is None:
+            deadline = Deadline(partial(self._on_session_over, group_id, member_id))
+            self._promises[key] = deadline
+        elif not anew:
+            return
+        timeout_ms = self.groups[group_id].members[member_id].rebalance_timeout_ms
+        self._deadlines.set(deadline, now_ms + max(timeout_ms, 0))
+
+    def kept(self, group_id: str, member_id: str, promise: Promise) -> None:
+        """It has done what was expected."""
+        deadline = self._promises.pop((group_id, member_id, promise), None)
+        if deadline is not None:
+            self._deadlines.cancel(deadline)
+
     def _forget(self, group_id: str, member_id: str) -> None:
+        for promise in Promise:
+            self.kept(group_id, member_id, promise)
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
             self._deadlines.cancel(session)
@@ -227,7 +432,8 @@ class ConsumerGroups:
                 self._deadlines.set(self._sessions[(group_id, member_id)], now_ms + RETRY_MS)
             return []
 
-        return [Append(removal(group, member_id, self._topics()), then)]
+        end = self._end_members(group, (member_id,))
+        return [Append(end.records, then, written=end.written)]
 
     # -- what tools read ---------------------------------------------------------------------
 
@@ -264,7 +470,7 @@ class ConsumerGroups:
                     subscribed_topic_regex=metadata.subscribed_topic_regex,
                     assignment=_described(_held(group.current(member_id)), topics),
                     target_assignment=_described(group.targets.get(member_id, {}), topics),
-                    member_type=CONSUMER_MEMBER,
+                    member_type=CLASSIC_MEMBER if group.is_classic(member_id) else CONSUMER_MEMBER,
                 )
                 for member_id, metadata in group.members.items()
             ],

@@ -8,9 +8,9 @@ member has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kbroker.coordinator.assignors import ASSIGNORS, Assignment, Subscriber
 from kbroker.coordinator.consumer_group import ConsumerGroup, Topic, hash_of, topics_of
@@ -25,6 +25,7 @@ from kbroker.coordinator.consumer_records import (
     target_epoch_record,
     target_record,
 )
+from kbroker.coordinator.effects import Effect
 from kbroker.coordinator.reconciliation import (
     STATIC_LEAVE_EPOCH,
     CurrentAssignment,
@@ -59,6 +60,8 @@ class ConsumerSettings(Protocol):
     def group_consumer_max_size(self) -> int: ...
     @property
     def group_consumer_assignment_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_migration_policy(self) -> str: ...
     @property
     def group_consumer_assignors(self) -> tuple[str, ...]: ...
 
@@ -108,13 +111,51 @@ class Surroundings:
     new_member_id: Callable[[], str]
 
 
+Written = Callable[[int], list[Effect]]
+"""What follows, now_ms given, when records are in the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """records: to be written first. member_id: whose session starts anew."""
+    """records: to be written first. member_id: whose session starts anew. written: what follows
+    when the records are in the log. replies: to others who waited, in any case.
+    """
 
     records: list[CoordinatorRecord]
     response: ConsumerGroupHeartbeatResponse
     member_id: str | None = None
+    written: Written | None = None
+    replies: Sequence[Effect] = ()
+
+
+class Removal(NamedTuple):
+    """The end of members. written: what follows when its records are in the log."""
+
+    records: list[CoordinatorRecord]
+    written: Written | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a member says of itself now. replaced: the id of the static member whose place it takes;
+    reported: what it says it has.
+    """
+
+    member_id: str
+    replaced: str | None
+    metadata: MemberMetadata
+    reported: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where an update brings a member: from `before` to `after`."""
+
+    records: list[CoordinatorRecord]
+    before: CurrentAssignment
+    after: CurrentAssignment
+    epoch: int
+    target_epoch: int
 
 
 def check_heartbeat(
@@ -163,67 +204,79 @@ def heartbeat(
     """A heartbeat of a member that joins or is there. Raises KafkaError."""
     member_id = request.member_id or around.new_member_id()
     replaced = _find_member(group, request, member_id, around.settings)
+    former = group.members.get(replaced or member_id)
+    metadata = _updated(former, request, around)
+    step = advance(group, Update(member_id, replaced, metadata, reported_of(request)), around)
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=step.after.member_epoch,
+        heartbeat_interval_ms=around.heartbeat_interval_ms,
+    )
+    if _is_full(request) or _partitions(step.after.assigned) != _partitions(step.before.assigned):
+        response.assignment = _assignment(step.after.assigned)
+    return Decision(step.records, response, member_id)
+
+
+def advance(
+    group: ConsumerGroup, update: Update, around: Surroundings, *, assign: bool = True
+) -> Step:
+    """The member, its regular expression, the group's epoch, the target assignment, what the member
+    has. assign: whether there may be a new target.
+    """
+    group_id, member_id, replaced = group.group_id, update.member_id, update.replaced
     records: list[CoordinatorRecord] = []
     former = group.members.get(replaced or member_id)
     current, target = group.current(member_id), group.targets.get(member_id)
     if replaced is not None:
         current, target = group.current(replaced).returned(), group.targets.get(replaced, {})
-        records += member_tombstones(group.group_id, replaced)
-    metadata = _updated(former, request, around)
-    if replaced is not None or metadata != former:
-        records.append(member_record(group.group_id, member_id, metadata))
+        records += member_tombstones(group_id, replaced)
+    if replaced is not None or update.metadata != former:
+        records.append(member_record(group_id, member_id, update.metadata))
     if replaced is not None and target is not None:
-        records.append(target_record(group.group_id, member_id, target))
-        records.append(current_record(group.group_id, member_id, current))
+        records.append(target_record(group_id, member_id, target))
+        records.append(current_record(group_id, member_id, current))
     members = {key: value for key, value in group.members.items() if key != replaced}
-    members[member_id] = metadata
+    members[member_id] = update.metadata
     plan = _Plan(group, members, around)
     records += plan.advance(
-        changed=former is None or _subscription(former) != _subscription(metadata),
+        changed=former is None or _subscription(former) != _subscription(update.metadata),
         moved=(replaced, member_id, target) if replaced is not None else None,
+        assign=assign,
     )
-    after = reconcile(
-        current,
-        target_epoch=plan.target_epoch,
-        target=plan.targets.get(member_id, {}),
-        is_free=group.is_free_for(replaced or member_id),
-        reported=reported_of(request),
-    )
+    after = current
+    if assign or plan.target_epoch == plan.epoch:
+        after = reconcile(
+            current,
+            target_epoch=plan.target_epoch,
+            target=plan.targets.get(member_id, {}),
+            is_free=group.is_free_for(replaced or member_id),
+            reported=update.reported,
+        )
     if after is not current:
-        records.append(current_record(group.group_id, member_id, after))
-    response = ConsumerGroupHeartbeatResponse(
-        member_id=member_id,
-        member_epoch=after.member_epoch,
-        heartbeat_interval_ms=around.heartbeat_interval_ms,
-    )
-    if _is_full(request) or _partitions(after.assigned) != _partitions(current.assigned):
-        response.assignment = _assignment(after.assigned)
-    return Decision(records, response, member_id)
+        records.append(current_record(group_id, member_id, after))
+    return Step(records, current, after, plan.epoch, plan.target_epoch)
 
 
-def leave(
-    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, around: Surroundings
-) -> Decision:
-    """A member goes: for good, or, a static one, for a while. Raises KafkaError."""
-    member_id = request.member_id
+def check_leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
+    """Whether this member may leave. Raises KafkaError."""
     _check_static(group, request)
-    if member_id not in group.members:
-        raise _unknown_member(group, member_id)
-    if request.member_epoch == STATIC_LEAVE_EPOCH:
-        away = group.current(member_id).away()
-        records = [current_record(group.group_id, member_id, away)]
-    else:
-        records = removal(group, member_id, around.topics)
-    response = ConsumerGroupHeartbeatResponse(
-        member_id=member_id, member_epoch=request.member_epoch
-    )
-    return Decision(records, response)
+    if request.member_id not in group.members:
+        raise _unknown_member(group, request.member_id)
 
 
-def removal(group: ConsumerGroup, member_id: str, topics: ClusterTopics) -> list[CoordinatorRecord]:
-    """The end of a member, and the group's next epoch."""
-    records = member_tombstones(group.group_id, member_id)
-    rest = {key: value for key, value in group.members.items() if key != member_id}
+def leave_for_a_while(group: ConsumerGroup, member_id: str) -> list[CoordinatorRecord]:
+    """A static member goes and will be back."""
+    return [current_record(group.group_id, member_id, group.current(member_id).away())]
+
+
+def removal(
+    group: ConsumerGroup, member_ids: Collection[str], topics: ClusterTopics
+) -> list[CoordinatorRecord]:
+    """The end of members, and the group's next epoch."""
+    records: list[CoordinatorRecord] = []
+    for member_id in member_ids:
+        records += member_tombstones(group.group_id, member_id)
+    rest = {key: value for key, value in group.members.items() if key not in member_ids}
     regexes = dict(group.regexes)
     for regex in _unused(regexes, rest):
         records.append(regex_tombstone(group.group_id, regex))
@@ -259,18 +312,23 @@ def _find_member(
         return None
     owner = group.static_members.get(request.instance_id or "")
     if owner is not None and owner != member_id:
-        if not group.is_away(owner):
+        if not (group.is_away(owner) or group.is_classic(owner)):
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Instance {request.instance_id} is member {owner}, which has not left.",
             )
         return owner
+    check_room(group, member_id, settings)
+    return None
+
+
+def check_room(group: ConsumerGroup, member_id: str, settings: ConsumerSettings) -> None:
+    """Whether the group has a place for that member. Raises KafkaError."""
     if member_id not in group.members and len(group.members) >= settings.group_consumer_max_size:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"Group {group.group_id} has {len(group.members)} members, no more are allowed.",
         )
-    return None
 
 
 def _check_static(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -355,15 +413,20 @@ class _Plan:
         self._members = members
         self._around = around
         self._regexes: dict[str, ConsumerGroupRegularExpressionValue] = dict(group.regexes)
-        self._epoch = group.epoch
+        self.epoch = group.epoch
         self.target_epoch = group.target_epoch
         self.targets: dict[str, Assignment] = dict(group.targets)
 
     def advance(
-        self, *, changed: bool, moved: tuple[str, str, Assignment | None] | None
+        self,
+        *,
+        changed: bool,
+        moved: tuple[str, str, Assignment | None] | None,
+        assign: bool,
     ) -> list[CoordinatorRecord]:
         """The records of all three steps. changed: a member or its subscription is new. moved:
-        (from, to, target) of a static member that came back under another id.
+        (from, to, target) of a static member that came back under another id. assign: False leaves
+        the third step out.
         """
         group, topics = self._group, self._around.topics
         if moved is not None:
@@ -373,7 +436,7 @@ class _Plan:
         if changed or group.seen_topics is not topics.topics:
             records += self._look_up_regexes(changed=changed)
             records += self._next_epoch(changed=changed)
-        if self._epoch > self.target_epoch and self._may_assign():
+        if assign and self.epoch > self.target_epoch and self._may_assign():
             records += self._assign()
         return records
 
@@ -402,8 +465,8 @@ class _Plan:
         metadata_hash = hash_of(names, topics)
         if not changed and metadata_hash == group.metadata_hash:
             return []
-        self._epoch = group.epoch + 1
-        return [group_record(group.group_id, self._epoch, metadata_hash)]
+        self.epoch = group.epoch + 1
+        return [group_record(group.group_id, self.epoch, metadata_hash)]
 
     def _topics_of(self, metadata: MemberMetadata) -> set[str]:
         return topics_of(metadata, self._regexes)
@@ -437,9 +500,9 @@ class _Plan:
             if self.targets.get(member_id) != assignment
         ]
         self.targets = assigned
-        self.target_epoch = self._epoch
+        self.target_epoch = self.epoch
         wall_ms = self._around.wall_ms
-        return [*records, target_epoch_record(group.group_id, self._epoch, wall_ms)]
+        return [*records, target_epoch_record(group.group_id, self.epoch, wall_ms)]
 
 
 def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSettings) -> str:

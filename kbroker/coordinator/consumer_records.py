@@ -6,7 +6,7 @@ Types 3 (group), 5 (member), 6 and 7 (target assignment: epoch, member), 8 (curr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kbroker.coordinator.assignors import Assignment
 from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState, Owned
@@ -144,6 +144,27 @@ def group_tombstones(group_id: str) -> list[CoordinatorRecord]:
             ConsumerGroupMetadataKey(group_id=group_id),
         )
     ]
+
+
+def all_tombstones(
+    group_id: str, member_ids: Collection[str], regexes: Iterable[str]
+) -> list[CoordinatorRecord]:
+    """The end of a group with members, in Kafka's order."""
+    target_epoch, *rest = group_tombstones(group_id)
+    keys = (
+        ConsumerGroupCurrentMemberAssignmentKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupMemberMetadataKey,
+    )
+    currents, targets, members = (
+        [
+            CoordinatorRecord(key(group_id=group_id, member_id=member_id), None)
+            for member_id in member_ids
+        ]
+        for key in keys
+    )
+    ends = [regex_tombstone(group_id, regex) for regex in regexes]
+    return [*currents, *targets, target_epoch, *members, *ends, *rest]
 
 
 def _current_topics(owned: Owned) -> list[_CurrentTopic]:

@@ -37,18 +37,22 @@ class Append:
     """Write records as one batch; then: what follows once they are committed, or were refused.
 
     then takes (NONE or the error for the client, now_ms). It is not called if the shard is unloaded
-    meanwhile.
+    meanwhile. written: what follows at once, now_ms given, when they are in the log and replayed,
+    committed or not. No records: then follows when all before is committed.
     """
 
-    __slots__ = ("records", "then")
+    __slots__ = ("records", "then", "written")
 
     def __init__(
         self,
         records: Sequence[CoordinatorRecord],
         then: Callable[[ErrorCode, int], list[Effect]] | None = None,
+        *,
+        written: Callable[[int], list[Effect]] | None = None,
     ) -> None:
         self.records = records
         self.then = then
+        self.written = written
 
     def __repr__(self) -> str:
         return f"Append({list(self.records)!r})"

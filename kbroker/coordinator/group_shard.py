@@ -10,7 +10,7 @@ built from `metadata`. A core: time, randomness and the log are its caller's (`r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Final, Protocol
@@ -20,6 +20,8 @@ from kbroker.coordinator.classic_group import (
     GroupSettings,
     join_error,
 )
+from kbroker.coordinator.classic_members import join_refusal
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_groups import CONSUMER_TYPE, ConsumerGroups
 from kbroker.coordinator.consumer_membership import (
     NO_OVERRIDES,
@@ -27,12 +29,21 @@ from kbroker.coordinator.consumer_membership import (
     ConsumerSettings,
     Decision,
     GroupOverrides,
+    Removal,
+    heartbeat,
 )
 from kbroker.coordinator.consumer_records import ConsumerGroupKey, group_tombstones
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group_state import GroupState
+from kbroker.coordinator.migration import (
+    Joining,
+    MigrationPolicy,
+    downgrade,
+    may_downgrade,
+    upgrade,
+)
 from kbroker.coordinator.offsets import OffsetStore
 from kbroker.coordinator.records import (
     NO_EXPIRY,
@@ -83,8 +94,6 @@ called illegal.
 """
 DESCRIBE_NOT_FOUND_VERSION: Final = 6
 """From this DescribeGroups on an unknown group is an error; before, it is a dead group."""
-PROTOCOL_TYPE_VERSION: Final = 7
-"""From this JoinGroup on an answer may have no protocol name."""
 TOMBSTONES_PER_BATCH: Final = 1000
 CLASSIC_TYPE: Final = "classic"
 
@@ -133,6 +142,7 @@ class GroupShard:
         self.offsets = OffsetStore()
         self._settings = settings
         self._random = random
+        self._topics = topics
         self._wall_ms = wall_ms
         self._deadlines = Deadlines()
         self._expiry = Deadline(self._on_expiry)
@@ -143,6 +153,7 @@ class GroupShard:
             random=random,
             wall_ms=wall_ms,
             overrides=overrides,
+            downgrade=self._downgrade,
         )
         self._topics = topics
         self.streams = StreamsGroups(
@@ -262,12 +273,13 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             return group.join(join, now_ms)
-        former = self.consumer.groups.get(group_id) or self.streams.groups.get(group_id)
+        consumer_group = self.consumer.groups.get(group_id)
+        former = consumer_group or self.streams.groups.get(group_id)
         if former is not None and former.members:
-            refused = join_error(join.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            if join.version >= PROTOCOL_TYPE_VERSION:
-                refused.protocol_name = None
-            return [Reply(join.waiter, refused)]
+            if consumer_group is None or self._policy is MigrationPolicy.DISABLED:
+                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+                return [Reply(join.waiter, join_refusal(join, join.member_id, error))]
+            return self.consumer.classic_join(consumer_group, join, now_ms)
         if join.member_id != UNKNOWN_MEMBER:
             error = ErrorCode.UNKNOWN_MEMBER_ID
             return [Reply(join.waiter, join_error(join.member_id, error))]
@@ -291,9 +303,10 @@ class GroupShard:
         """SyncGroup."""
         group = self.groups.get(request.group_id)
         if group is None:
+            consumer_group = self.consumer.groups.get(request.group_id)
+            if consumer_group is not None:
+                return self.consumer.classic_sync(consumer_group, request, waiter, now_ms)
             error = ErrorCode.UNKNOWN_MEMBER_ID
-            if request.group_id in self.consumer.groups or request.group_id in self.streams.groups:
-                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(waiter, SyncGroupResponse(error_code=error))]
         return group.sync(request, waiter, now_ms)
 
@@ -301,19 +314,28 @@ class GroupShard:
         """Heartbeat."""
         group = self.groups.get(request.group_id)
         if group is None:
+            consumer_group = self.consumer.groups.get(request.group_id)
+            if consumer_group is not None:
+                return self.consumer.classic_heartbeat(consumer_group, request, now_ms)
             return ErrorCode.UNKNOWN_MEMBER_ID
         return group.heartbeat(request, now_ms)
 
     def leave(
-        self, group_id: str, identities: Iterable[LeaveGroupRequest.MemberIdentity], now_ms: int
-    ) -> tuple[LeaveGroupResponse, list[Effect]]:
+        self,
+        group_id: str,
+        identities: Sequence[LeaveGroupRequest.MemberIdentity],
+        waiter: Waiter,
+        now_ms: int,
+    ) -> list[Effect]:
         """LeaveGroup: one result per identity, in order."""
-        identities = list(identities)
-        group = self.groups.get(group_id)
+        group, consumer_group = self.groups.get(group_id), self.consumer.groups.get(group_id)
         effects: list[Effect] = []
+        end = Removal([])
         errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(identities)
         if group is not None:
             errors, effects = group.leave(identities, now_ms)
+        elif consumer_group is not None:
+            errors, end = self.consumer.classic_leave(consumer_group, identities)
         response = LeaveGroupResponse(
             members=[
                 LeaveGroupResponse.MemberResponse(
@@ -324,7 +346,15 @@ class GroupShard:
                 for identity, error in zip(identities, errors, strict=True)
             ]
         )
-        return response, effects
+        if not end.records:
+            return [*effects, Reply(waiter, response)]
+
+        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+            if error is not ErrorCode.NONE:
+                return [Reply(waiter, LeaveGroupResponse(error_code=error))]
+            return [Reply(waiter, response)]
+
+        return [Append(end.records, then, written=end.written)]
 
     def check_commit(
         self,
@@ -411,10 +441,14 @@ class GroupShard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> Decision:
-        """ConsumerGroupHeartbeat. A classic group without members becomes a consumer group; one
-        with members does not. Raises KafkaError.
+        """ConsumerGroupHeartbeat. A classic group becomes a consumer group, if it may. Raises
+        KafkaError.
         """
         group_id = request.group_id
+        group = self.groups.get(group_id)
+        is_joining = request.member_epoch == 0 and group_id not in self.consumer.groups
+        if group is not None and is_joining and not self._is_idle(group):
+            return self._upgrade(group, request, client_id, client_host)
         end = self._end_of_classic(group_id, request.member_epoch, CONSUMER_TYPE)
         decision = self.consumer.heartbeat(request, client_id, client_host)
         decision.records[:0] = end
@@ -446,6 +480,55 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
         has_record = group is not None and group_id in self.metadata
         return [group_tombstone(group_id)] if has_record else []
+
+    # -- migration ---------------------------------------------------------------------------
+
+    @property
+    def _policy(self) -> MigrationPolicy:
+        return MigrationPolicy(self._settings.group_consumer_migration_policy)
+
+    def _upgrade(
+        self,
+        group: ClassicGroup,
+        request: ConsumerGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+    ) -> Decision:
+        """A member of the consumer protocol joins a classic group with members."""
+        group_id = group.group_id
+        max_size = self._settings.group_consumer_max_size
+        records, upgraded = upgrade(group, self._topics(), policy=self._policy, max_size=max_size)
+        around = self.consumer.surroundings(group_id, client_id, client_host)
+        decision = heartbeat(upgraded, request, around)
+
+        def written(now_ms: int) -> list[Effect]:
+            self.consumer.begin(group_id, now_ms)
+            return []
+
+        return Decision(
+            [*records, *decision.records],
+            decision.response,
+            decision.member_id,
+            written,
+            group.dismiss(ErrorCode.REBALANCE_IN_PROGRESS),
+        )
+
+    def _downgrade(
+        self, group: ConsumerGroup, leaving: Collection[str], joining: Joining, *, rebalance: bool
+    ) -> Removal | None:
+        """See `consumer_groups.Downgrade`."""
+        group_id, max_size = group.group_id, self._settings.group_max_size
+        if not may_downgrade(group, leaving, joining, policy=self._policy, max_size=max_size):
+            return None
+        classic = self._new_classic(group_id)
+        topics = self._topics()
+        records = downgrade(group, classic, leaving=leaving, joining=joining, topics=topics)
+
+        def written(now_ms: int) -> list[Effect]:
+            self.groups[group_id] = classic
+            return classic.begin(now_ms, rebalance=rebalance)
+
+        return Removal(records, written)
 
     # -- administration ----------------------------------------------------------------------
 
@@ -655,14 +738,17 @@ class GroupShard:
             self._create(group_id)
 
     def _create(self, group_id: str) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(
+        group = self.groups[group_id] = self._new_classic(group_id)
+        return group
+
+    def _new_classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(
             group_id,
             settings=self._settings,
             deadlines=self._deadlines,
             random=self._random,
             wall_ms=self._wall_ms,
         )
-        return group
 
     def _on_creation_appended(
         self, group: ClassicGroup, join: Join, error: ErrorCode, now_ms: int

@@ -76,6 +76,8 @@ from kbroker.protocol.messages.streams_groups import (
 from kbroker.protocol.schema import Message
 
 GROUP_TOPIC: Final = "__consumer_offsets"
+PROTOCOL_NAMED_VERSION: Final = 5
+"""From this SyncGroup on a member names the protocol it was told (KIP-559)."""
 
 _DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
@@ -221,6 +223,10 @@ class GroupCoordinator:
         self, context: CallContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Deferred[Message]:
         """SyncGroup."""
+        if context.api_version >= PROTOCOL_NAMED_VERSION and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         try:
             host = self._member_host(request.group_id)
         except KafkaError as error:
@@ -241,11 +247,14 @@ class GroupCoordinator:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return HeartbeatResponse()
             return HeartbeatResponse(error_code=error.code)
-        return HeartbeatResponse(
-            error_code=host.shard.heartbeat(request, self._timers.monotonic_ms())
-        )
+        error_code = host.shard.heartbeat(request, self._timers.monotonic_ms())
+        if error_code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.runtime.carry_out(host, [])  # the member has a deadline to join
+        return HeartbeatResponse(error_code=error_code)
 
-    def leave_group(self, context: CallContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave_group(
+        self, context: CallContext, request: LeaveGroupRequest
+    ) -> Message | Deferred[Message]:
         """LeaveGroup; before v3 the one member's error is that of the response."""
         try:
             host = self._member_host(request.group_id)
@@ -254,13 +263,17 @@ class GroupCoordinator:
         identities = request.members
         if context.api_version < 3:
             identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
-        response, effects = host.shard.leave(
-            request.group_id, identities, self._timers.monotonic_ms()
+        waiter: Waiter = Deferred()
+        effects = host.shard.leave(
+            request.group_id, identities, waiter, self._timers.monotonic_ms()
+        )
+        answer: Waiter = Deferred()
+        is_old = context.api_version < 3
+        waiter.on_done(
+            lambda response: answer.resolve(_old_leave_response(response) if is_old else response)
         )
         self.runtime.carry_out(host, effects)
-        if context.api_version < 3:
-            return LeaveGroupResponse(error_code=response.members[0].error_code)
-        return response
+        return answer.value if answer.done else answer
 
     def consumer_heartbeat(
         self, context: CallContext, request: ConsumerGroupHeartbeatRequest
@@ -274,11 +287,14 @@ class GroupCoordinator:
             request, context.client_id or "", _java_host(context.client_host)
         )
         outcome = self.runtime.submit(host, decision.records)
-        is_written = outcome is ErrorCode.NONE or isinstance(outcome, Deferred)
-        if is_written and decision.member_id is not None:
+        effects = [*decision.replies]
+        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
             now_ms = self._timers.monotonic_ms()
-            host.shard.consumer.settled(request.group_id, decision.member_id, topics, now_ms)
-            self.runtime.carry_out(host, [])
+            if decision.written is not None:
+                effects += decision.written(now_ms)
+            if decision.member_id is not None:
+                host.shard.consumer.settled(request.group_id, decision.member_id, topics, now_ms)
+        self.runtime.carry_out(host, effects)
         if isinstance(outcome, Deferred):
             answer: Waiter = Deferred()
             outcome.on_done(
@@ -605,6 +621,13 @@ def _offset_delete_answer(response: OffsetDeleteResponse, error: ErrorCode) -> O
     if error is ErrorCode.NONE:
         return response
     return OffsetDeleteResponse(error_code=client_error(error))
+
+
+def _old_leave_response(response: Message) -> LeaveGroupResponse:
+    """Before v3: the one member's error is that of the response."""
+    assert isinstance(response, LeaveGroupResponse)
+    members = response.members
+    return LeaveGroupResponse(error_code=members[0].error_code if members else response.error_code)
 
 
 def _java_host(host: str) -> str:

@@ -363,15 +363,19 @@ class CoordinatorRuntime(Generic[S]):
 
     def _append(self, host: Host[S], effect: Append) -> list[Effect]:
         """Write; what follows, if that is known already."""
-        outcome = self.write(host, effect.records)
-        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
-            self._log_news(host, effect.records)
+        outcome = self.submit(host, effect.records)
+        now_ms = self._timers.monotonic_ms()
+        effects: list[Effect] = []
+        if effect.written is not None and (
+            outcome is ErrorCode.NONE or isinstance(outcome, Deferred)
+        ):
+            effects = effect.written(now_ms)
         if effect.then is None:
-            return []
+            return effects
         if isinstance(outcome, ErrorCode):
-            return effect.then(client_error(outcome), self._timers.monotonic_ms())
+            return effects + effect.then(client_error(outcome), now_ms)
         outcome.on_done(partial(self._continue, host, effect.then))
-        return []
+        return effects
 
     def _write_markers(self, host: Host[S], effect: WriteMarkers) -> list[Effect]:
         if self._markers is None:

@@ -34,6 +34,7 @@ class GroupCoordinatorConfig:
     group_streams_num_standby_replicas: int = 0
     group_streams_initial_rebalance_delay_ms: int = 3_000
     group_streams_assignment_interval_ms: int = 1_000
+    group_consumer_migration_policy: str = "bidirectional"
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
 
     @property
@@ -46,8 +47,10 @@ class GroupCoordinatorConfig:
         """The group coordinator's part of a broker's settings."""
         names = {name: name.replace("_", ".") for name in cls.__dataclass_fields__}
         del names["group_consumer_assignors"]
+        policy = config.get_string(names.pop("group_consumer_migration_policy"))
         assignors = config.get_list("group.consumer.assignors")
         return cls(
             **{name: config.get_int(key) for name, key in names.items()},
+            group_consumer_migration_policy=policy.lower(),
             group_consumer_assignors=assignors,
         )

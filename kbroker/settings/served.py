@@ -24,7 +24,8 @@ SERVED_KEYS: Final = _words(
     group.consumer.assignment.interval.ms group.consumer.assignors
     group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
     group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms
-    group.consumer.max.size group.consumer.min.assignment.interval.ms
+    group.consumer.max.size group.consumer.migration.policy
+    group.consumer.min.assignment.interval.ms
     group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
     group.consumer.session.timeout.ms
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kbroker.model import Deferred
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
@@ -143,6 +145,8 @@ class ClientMember:
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocol_name=response.protocol_name,
             assignments=assignments,
         )
         self._when(self.world.coordinator.sync_group(Context(5), request), self._synced)
@@ -183,8 +187,10 @@ class ClientMember:
             member_id=self.member_id, group_instance_id=self.instance_id
         )
         request = LeaveGroupRequest(group_id=self.group, members=[identity])
-        response = self.world.coordinator.leave_group(Context(5), request)
+        response: Any = self.world.coordinator.leave_group(Context(5), request)
         self.member_id, self.generation, self.partitions = "", -1, None
+        if isinstance(response, Deferred):
+            return ErrorCode.NONE  # the answer comes behind that which is given now
         if response.error_code:
             return ErrorCode(response.error_code)
         return ErrorCode(response.members[0].error_code)

@@ -472,21 +472,23 @@ def test_stable_group_answers_strangers() -> None:
         sync = SyncGroupRequest(
             group_id="g", generation_id=asked, member_id=member_id, group_instance_id=instance_id
         )
-        answer = world.coordinator.sync_group(Context(5), sync)
+        answer = world.coordinator.sync_group(Context(4), sync)
         assert getattr(getattr(answer, "value", answer), "error_code", None) == error
 
 
 @pytest.mark.parametrize(
-    ("protocol_type", "protocol_name", "error"),
+    ("version", "protocol_type", "protocol_name", "error"),
     [
-        (None, None, ErrorCode.NONE),
-        ("consumer", "range", ErrorCode.NONE),
-        ("connect", "range", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ("consumer", "sticky", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (4, None, None, ErrorCode.NONE),
+        (5, None, None, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, "consumer", None, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, "consumer", "range", ErrorCode.NONE),
+        (5, "connect", "range", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, "consumer", "sticky", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
 def test_sync_checks_the_protocol(
-    protocol_type: str | None, protocol_name: str | None, error: ErrorCode
+    version: int, protocol_type: str | None, protocol_name: str | None, error: ErrorCode
 ) -> None:
     world = World()
     member = ClientMember(world, "a")
@@ -499,5 +501,5 @@ def test_sync_checks_the_protocol(
         protocol_type=protocol_type,
         protocol_name=protocol_name,
     )
-    answer = world.coordinator.sync_group(Context(5), request)
+    answer = world.coordinator.sync_group(Context(version), request)
     assert getattr(getattr(answer, "value", answer), "error_code", None) == error

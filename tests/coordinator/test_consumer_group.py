@@ -98,10 +98,11 @@ def test_limits() -> None:
     assert say(world, "a", 0)[0] == "NONE"
 
 
-def test_an_empty_group_of_either_kind_gives_way(world: World) -> None:
+def test_an_empty_group_of_either_kind_gives_way() -> None:
     from tests.coordinator.members import ClientMember
     from tests.coordinator.members import settle as settle_classic
 
+    world = World(config=GroupCoordinatorConfig(group_consumer_migration_policy="disabled"))
     say(world, "a", 0)
     classic = ClientMember(world, "old", group="c")
     classic.join()

@@ -92,7 +92,9 @@ def answers_without_a_shard(world: World) -> set[ErrorCode]:
     coordinator = world.coordinator
     member = ClientMember(world, "a")
     member.join()
-    sync = coordinator.sync_group(Context(5), SyncGroupRequest(group_id="g"))
+    sync = coordinator.sync_group(
+        Context(5), SyncGroupRequest(group_id="g", protocol_type="consumer", protocol_name="range")
+    )
     assert isinstance(sync, SyncGroupResponse)
     leave = coordinator.leave_group(Context(5), LeaveGroupRequest(group_id="g"))
     describe = coordinator.describe_groups(Context(6), DescribeGroupsRequest(groups=["g"]))

@@ -80,6 +80,8 @@ def sync(world: World, joined: Any, version: int = 5) -> Any:
         group_id="g",
         generation_id=joined.generation_id,
         member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
         assignments=[
             SyncGroupRequest.SyncGroupRequestAssignment(
                 member_id=joined.member_id, assignment=b"yours"

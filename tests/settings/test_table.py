@@ -95,4 +95,5 @@ def test_served_keys_are_read() -> None:
 
 
 def _is_field(key: str, groups: str) -> bool:
-    return f"{key.replace('.', '_')}: int" in groups or f'"{key}"' in groups
+    field = key.replace(".", "_")
+    return any(text in groups for text in (f"{field}: int", f"{field}: str", f'"{key}"'))

@@ -2,9 +2,8 @@
 
 What the protocol decides is in `coordinator/consumer_membership`; here it is only called.
 Heartbeat v1: regular expressions; the member makes its id (KIP-1082). Describe v1: the kind of each
-member. Deviations: groups are not converted while they have members: a consumer is refused by a
-classic group with GROUP_ID_NOT_FOUND, a classic member by a consumer group with
-INCONSISTENT_GROUP_PROTOCOL; there are no ACLs yet, so every operation is authorized.
+member. Groups change their protocol while they have members (`coordinator/migration`). Deviation:
+there are no ACLs yet, so every operation is authorized.
 """
 
 from __future__ import annotations

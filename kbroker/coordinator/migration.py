@@ -1,0 +1,216 @@
+"""Groups that change their protocol while they have members (KIP-848): a classic group of consumers
+becomes a consumer group with the first member that speaks the new protocol, and a classic one again
+with the last of those that leaves.
+
+The group is the same one for its members: assignments, ids and the generation, which is the epoch,
+go on. As in Kafka the records say the end of the one and the beginning of the other in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+from kbroker.coordinator.assignors import Assignment
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.consumer_group import ConsumerGroup, hash_of
+from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.consumer_records import (
+    MemberMetadata,
+    all_tombstones,
+    current_record,
+    group_record,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
+from kbroker.coordinator.embedded_protocol import (
+    PROTOCOL_TYPE,
+    assignment_bytes,
+    assignment_of,
+    partitions_by_id,
+    subscription_of,
+    version_of,
+)
+from kbroker.coordinator.group_members import Member
+from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState
+from kbroker.coordinator.records import (
+    CoordinatorRecord,
+    group_metadata_record,
+    group_tombstone,
+)
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+
+
+class MigrationPolicy(Enum):
+    """group.consumer.migration.policy."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a classic group may become a consumer group."""
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a consumer group may become a classic group."""
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+# -- from classic to consumer ----------------------------------------------------------------
+
+
+def upgrade(
+    group: ClassicGroup, topics: ClusterTopics, *, policy: MigrationPolicy, max_size: int
+) -> tuple[list[CoordinatorRecord], ConsumerGroup]:
+    """The records that make it a consumer group, and that group. All members are Stable, with what
+    they were last assigned; who is in the middle of a rebalance is to join again.
+
+    Raises KafkaError(GROUP_ID_NOT_FOUND) if it cannot become one.
+    """
+    reason = None
+    if not policy.may_upgrade:
+        reason = "group.consumer.migration.policy forbids it"
+    elif group.protocol_type != PROTOCOL_TYPE:
+        reason = "its members are no consumers"
+    elif len(group.members) > max_size:
+        reason = "it has too many members"
+    if reason is not None:
+        raise _not_upgraded(group, reason)
+    try:
+        records = _consumer_records(group, topics)
+    except MalformedRequest as error:
+        raise _not_upgraded(group, f"a member's metadata cannot be read: {error}") from error
+    upgraded = ConsumerGroup(group.group_id)
+    for record in records:
+        upgraded.replay_record(record)
+    return [group_tombstone(group.group_id), *records], upgraded
+
+
+def _not_upgraded(group: ClassicGroup, reason: str) -> KafkaError:
+    message = f"Classic group {group.group_id} cannot become a consumer group: {reason}."
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def _consumer_records(group: ClassicGroup, topics: ClusterTopics) -> list[CoordinatorRecord]:
+    """As Kafka writes them: members, epoch, target, what each has."""
+    group_id, generation = group.group_id, group.generation_id
+    members = {key: _as_consumer(group, member) for key, member in group.members.items()}
+    assigned = {key: _assigned(group, member, topics) for key, member in group.members.items()}
+    names = {name for metadata in members.values() for name in metadata.subscribed_topic_names}
+    currents = {
+        key: CurrentAssignment(
+            generation,
+            generation,
+            MemberState.STABLE,
+            {
+                topic_id: dict.fromkeys(sorted(partitions), generation)
+                for topic_id, partitions in assignment.items()
+            },
+        )
+        for key, assignment in assigned.items()
+    }
+    return [
+        *(member_record(group_id, key, metadata) for key, metadata in members.items()),
+        group_record(group_id, generation, hash_of(names, topics.topics)),
+        *(target_record(group_id, key, assignment) for key, assignment in assigned.items()),
+        target_epoch_record(group_id, generation, 0),
+        *(current_record(group_id, key, current) for key, current in currents.items()),
+    ]
+
+
+def _as_consumer(group: ClassicGroup, member: Member) -> MemberMetadata:
+    chosen = group.protocol_name or member.protocols[0][0]
+    subscription = subscription_of(member.metadata(chosen))
+    return MemberMetadata(
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(set(subscription.topics)),
+        subscribed_topic_regex="",
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        server_assignor=None,
+        classic_member_metadata=MemberMetadata.ClassicMemberMetadata(
+            session_timeout_ms=member.session_timeout_ms,
+            supported_protocols=[
+                MemberMetadata.ClassicProtocol(name=name, metadata=metadata)
+                for name, metadata in member.protocols
+            ],
+        ),
+    )
+
+
+def _assigned(group: ClassicGroup, member: Member, topics: ClusterTopics) -> Assignment:
+    if not member.assignment:
+        return {}
+    assignment = assignment_of(member.assignment)
+    if assignment.user_data:
+        raise _not_upgraded(group, "an assignor of its own would lose its user data")
+    return partitions_by_id(assignment.assigned_partitions, topics.topics)
+
+
+# -- from consumer to classic ----------------------------------------------------------------
+
+
+Joining = Mapping[str, tuple[str, MemberMetadata]]
+"""Who takes whose place: by the new id, (the former id, what it says of itself)."""
+
+
+def may_downgrade(
+    group: ConsumerGroup,
+    leaving: Collection[str],
+    joining: Joining,
+    *,
+    policy: MigrationPolicy,
+    max_size: int,
+) -> bool:
+    """Whether the group becomes a classic one when these members go and come: nobody but classic
+    members is left, and somebody is.
+    """
+    gone = {*leaving, *(former for former, _ in joining.values())}
+    rest = [member_id for member_id in group.members if member_id not in gone]
+    return (
+        policy.may_downgrade
+        and 0 < len(rest) + len(joining) <= max_size
+        and all(group.is_classic(member_id) for member_id in rest)
+    )
+
+
+def downgrade(
+    group: ConsumerGroup,
+    classic: ClassicGroup,
+    *,
+    leaving: Collection[str],
+    joining: Joining,
+    topics: ClusterTopics,
+) -> list[CoordinatorRecord]:
+    """Let `classic`, just created, become what is left of the group, each member with what its
+    target says; the records that say so.
+    """
+    replaced = {former for former, _ in joining.values()}
+    members = {
+        member_id: metadata
+        for member_id, metadata in group.members.items()
+        if member_id not in leaving and member_id not in replaced
+    }
+    members.update({member_id: metadata for member_id, (_, metadata) in joining.items()})
+    classic.adopt(members, group.epoch)
+    for member_id, member in classic.members.items():
+        source = joining[member_id][0] if member_id in joining else member_id
+        try:
+            version = version_of(member.metadata(classic.protocol_name))
+        except MalformedRequest:
+            version = 0
+        target = group.targets.get(source, {})
+        member.assignment = assignment_bytes(target, topics.topics_by_id, version)
+    assignments = {member.member_id: member.assignment for member in classic.members.values()}
+    ids = [member_id for member_id in group.members if member_id not in replaced]
+    return [
+        *all_tombstones(group.group_id, [*ids, *joining], group.regexes),
+        group_metadata_record(group.group_id, classic.to_value(assignments)),
+    ]

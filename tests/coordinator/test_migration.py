@@ -1,0 +1,311 @@
+"""Groups that change their protocol while members are in them: rolled forward and back, one member
+at a time, with the clients of both protocols in one group meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator.group_state import GroupState
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.consumers import Consumer, ask
+from tests.coordinator.members import PARTITION_COUNT, ClientMember
+from tests.coordinator.simulation import World
+
+Any_Member = ClientMember | Consumer
+
+
+def consumer(world: World, name: str, **fields: Any) -> Consumer:
+    return Consumer(world, name, group_id="g", **fields)
+
+
+def owned(member: Any_Member) -> set[int]:
+    if isinstance(member, Consumer):
+        return {partition for _, partition in member.owned}
+    return set(member.partitions or ())
+
+
+def settle(world: World, *members: Any_Member) -> None:
+    """Poll until the partitions are shared by all, each with one."""
+    for _ in range(60):
+        world.timers.advance(1_000)
+        for member in members:
+            member.poll()
+            check(members)
+        shares = [owned(member) for member in members]
+        if all(shares) and sum(map(len, shares)) == PARTITION_COUNT:
+            return
+    raise AssertionError([owned(member) for member in members])
+
+
+def check(members: tuple[Any_Member, ...]) -> None:
+    """No partition is with two."""
+    seen: set[int] = set()
+    for member in members:
+        assert not seen & owned(member), "two owners"
+        seen |= owned(member)
+
+
+def leave(member: Any_Member) -> None:
+    member.leave()
+
+
+def topic_id(world: World) -> Uuid:
+    return world.topics.topics["events"].topic_id
+
+
+def is_consumer_group(world: World) -> bool:
+    shard = world.shard()
+    is_consumer = "g" in shard.consumer.groups
+    assert is_consumer is not ("g" in shard.groups)
+    assert is_consumer is ("g" in world.replayed().consumer.groups)
+    assert is_consumer is not ("g" in world.replayed().metadata)
+    return is_consumer
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_a_group_is_rolled_forward_and_back(reload: bool) -> None:
+    world = World()
+
+    def pause() -> None:
+        if reload:
+            world.resign()
+            world.lead()
+
+    classic = [ClientMember(world, f"old{n}", group="g") for n in range(3)]
+    settle(world, *classic)
+    assert not is_consumer_group(world)
+    members: list[Any_Member] = [*classic]
+    for number, old in enumerate(classic):
+        leave(old)
+        members.remove(old)
+        members.append(consumer(world, f"new{number}"))
+        settle(world, *members)
+        assert is_consumer_group(world)
+        pause()
+    for number, new in enumerate(list(members)):
+        leave(new)
+        members.remove(new)
+        members.append(ClientMember(world, f"again{number}", group="g"))
+        settle(world, *members)
+        assert is_consumer_group(world) is (number < 2)
+        pause()
+    assert world.shard().groups["g"].state is GroupState.STABLE
+
+
+def test_the_epoch_goes_on_from_the_generation() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    generation = old.generation
+    new = consumer(world, "new")
+    new.poll()
+    group = world.shard().consumer.groups["g"]
+    assert (group.epoch, group.target_epoch) == (generation + 1, generation + 1)
+    assert group.current(old.member_id).member_epoch == generation
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(world, old, new)
+    before = group.epoch
+    leave(new)
+    settle(world, old)
+    assert old.generation == before + 1
+
+
+def test_who_waits_for_a_rebalance_is_told_to_join_again() -> None:
+    world = World(config=GroupCoordinatorConfig(group_initial_rebalance_delay_ms=3_000))
+    old = ClientMember(world, "old", group="g")
+    old.join()
+    assert old.joining
+    new = consumer(world, "new")
+    new.poll()
+    assert old.errors[-1] is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(world, old, new)
+
+
+def test_records_are_those_of_both_ends_in_one_batch() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    partition = next(iter(world.log.batches))
+    count = len(world.log.batches[partition])
+    new = consumer(world, "new")
+    new.poll()
+    assert len(world.log.batches[partition]) == count + 1
+    settle(world, old, new)
+    count = len(world.log.batches[partition])
+    leave(new)
+    assert len(world.log.batches[partition]) == count + 1
+    assert not is_consumer_group(world)
+
+
+def test_a_member_that_never_fetches_its_assignment_is_given_up() -> None:
+    world = World()
+    new = consumer(world, "new")
+    settle(world, new)
+    old = ClientMember(world, "old", group="g", rebalance_timeout_ms=20_000)
+    old.auto_sync = False
+    old.join()
+    group = world.shard().consumer.groups["g"]
+    assert old.member_id in group.members
+    for _ in range(25):
+        world.timers.advance(1_000)
+        new.poll()
+        if old.member_id in group.members:
+            old.heartbeat()
+    assert group.members.keys() == {"new"}
+
+
+def test_a_member_that_does_not_join_when_told_is_given_up() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g", rebalance_timeout_ms=20_000)
+    settle(world, old)
+    new = consumer(world, "new")
+    new.poll()
+    errors = []
+    for _ in range(25):
+        world.timers.advance(1_000)
+        new.poll()
+        errors.append(old.heartbeat())
+    assert errors[0] is ErrorCode.REBALANCE_IN_PROGRESS
+    assert errors[-1] is ErrorCode.UNKNOWN_MEMBER_ID
+    settle(world, new)
+
+
+def test_the_session_of_a_classic_member_is_its_own() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g", session_timeout_ms=8_000)
+    settle(world, old)
+    new = consumer(world, "new")
+    settle(world, old, new)
+    for _ in range(7):
+        world.timers.advance(1_000)
+        new.poll()
+    assert old.member_id in world.shard().consumer.groups["g"].members
+    world.timers.advance(1_000)
+    assert old.member_id not in world.shard().consumer.groups["g"].members
+
+
+def test_the_last_consumer_crashes_and_the_group_is_classic_again() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g", session_timeout_ms=50_000)
+    settle(world, old)
+    new = consumer(world, "new")
+    settle(world, old, new)
+    new.deaf = True
+    world.timers.advance(46_000)
+    assert not is_consumer_group(world)
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(world, old)
+
+
+def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None:
+    world = World()
+    olds = [ClientMember(world, f"old{n}", group="g", instance_id=f"i{n}") for n in range(2)]
+    settle(world, *olds)
+    kept = owned(olds[1])
+    olds[1].crash()
+    new = consumer(world, "new", instance_id="i1")
+    settle(world, olds[0], new)
+    group = world.shard().consumer.groups["g"]
+    assert group.static_members == {"i0": olds[0].member_id, "i1": "new"}
+    assert len(kept & owned(new)) >= len(kept) - 1
+    new.deaf = True
+    new.owned.clear()
+    back = ClientMember(world, "back", group="g", instance_id="i1")
+    settle(world, olds[0], back)
+    assert not is_consumer_group(world)
+    assert world.shard().groups["g"].static_members.keys() == {"i0", "i1"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "upgrades", "joins", "downgrades"),
+    [
+        ("disabled", False, False, False),
+        ("upgrade", True, True, False),
+        ("downgrade", False, True, True),
+        ("bidirectional", True, True, True),
+    ],
+)
+def test_the_policy(policy: str, upgrades: bool, joins: bool, downgrades: bool) -> None:
+    world = World(config=GroupCoordinatorConfig(group_consumer_migration_policy=policy))
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    new = consumer(world, "new")
+    new.poll()
+    expected = ErrorCode.NONE if upgrades else ErrorCode.GROUP_ID_NOT_FOUND
+    assert new.error is expected
+    first = Consumer(world, "first", group_id="h")
+    first.poll()
+    second = ClientMember(world, "second", group="h")
+    second.join()
+    assert (second.errors[-1] is ErrorCode.NONE) is joins
+    if not joins:
+        assert second.errors == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+        return
+    leave(first)
+    assert ("h" in world.shard().groups) is downgrades
+
+
+def test_groups_that_are_not_of_consumers_stay_classic() -> None:
+    world = World(config=GroupCoordinatorConfig(group_consumer_max_size=1))
+    olds = [ClientMember(world, f"old{n}", group="g") for n in range(2)]
+    settle(world, *olds)
+    new = consumer(world, "new")
+    new.poll()
+    assert new.error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert not is_consumer_group(world)
+    answer = ask(world, group_id="g", member_id="x", member_epoch=3)
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_log_that_refuses_the_change_leaves_the_group_as_it_was() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    world.log.errors.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    new = consumer(world, "new")
+    new.poll()
+    assert new.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not is_consumer_group(world)
+    settle(world, old)
+
+
+def test_a_slow_log_changes_nothing_of_it() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    new = consumer(world, "new")
+    world.log.delayed = True
+    new.poll()
+    old.poll()
+    world.log.delayed = False
+    world.log.commit()
+    settle(world, old, new)
+    world.log.delayed = True
+    leave(new)
+    assert old.heartbeat() in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+    world.log.delayed = False
+    world.log.commit()
+    settle(world, old)
+
+
+def test_a_classic_member_commits_by_its_generation() -> None:
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    new = consumer(world, "new")
+    settle(world, old, new)
+    group = world.shard().consumer.groups["g"]
+    places = [(topic_id(world), min(owned(old)))]
+    epoch = old.generation
+    assert group.check_commit(old.member_id, epoch, 8, places) is ErrorCode.NONE
+    assert group.check_commit(old.member_id, epoch + 1, 8, places) is ErrorCode.ILLEGAL_GENERATION
+    elsewhere = [(topic_id(world), min(owned(new)))]
+    assert (
+        group.check_commit(old.member_id, epoch - 1, 8, elsewhere) is ErrorCode.ILLEGAL_GENERATION
+    )
+    assert group.check_fetch(old.member_id, epoch + 1) is ErrorCode.ILLEGAL_GENERATION
