@@ -157,7 +157,11 @@ class GroupShard:
         )
         self._topics = topics
         self.streams = StreamsGroups(
-            settings, topics=topics, deadlines=self._deadlines, wall_ms=wall_ms
+            settings,
+            topics=topics,
+            deadlines=self._deadlines,
+            wall_ms=wall_ms,
+            overrides=overrides,
         )
 
     # -- replay ------------------------------------------------------------------------------

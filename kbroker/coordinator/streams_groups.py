@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect
 from kbroker.coordinator.member_sessions import MemberSessions
@@ -17,6 +17,7 @@ from kbroker.coordinator.streams_description import described
 from kbroker.coordinator.streams_group import StreamsGroup
 from kbroker.coordinator.streams_membership import (
     StreamsDecision,
+    StreamsGroupSettings,
     StreamsSettings,
     StreamsSurroundings,
     delayed_assignment,
@@ -45,7 +46,16 @@ _KAFKAS: Final = {"NotReady": "not_ready"}
 class StreamsGroups:
     """Groups by id. topics: the cluster's, as of now. wall_ms: the wall clock."""
 
-    __slots__ = ("_deadlines", "_delays", "_sessions", "_settings", "_topics", "_wall_ms", "groups")
+    __slots__ = (
+        "_broker",
+        "_deadlines",
+        "_delays",
+        "_overrides",
+        "_sessions",
+        "_topics",
+        "_wall_ms",
+        "groups",
+    )
 
     def __init__(
         self,
@@ -54,9 +64,11 @@ class StreamsGroups:
         topics: Callable[[], ClusterTopics],
         deadlines: Deadlines,
         wall_ms: Callable[[], int],
+        overrides: GroupOverrides,
     ) -> None:
         self.groups: dict[str, StreamsGroup] = {}
-        self._settings = settings
+        self._broker = settings
+        self._overrides = overrides
         self._topics = topics
         self._deadlines = deadlines
         self._wall_ms = wall_ms
@@ -111,13 +123,14 @@ class StreamsGroups:
             group = StreamsGroup(request.group_id)
         if request.member_epoch < 0:
             return streams_leave(group, request)
+        settings = self._settings_of(request.group_id)
         around = StreamsSurroundings(
-            settings=self._settings,
+            settings=settings,
             topics=self._topics(),
             wall_ms=self._wall_ms(),
             client_id=client_id,
             client_host=client_host,
-            is_delayed=self._is_delayed(group),
+            is_delayed=self._is_delayed(group, settings),
         )
         return streams_heartbeat(group, request, around)
 
@@ -136,22 +149,25 @@ class StreamsGroups:
         group.configured = decision.configured
         group.endpoint_epoch += decision.has_moved
         self._watch(group, member_id, now_ms)
-        delay_ms = self._settings.group_streams_initial_rebalance_delay_ms
+        delay_ms = self._settings_of(group_id).initial_rebalance_delay_ms
         if decision.begins_delay and delay_ms > 0 and group_id not in self._delays:
             delay = Deadline(partial(self._on_delay_over, group_id))
             self._delays[group_id] = delay
             self._deadlines.set(delay, now_ms + delay_ms)
 
-    def _is_delayed(self, group: StreamsGroup) -> bool:
+    def _is_delayed(self, group: StreamsGroup, settings: StreamsGroupSettings) -> bool:
         if group.group_id in self._delays:
             return True
-        return not group.members and self._settings.group_streams_initial_rebalance_delay_ms > 0
+        return not group.members and settings.initial_rebalance_delay_ms > 0
+
+    def _settings_of(self, group_id: str) -> StreamsGroupSettings:
+        return StreamsGroupSettings.of(group_id, self._broker, self._overrides)
 
     # -- what goes by itself -----------------------------------------------------------------
 
     def _watch(self, group: StreamsGroup, member_id: str, now_ms: int) -> None:
         group_id = group.group_id
-        timeout_ms = self._settings.group_streams_session_timeout_ms
+        timeout_ms = self._settings_of(group_id).session_timeout_ms
         self._sessions.renew(group_id, member_id, now_ms + timeout_ms)
         if group.is_unrevoked(member_id):
             epoch = group.current(member_id).member_epoch
@@ -179,7 +195,7 @@ class StreamsGroups:
         if group is None:
             return []
         topics, wall_ms = self._topics(), self._wall_ms()
-        records = delayed_assignment(group, self._settings, topics, wall_ms)
+        records = delayed_assignment(group, self._settings_of(group_id), topics, wall_ms)
         return [Append(records)] if records else []
 
     def _end_delay(self, group_id: str) -> None:

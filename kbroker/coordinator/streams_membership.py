@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kbroker.coordinator.consumer_group import hash_of
-from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
 from kbroker.coordinator.reconciliation import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.coordinator.streams_assignor import StreamsWorker, Workload, assign_tasks
 from kbroker.coordinator.streams_endpoints import partitions_by_endpoint
 from kbroker.coordinator.streams_group import StreamsGroup
-from kbroker.coordinator.streams_reconciliation import CurrentTasks, reconcile
+from kbroker.coordinator.streams_reconciliation import (
+    CurrentTasks,
+    StreamsMemberState,
+    reconcile,
+)
 from kbroker.coordinator.streams_records import (
     StreamsMember,
     Topology,
@@ -73,12 +77,43 @@ class StreamsSettings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamsGroupSettings:
+    """What holds for one group: its own settings over the broker's."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_size: int
+    num_standby_replicas: int
+    initial_rebalance_delay_ms: int
+    assignment_interval_ms: int
+
+    @classmethod
+    def of(
+        cls, group_id: str, broker: StreamsSettings, overrides: GroupOverrides
+    ) -> StreamsGroupSettings:
+        """Those of that group, as of now."""
+
+        def own_or(name: str, default: int) -> int:
+            own = overrides.get_int(group_id, f"streams.{name}")
+            return default if own is None else own
+
+        return cls(
+            own_or("session.timeout.ms", broker.group_streams_session_timeout_ms),
+            own_or("heartbeat.interval.ms", broker.group_streams_heartbeat_interval_ms),
+            broker.group_streams_max_size,
+            own_or("num.standby.replicas", broker.group_streams_num_standby_replicas),
+            own_or("initial.rebalance.delay.ms", broker.group_streams_initial_rebalance_delay_ms),
+            own_or("assignment.interval.ms", broker.group_streams_assignment_interval_ms),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StreamsSurroundings:
     """What a decision needs besides group and request. wall_ms: now. is_delayed: the first
     assignment of the group is put off until more members are there.
     """
 
-    settings: StreamsSettings
+    settings: StreamsGroupSettings
     topics: ClusterTopics
     wall_ms: int
     client_id: str
@@ -189,7 +224,7 @@ def streams_heartbeat(
     response = StreamsGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=after.member_epoch,
-        heartbeat_interval_ms=around.settings.group_streams_heartbeat_interval_ms,
+        heartbeat_interval_ms=around.settings.heartbeat_interval_ms,
     )
     if is_told:
         _tell_tasks(response, after.assigned)
@@ -252,7 +287,7 @@ def streams_removal(group: StreamsGroup, member_id: str) -> list[CoordinatorReco
 
 
 def delayed_assignment(
-    group: StreamsGroup, settings: StreamsSettings, topics: ClusterTopics, wall_ms: int
+    group: StreamsGroup, settings: StreamsGroupSettings, topics: ClusterTopics, wall_ms: int
 ) -> list[CoordinatorRecord]:
     """The first assignment, when the time that it was put off for is over."""
     if not group.members or group.configured is None or group.epoch <= group.target_epoch:
@@ -278,13 +313,13 @@ def _said(tasks: list[StreamsGroupHeartbeatRequest.TaskIds]) -> Tasks:
 
 
 def _find_member(
-    group: StreamsGroup, request: StreamsGroupHeartbeatRequest, settings: StreamsSettings
+    group: StreamsGroup, request: StreamsGroupHeartbeatRequest, settings: StreamsGroupSettings
 ) -> CurrentTasks:
     """Check who asks; what it has."""
     member_id, epoch = request.member_id, request.member_epoch
     current = group.current(member_id)
     if epoch == 0:
-        if len(group.members) >= settings.group_streams_max_size:
+        if len(group.members) >= settings.max_size:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"Group {group.group_id} has {len(group.members)} members, no more are allowed.",
@@ -292,9 +327,12 @@ def _find_member(
         return current
     if member_id not in group.members:
         raise _unknown_member(group, member_id)
+    said = said_of(request)
+    if current.state is StreamsMemberState.UNKNOWN and (said is None or said):
+        message = "A later Kafka wrote the member's state: let go of all tasks and rejoin."
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
     if epoch == current.member_epoch:
         return current
-    said = said_of(request)
     if (
         epoch < current.member_epoch
         and epoch == current.previous_epoch
@@ -417,7 +455,7 @@ class _Plan:
         """A new epoch, if a member, the topics, what fits or the settings are others now."""
         group, settings = self._group, self._around.settings
         validated = self._the_topology().epoch if self.configured.is_ready else NOT_VALIDATED
-        configs = {NUM_STANDBY_REPLICAS: str(settings.group_streams_num_standby_replicas)}
+        configs = {NUM_STANDBY_REPLICAS: str(settings.num_standby_replicas)}
         if not (
             changed
             or self._hash != group.metadata_hash
@@ -467,15 +505,14 @@ class _Plan:
         load = Workload(
             {name: one.task_count for name, one in subtopologies.items()},
             frozenset(name for name, one in subtopologies.items() if one.is_stateful),
-            self._around.settings.group_streams_num_standby_replicas,
+            self._around.settings.num_standby_replicas,
         )
         return assign_tasks(workers, load)
 
     def _may_assign(self) -> bool:
         """Assignments are made at most once per interval, so that many who join are one change."""
         since_ms = self._around.wall_ms - self._group.target_timestamp_ms
-        interval_ms = self._around.settings.group_streams_assignment_interval_ms
-        return since_ms >= interval_ms or since_ms < 0
+        return since_ms >= self._around.settings.assignment_interval_ms or since_ms < 0
 
     def _the_topology(self) -> Topology:
         """Who joins tells it, and members that joined are in its group."""

@@ -25,6 +25,9 @@ class TaskSet:
     standby: Tasks = field(default_factory=dict)
     warmup: Tasks = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.active or self.standby or self.warmup)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldTasks:

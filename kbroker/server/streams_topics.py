@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
 CreatableTopic = CreateTopicsRequest.CreatableTopic
+MAX_FAILURES: Final = 1_000
+"""The oldest is forgotten, and so tried again, before its time."""
 
 
 class TopicCreator(Protocol):
@@ -58,7 +60,7 @@ class StreamsTopics:
         except KafkaError as error:
             self._under_way.difference_update(names)
             for name in names:
-                self._failures[name] = (now_ms + retry_ms, error.message or error.code.name)
+                self._fail(name, now_ms + retry_ms, error.message or error.code.name)
             return
         asked.on_done(partial(self._created, names, now_ms + retry_ms))
 
@@ -75,4 +77,9 @@ class StreamsTopics:
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 words = result.error_message or ErrorCode(result.error_code).name
-                self._failures[result.name] = (until_ms, words)
+                self._fail(result.name, until_ms, words)
+
+    def _fail(self, name: str, until_ms: int, words: str) -> None:
+        self._failures[name] = (until_ms, words)
+        while len(self._failures) > MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]

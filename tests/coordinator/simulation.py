@@ -130,7 +130,7 @@ class FakeTopics:
     offset: int = 0
 
     def add(self, name: str, partition_count: int) -> FakeTopic:
-        topic_id = bytes(8) + (len(self.topics) + 100).to_bytes(8, "big")
+        topic_id = bytes(8) + (self.offset + 100).to_bytes(8, "big")
         topic = FakeTopic(name, topic_id, dict.fromkeys(range(partition_count)))
         self.topics = {**self.topics, name: topic}
         self.topics_by_id = {**self.topics_by_id, topic_id: topic}

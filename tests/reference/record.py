@@ -9,6 +9,7 @@ Needs Java; the jars come through scripts/kafka_jars.py. Run it again when a ste
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import KAFKA_VERSION
 from tests.reference.conversation import hold, steps
 from tests.reference.step import Step
-from tests.reference.streams_groups import OVERRIDES, streams_steps
+from tests.reference.streams_groups import OFFSETS_SEGMENT, OVERRIDES, streams_steps
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
@@ -32,12 +33,12 @@ CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str
 def record(name: str) -> None:
     """Start Kafka on an empty folder, ask, write the answers."""
     conversation, overrides = CONVERSATIONS[name]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ApacheKafka(Path(folder) / "data", overrides=overrides) as kafka,
-    ):
-        time.sleep(3)  # the port opens before the broker is unfenced
-        answers = hold("127.0.0.1", kafka.port, pause_s=1.0, conversation=conversation)
+    with tempfile.TemporaryDirectory() as folder:
+        with ApacheKafka(Path(folder) / "data", overrides=overrides) as kafka:
+            time.sleep(3)  # the port opens before the broker is unfenced
+            answers = hold("127.0.0.1", kafka.port, pause_s=1.0, conversation=conversation)
+        if name == "streams":
+            shutil.copy(kafka.data / OFFSETS_SEGMENT, FOLDER / "streams.log")
     FOLDER.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(
         f"{json.dumps(step)}: {json.dumps(answer)}" for step, answer in answers.items()

@@ -34,7 +34,9 @@ from tests.reference.step import State, Step
 OVERRIDES: Final = {
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.streams.assignment.interval.ms": "0",
+    "offsets.topic.num.partitions": "1",
 }
+OFFSETS_SEGMENT: Final = "__consumer_offsets-0/00000000000000000000.log"
 FIRST = "AAAAAAAAAAAAAAAAAAAAAA"
 SECOND = "BBBBBBBBBBBBBBBBBBBBBB"
 THIRD = "CCCCCCCCCCCCCCCCCCCCCC"
