@@ -258,7 +258,11 @@ class LogManager:
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._unique())
             logger.warning(
-                "%s is unknown to the metadata, set aside as %s", topic_partition, target.name
+                "%s is unknown to the metadata with the topic id that its %s names, "
+                "set aside as %s",
+                topic_partition,
+                names.PARTITION_METADATA,
+                target.name,
             )
             return
         if is_future:

@@ -8,6 +8,7 @@ before the first batch that is not sound. All of it blocks.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import deque
@@ -15,8 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.log import names
-from kbroker.log.files import LogFile, OpenFiles, list_directory, rename, sync_directory, unlink
+from kbroker.log import names, sanity
+from kbroker.log.files import (
+    LogDirectoryError,
+    LogFile,
+    OpenFiles,
+    list_directory,
+    rename,
+    sync_directory,
+    unlink,
+)
 from kbroker.log.index import AbortedTransaction, CorruptIndexError
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.producer_state import CompletedTransaction, ProducerStateManager
@@ -142,10 +151,13 @@ def _settle_temporary_files(directory: str) -> dict[tuple[int, str], int]:
     swaps: dict[tuple[int, str], int] = {}
     cleaned: list[int] = []
     for name, size, is_directory in list_directory(directory):
-        parsed = None if is_directory else parse_name(name)
+        parsed = parse_name(name)
         if parsed is None:
             continue
         offset, kind, suffix = parsed
+        if is_directory:
+            cause = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise LogDirectoryError(os.path.join(directory, name), "open", cause)
         if suffix == names.SWAP:
             swaps[offset, kind] = size
         elif suffix in (names.DELETED, names.CLEANED):
@@ -238,14 +250,37 @@ def _find_segments(
             has_transaction_index=(base_offset, names.TRANSACTION_INDEX) in found,
         )
         state.segments.add(segment)
-        problem = _index_problem(segment, found)
+        problem = _index_problem(state.segments, segment, found)
         if problem:
             logger.warning("%s: %s; its indexes are rebuilt", state.topic_partition, problem)
             unsound.append(segment)
+    if clean_shutdown:
+        _check_closed_segments(state, found, unsound)
     return unsound
 
 
-def _index_problem(segment: Segment, found: dict[tuple[int, str], int]) -> str | None:
+def _check_closed_segments(
+    state: LogState, found: dict[tuple[int, str], int], unsound: list[Segment]
+) -> None:
+    """Raises KafkaError for one that lost its end. Those with unsound indexes are read anyway."""
+    for number, following in enumerate(state.segments.base_offsets[1:]):
+        segment = state.segments[number]
+        if segment in unsound:
+            continue
+        problem = sanity.lost_tail(
+            segment,
+            following,
+            index_bytes=found.get((segment.base_offset, names.INDEX), 0),
+            time_index_bytes=found.get((segment.base_offset, names.TIME_INDEX), 0),
+            compacted=state.config.compact,
+        )
+        if problem:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.path}: {problem}")
+
+
+def _index_problem(
+    segments: Segments, segment: Segment, found: dict[tuple[int, str], int]
+) -> str | None:
     base_offset = segment.base_offset
     if (base_offset, names.INDEX) not in found:
         return f"{segment.offset_index.path} is missing"
@@ -256,6 +291,9 @@ def _index_problem(segment: Segment, found: dict[tuple[int, str], int]) -> str |
         segment.time_index.check(found[base_offset, names.TIME_INDEX])
         if segment.transaction_index.exists:
             segment.transaction_index.check(found[base_offset, names.TRANSACTION_INDEX])
+            problem = sanity.wrong_transaction(segments, segment)
+            if problem:
+                return f"{segment.transaction_index.path}: {problem}"
     except CorruptIndexError as error:
         return str(error)
     return None

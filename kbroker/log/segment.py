@@ -336,9 +336,10 @@ class Segment:
         raise self._corrupt(start + at, magic, len(data) - at)
 
     def _corrupt(self, position: int, magic: int, size: int) -> KafkaError:
+        what = f"magic {magic}, {size} bytes" if size > 0 else f"it has {self.size} bytes"
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{self.path}: no record batch at position {position} (magic {magic}, {size} bytes)",
+            f"{self.path}: no record batch at position {position} ({what})",
         )
 
     def position_of(self, offset: int) -> int:

@@ -7,12 +7,18 @@ is taken out of its registration, and leadership of what was in it goes to whoev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from kbroker.metadata.brokers import MinInsyncReplicas
-from kbroker.metadata.image import BrokerRegistration, MetadataImage, PartitionImage
-from kbroker.metadata.partition_change import changes_for
+from kbroker.metadata.image import (
+    NO_LEADER,
+    BrokerRegistration,
+    MetadataImage,
+    PartitionImage,
+)
+from kbroker.metadata.partition_change import changes_for, is_acceptable, partition_change
 from kbroker.model import Uuid
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -40,7 +46,8 @@ def assign(
     min_insync_replicas: MinInsyncReplicas,
 ) -> list[Message]:
     """Records for the assignments that are news; unknown partitions and those of other brokers are
-    passed over. A replica reported in an offline directory loses its leadership.
+    passed over. A replica reported in an offline directory loses its leadership; one that is found
+    in a directory that is online may lead again.
     """
     if image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
         return []
@@ -57,14 +64,22 @@ def assign(
             assignment.directory_id if replica == broker.id else directory
             for replica, directory in zip(partition.replicas, partition.directories, strict=True)
         ]
-        if directories != list(partition.directories):
-            records.append(
-                PartitionChangeRecord(
-                    partition_id=assignment.partition,
-                    topic_id=assignment.topic_id,
-                    directories=directories,
+        if topic is not None and directories != list(partition.directories):
+            record = None
+            if partition.leader == NO_LEADER:
+                moved = replace(partition, directories=tuple(directories))
+                record = partition_change(
+                    topic,
+                    assignment.partition,
+                    acceptable=partial(is_acceptable, image, moved),
+                    min_insync_replicas=min_insync_replicas(topic.name),
+                    elr_enabled=image.elr_enabled,
                 )
+            record = record or PartitionChangeRecord(
+                partition_id=assignment.partition, topic_id=assignment.topic_id
             )
+            record.directories = directories
+            records.append(record)
     if offline:
         records += _leave(image, broker, offline, min_insync_replicas)
     return records

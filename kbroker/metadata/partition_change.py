@@ -104,7 +104,7 @@ def _eligible(
     return elr, tuple(replica for replica in known if replica not in isr and replica not in elr)
 
 
-def _is_acceptable(image: MetadataImage, partition: PartitionImage, replica: int) -> bool:
+def is_acceptable(image: MetadataImage, partition: PartitionImage, replica: int) -> bool:
     """Whether the broker is active and the directory of its replica online."""
     broker = image.brokers.get(replica)
     if broker is None or broker.fenced or broker.in_controlled_shutdown:
@@ -134,7 +134,7 @@ def changes_for(
                     index,
                     leaving=leaving,
                     unclean=unclean,
-                    acceptable=partial(_is_acceptable, image, partition),
+                    acceptable=partial(is_acceptable, image, partition),
                     min_insync_replicas=min_insync_replicas(name),
                     elr_enabled=image.elr_enabled,
                 )

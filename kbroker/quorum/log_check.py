@@ -33,11 +33,13 @@ _MAX_GAP: Final = 1 << 31
 def check_metadata_log(directory: Path, recovery_point: int) -> None:
     """Raises StartupError for such damage in the segments from the one with recovery_point on."""
     found = {name for name, _, is_directory in list_directory(directory) if not is_directory}
-    bases = []
+    bases, closed_at = [], 0
     for name in sorted(found):
         parsed = names.parse_offset_name(name)
         if parsed is None or parsed[2]:
             continue
+        if parsed[1] == names.SNAPSHOT:
+            closed_at = parsed[0]  # one is written at each roll, and at the end at a clean stop
         log = names.offset_name(parsed[0], names.LOG)
         if parsed[1] == names.LOG:
             bases.append(parsed[0])
@@ -46,10 +48,15 @@ def check_metadata_log(directory: Path, recovery_point: int) -> None:
     first = max(bisect_right(bases, recovery_point) - 1, 0)
     for index, base in enumerate(bases[first:], first):
         is_last = index == len(bases) - 1
-        _check_segment(directory, base, None if is_last else bases[index + 1])
+        following = None if is_last else bases[index + 1]
+        end = _check_segment(directory, base, following)
+        path = directory / names.offset_name(base, names.LOG)
+        if is_last and end < closed_at and _was_closed(path):
+            raise _damaged(path, f"it ends at offset {end} and was closed at {closed_at}")
 
 
-def _check_segment(directory: Path, base: int, following: int | None) -> None:
+def _check_segment(directory: Path, base: int, following: int | None) -> int:
+    """Returns where it ends."""
     path = directory / names.offset_name(base, names.LOG)
     data = read_file(path) or b""
     position, end = 0, base
@@ -65,6 +72,7 @@ def _check_segment(directory: Path, base: int, following: int | None) -> None:
         raise _damaged(path, f"no sound batch at position {position}, where offset {end} is due")
     if following is not None and end < following:
         raise _damaged(path, f"it ends at offset {end}, the next segment begins at {following}")
+    return end
 
 
 def _sound_batch(data: bytes, position: int, offset: int) -> BatchHeader | None:

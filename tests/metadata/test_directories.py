@@ -136,6 +136,17 @@ def test_a_replica_reported_in_an_offline_directory_does_not_lead() -> None:
     assert (partition.leader, partition.directories) == (-1, (OTHER,))
 
 
+def test_a_replica_found_in_a_directory_that_is_online_leads_again() -> None:
+    image = cluster(D1, D2)
+    image = after(image, directories_failed(image, image.brokers[1], [D2], one))
+    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 1, D1)], one)
+    (record,) = records
+    assert isinstance(record, PartitionChangeRecord)
+    assert (record.leader, record.directories) == (1, [D1])
+    partition = after(image, records).topics["t"].partitions[1]
+    assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
+
+
 @pytest.mark.parametrize(
     ("directory", "online"),
     [
