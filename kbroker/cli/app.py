@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from kbroker import __version__
-from kbroker.cli import consume, dump_log, groups, produce, serve, topics
+from kbroker.cli import consume, dump_log, groups, produce, serve, topics, transactions
 from kbroker.cli import format as format_command
 from kbroker.model import StartupError
 
@@ -74,6 +74,7 @@ app.add_typer(topics.app, name="topics")
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.command("dump-log", epilog=dump_log.EPILOG)(dump_log.dump_log)
 
 

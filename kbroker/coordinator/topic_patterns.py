@@ -1,8 +1,10 @@
-"""Regular expressions by which consumers subscribe: RE2, as in Kafka, so no pattern takes long."""
+"""Regular expressions by which consumers subscribe and tools list: RE2, as in Kafka, so no pattern
+takes long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +20,12 @@ def matching(regex: str, names: Iterable[str]) -> list[str]:
     """The names it matches as a whole, sorted."""
     pattern = _compiled(regex)
     return sorted(name for name in names if pattern.fullmatch(name))
+
+
+def matcher(regex: str) -> Callable[[str], bool]:
+    """Whether it matches a name as a whole. Raises KafkaError(INVALID_REGULAR_EXPRESSION)."""
+    pattern = _compiled(regex)
+    return lambda name: pattern.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=1000)

@@ -8,7 +8,6 @@ later: the shard is then looked up anew.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -22,6 +21,7 @@ from kbroker.coordinator.shards import (
     HostStatus,
     MarkerWriter,
 )
+from kbroker.coordinator.topic_patterns import matcher
 from kbroker.coordinator.transaction_records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, by_topic
 from kbroker.coordinator.transaction_state import STATE_BY_NAME, TransactionState
 from kbroker.coordinator.transactions import (
@@ -297,9 +297,10 @@ class TransactionCoordinator:
         states = frozenset(STATE_BY_NAME[name] for name in names if name in STATE_BY_NAME)
         response = ListTransactionsResponse(unknown_state_filters=unknown)
         try:
-            matches = _matcher(request.transactional_id_pattern)
-        except re.error:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+            pattern = request.transactional_id_pattern
+            matches = matcher(pattern) if pattern else None
+        except KafkaError as error:
+            return ListTransactionsResponse(error_code=error.code)
         for host in self.runtime.hosts():
             if host.status is HostStatus.LOADING:
                 return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -324,13 +325,6 @@ class TransactionCoordinator:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         return self.runtime.host(self.partition_for(transactional_id))
-
-
-def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    if not pattern:
-        return lambda _: True
-    compiled = re.compile(pattern)
-    return lambda name: compiled.fullmatch(name) is not None
 
 
 def _error_of(response: Message) -> ErrorCode:

@@ -396,16 +396,16 @@ class TransactionShard:
         states: frozenset[TransactionState] | None,
         producer_ids: frozenset[int],
         longer_than_ms: int,
-        matches: Callable[[str], bool],
+        matches: Callable[[str], bool] | None,
     ) -> Iterator[Transaction]:
-        """Transactional ids by filter. states None, no producer ids, longer_than_ms -1: all."""
+        """Transactional ids by filter. None, no producer ids, longer_than_ms -1: all."""
         wall_ms = self._wall_ms()
         for transaction in self.transactions.values():
             if (
                 (states is None or transaction.state in states)
                 and (not producer_ids or transaction.producer_id in producer_ids)
                 and (longer_than_ms < 0 or wall_ms - transaction.start_ms > longer_than_ms)
-                and matches(transaction.transactional_id)
+                and (matches is None or matches(transaction.transactional_id))
             ):
                 yield transaction
 

@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol
 
-from kbroker.metadata import brokers, config_changes, directories, producer_ids, topics
+from kbroker.metadata import (
+    brokers,
+    config_changes,
+    directories,
+    feature_updates,
+    producer_ids,
+    topics,
+)
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -30,6 +37,7 @@ from kbroker.metadata.internal_topics import IntConfig, internal_topic
 from kbroker.metadata.result import ControllerResult
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -274,6 +282,22 @@ class Controller:
             incremental=incremental,
             validate_only=validate_only,
         )
+
+    # Features.
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int, kraft_version: int
+    ) -> ControllerResult[UpdateFeaturesResponse]:
+        """UpdateFeatures; see `feature_updates`. Raises KafkaError."""
+        records = feature_updates.update_features(
+            self.image,
+            request,
+            node_id=self.node_id,
+            kraft_version=kraft_version,
+            min_insync=cluster_min_insync_record(self._settings),
+        )
+        response = feature_updates.updated(request, api_version)
+        return ControllerResult(records, response)
 
     # Producer ids.
 

@@ -29,6 +29,7 @@ from kbroker.metadata.records import decode_record, encode_record
 from kbroker.metadata.snapshot import image_records
 from kbroker.model import Deferred, InvariantError, StartupError, Timers, Uuid, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -252,6 +253,17 @@ class ControllerRuntime:
         return self.submit(
             lambda controller, now_ms: controller.alter_configs(
                 resources, incremental=incremental, validate_only=validate_only
+            )
+        )
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int
+    ) -> Deferred[UpdateFeaturesResponse]:
+        """UpdateFeatures; see `kbroker.metadata.feature_updates`. Raises KafkaError."""
+        kraft_version = self._driver.kraft_version
+        return self.submit(
+            lambda controller, now_ms: controller.update_features(
+                request, api_version=api_version, kraft_version=kraft_version
             )
         )
 

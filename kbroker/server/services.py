@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.streams_topics import StreamsTopics
 
 if TYPE_CHECKING:
@@ -54,3 +55,10 @@ class Services:
     def image(self) -> MetadataImage:
         """The metadata as of now; hold it in a local for the length of one call, never longer."""
         return self.controller.image
+
+    def require_feature(self, name: str) -> None:
+        """For an API that is off while this feature's finalized level is 0. Raises
+        KafkaError(UNSUPPORTED_VERSION) then.
+        """
+        if self.image.features.get(name, 0) < 1:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{name} is 0")

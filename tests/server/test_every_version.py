@@ -17,6 +17,7 @@ from kbroker.protocol.codec import decode, encode, part_size
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
@@ -349,6 +350,11 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
     ApiKey.LIST_CONFIG_RESOURCES: lambda version, topic_id: ListConfigResourcesRequest(),
+    ApiKey.UPDATE_FEATURES: lambda version, _: UpdateFeaturesRequest(
+        feature_updates=[
+            UpdateFeaturesRequest.FeatureUpdateKey(feature="group.version", max_version_level=1)
+        ]
+    ),
     ApiKey.DESCRIBE_CLUSTER: lambda version, _: DescribeClusterRequest(),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda version, _: DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)]

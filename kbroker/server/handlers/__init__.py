@@ -15,6 +15,7 @@ MODULES: Final = (
     "metadata",
     "topics",
     "configs",
+    "features",
     "alter_configs",
     "produce",
     "fetch",

@@ -2,8 +2,8 @@
 
 What the protocol decides is in `coordinator/consumer_membership`; here it is only called.
 Heartbeat v1: regular expressions; the member makes its id (KIP-1082). Describe v1: the kind of each
-member. Groups change their protocol while they have members (`coordinator/migration`). Deviation:
-there are no ACLs yet, so every operation is authorized.
+member. Both are off while group.version is 0. Groups change their protocol while they have members
+(`coordinator/migration`). Deviation: there are no ACLs yet, so every operation is authorized.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def handle_consumer_group_heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Outcome:
     """Answered when what it says is committed."""
+    services.require_feature("group.version")
     return services.groups.consumer_heartbeat(context, request)
 
 
@@ -39,6 +40,7 @@ def handle_consumer_group_describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Outcome:
     """Each group on its own."""
+    services.require_feature("group.version")
     response = services.groups.consumer_describe(context, request)
     if request.include_authorized_operations:
         for group in response.groups:

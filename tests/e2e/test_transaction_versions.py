@@ -1,0 +1,103 @@
+"""transaction.version goes down and up again while Kafka's own producer and aiokafka run: no effect
+is lost or doubled, whichever of the versions a transaction began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.cluster import Client
+from kbroker.coordinator.transaction_records import TransactionRecord, decode_transaction_record
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.testing.process import BrokerProcess
+from scripts.kafka_jars import tools_class_path
+from spark_jobs.java import java_problem
+from tests.e2e.transaction_loops import OVERRIDES, Worker, run_under
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
+]
+
+LEVELS = (1, 2, 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as process:
+        yield process
+
+
+def feature_tool(bootstrap: str, *arguments: str) -> str:
+    """What Kafka's kafka-features.sh prints."""
+    tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
+    tool += ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap]
+    done = subprocess.run([*tool, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def level_of(bootstrap: str, feature: str) -> int:
+    for line in feature_tool(bootstrap, "describe").splitlines():
+        if line.startswith(f"Feature: {feature} "):
+            return int(line.split("FinalizedVersionLevel:")[1].split()[0])
+    raise AssertionError(f"{feature} is not described")
+
+
+async def set_level(bootstrap: str, feature: str, level: int) -> int:
+    update = UpdateFeaturesRequest.FeatureUpdateKey(feature=feature, max_version_level=level)
+    update.upgrade_type = 1 if level == 2 else 2
+    async with Client(bootstrap) as client:
+        request = UpdateFeaturesRequest(feature_updates=[update])
+        return (await client.to_controller(request, UpdateFeaturesResponse)).error_code
+
+
+def versions_in(data: Path, transactional_id: str) -> set[int]:
+    """The transaction versions in which this id has ended transactions."""
+    found = set()
+    for path in data.glob("__transaction_state-*/*.log"):
+        log = path.read_bytes()
+        for position, header in iter_batches(log):
+            for record in iter_records(log[position : position + header.size_bytes], header):
+                decoded = decode_transaction_record(record.key, record.value)
+                if isinstance(decoded, TransactionRecord):
+                    transaction = decoded.transaction
+                    if transaction.transactional_id == transactional_id:
+                        found.add(transaction.client_version)
+    return found
+
+
+def test_a_switch_under_running_producers(broker: BrokerProcess, tmp_path: Path) -> None:
+    def switch(number: int, workers: list[Worker]) -> None:
+        del workers
+        level = LEVELS[number - 1]
+        error = asyncio.run(set_level(broker.bootstrap_servers, "transaction.version", level))
+        assert error == ErrorCode.NONE
+        if number % 2:  # clients ask for features when they connect
+            broker.kill()
+            broker.start()
+
+    libraries = ["java", "aiokafka"]
+    run_under(switch, len(LEVELS), broker.bootstrap_servers, libraries, tmp_path)
+    broker.stop()
+    assert versions_in(broker.data, "java") == {0, 2}
+    assert versions_in(broker.data, "aiokafka") == {0}
+
+
+def test_kafkas_tool_switches_and_the_level_outlives_a_kill(broker: BrokerProcess) -> None:
+    bootstrap = broker.bootstrap_servers
+    assert level_of(bootstrap, "transaction.version") == 2
+    printed = feature_tool(bootstrap, "downgrade", "--feature", "transaction.version=1")
+    assert printed == "transaction.version was downgraded to 1.\n"
+    broker.kill()
+    broker.start()
+    assert level_of(bootstrap, "transaction.version") == 1
+    assert feature_tool(bootstrap, "version-mapping").startswith("metadata.version=30 (4.3-IV0)")
