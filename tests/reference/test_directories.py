@@ -188,7 +188,7 @@ def complaints(folder: Path) -> list[str]:
     ]
     assert len(names) > 40
     found = []
-    for options in (["--deep-iteration"], ["--verify-index-only"]):
+    for options in (["--deep-iteration"], ["--verify-index-only"], ["--index-sanity-check"]):
         lines = kafka_dump(*options, "--files", ",".join(names))
         found += [line for line in lines if any(word in line for word in WRONG)]
     return found
