@@ -159,6 +159,46 @@ def test_static_members_and_commits(broker: BrokerProcess) -> None:
     group.close()
 
 
+CLASSIC = {"group.protocol": "classic", "heartbeat.interval.ms": 300, "session.timeout.ms": 6000}
+
+
+def kind_of(bootstrap: str, group: str) -> ConsumerGroupType:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.list_consumer_groups().result(10).valid
+    (kind,) = [one.type for one in found if one.group_id == group]
+    return kind
+
+
+@pytest.mark.parametrize("strategy", ["range,roundrobin", "cooperative-sticky"])
+def test_a_group_is_rolled_to_the_consumer_protocol_and_back(
+    broker: BrokerProcess, strategy: str
+) -> None:
+    bootstrap = broker.bootstrap_servers
+    topic = f"rolled-{strategy.partition(',')[0]}"
+    create(bootstrap, topic)
+    classic = {**CLASSIC, "partition.assignment.strategy": strategy}
+    group = Group(bootstrap, f"{topic}-g", topic)
+    sent: set[bytes] = set()
+
+    def settled(what: str) -> None:
+        start = len(sent)
+        sent.update(produce(bootstrap, topic, range(start, start + 12)))
+        group.poll_until(lambda: group.shared() and group.values == sent, what)
+
+    group.join(**classic)
+    group.join(**classic)
+    settled("two classic members")
+    assert kind_of(bootstrap, group.group) is ConsumerGroupType.CLASSIC
+    kinds = []
+    for settings in ({}, {}, classic, classic):
+        group.members.pop(0).close()
+        group.join(**settings)
+        settled(f"a member changed to {settings}")
+        kinds.append(kind_of(bootstrap, group.group))
+    assert kinds == [ConsumerGroupType.CONSUMER] * 3 + [ConsumerGroupType.CLASSIC]
+    group.close()
+
+
 def tool(main_class: str, *arguments: str) -> str:
     java = shutil.which("java")
     assert java is not None
