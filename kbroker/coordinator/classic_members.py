@@ -42,9 +42,6 @@ from kbroker.protocol.messages.groups import (
 REQUIRES_MEMBER_ID_VERSION: Final = 4
 """From this JoinGroup on a new dynamic member is sent back once with its id (KIP-394)."""
 
-PROTOCOL_TYPE_VERSION: Final = 7
-"""From this JoinGroup on an answer may have no protocol name."""
-
 _Classic = MemberMetadata.ClassicMemberMetadata
 
 
@@ -117,14 +114,6 @@ def join_response(joining: Joining, epoch: int) -> JoinGroupResponse:
         protocol_name=protocol_name(joining.metadata),
         member_id=joining.member_id,
     )
-
-
-def join_refusal(join: Join, member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    """A refused JoinGroup; newer ones have no protocol name then."""
-    response = JoinGroupResponse(error_code=error, member_id=member_id)
-    if join.version >= PROTOCOL_TYPE_VERSION:
-        response.protocol_name = None
-    return response
 
 
 def protocol_name(metadata: MemberMetadata) -> str:

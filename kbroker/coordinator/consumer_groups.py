@@ -18,7 +18,6 @@ from kbroker.coordinator.classic_members import (
     assignment_for,
     check_join,
     check_sync,
-    join_refusal,
     join_response,
     member_that_leaves,
 )
@@ -57,6 +56,7 @@ from kbroker.protocol.messages.group_records import (
 )
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsResponse,
     SyncGroupRequest,
@@ -243,10 +243,10 @@ class ConsumerGroups:
         try:
             joining = check_join(group, join, around)
         except KafkaError as error:
-            member_id = join.member_id
-            if error.code is ErrorCode.MEMBER_ID_REQUIRED:
-                member_id = error.message
-            return [Reply(join.waiter, join_refusal(join, member_id, error.code))]
+            is_sent_back = error.code is ErrorCode.MEMBER_ID_REQUIRED
+            member_id = error.message if is_sent_back else UNKNOWN_MEMBER
+            refusal = JoinGroupResponse(error_code=error.code, member_id=member_id)
+            return [Reply(join.waiter, refusal)]
         former, member_id = joining.replaced, joining.member_id
         may_be_last = former is not None and not group.is_classic(former)
         replacing: Joining = {member_id: (former or "", joining.metadata)} if may_be_last else {}
@@ -261,7 +261,8 @@ class ConsumerGroups:
 
         def then(error: ErrorCode, now_ms: int) -> list[Effect]:
             if error is not ErrorCode.NONE:
-                return [Reply(join.waiter, join_refusal(join, UNKNOWN_MEMBER, error))]
+                refusal = JoinGroupResponse(error_code=error, member_id=UNKNOWN_MEMBER)
+                return [Reply(join.waiter, refusal)]
             return [Reply(join.waiter, response)]
 
         if end is not None:

@@ -20,7 +20,6 @@ from kbroker.coordinator.classic_group import (
     GroupSettings,
     join_error,
 )
-from kbroker.coordinator.classic_members import join_refusal
 from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_groups import CONSUMER_TYPE, ConsumerGroups
 from kbroker.coordinator.consumer_membership import (
@@ -282,7 +281,7 @@ class GroupShard:
         if former is not None and former.members:
             if consumer_group is None or self._policy is MigrationPolicy.DISABLED:
                 error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-                return [Reply(join.waiter, join_refusal(join, join.member_id, error))]
+                return [Reply(join.waiter, join_error(UNKNOWN_MEMBER, error))]
             return self.consumer.classic_join(consumer_group, join, now_ms)
         if join.member_id != UNKNOWN_MEMBER:
             error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -624,7 +623,7 @@ class GroupShard:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
-                    member_assignment=member.assignment if is_stable else b"",
+                    member_assignment=member.assignment,
                 )
                 for member in group.members.values()
             ],

@@ -76,6 +76,8 @@ from kbroker.protocol.messages.streams_groups import (
 from kbroker.protocol.schema import Message
 
 GROUP_TOPIC: Final = "__consumer_offsets"
+NO_PROTOCOL_NAME_VERSION: Final = 7
+"""From this JoinGroup on a refusal has no protocol name (KIP-559)."""
 PROTOCOL_NAMED_VERSION: Final = 5
 """From this SyncGroup on a member names the protocol it was told (KIP-559)."""
 
@@ -187,8 +189,26 @@ class GroupCoordinator:
 
     def join_group(
         self, context: CallContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | Deferred[Message]:
+    ) -> Message | Deferred[Message]:
         """JoinGroup."""
+        answer: Waiter = Deferred()
+        has_no_name = context.api_version >= NO_PROTOCOL_NAME_VERSION
+
+        def respond(response: Message) -> None:
+            if has_no_name and isinstance(response, JoinGroupResponse) and response.error_code:
+                response.protocol_name = None
+            answer.resolve(response)
+
+        outcome = self._join_group(context, request)
+        if isinstance(outcome, Deferred):
+            outcome.on_done(respond)
+        else:
+            respond(outcome)
+        return answer.value if answer.done else answer
+
+    def _join_group(
+        self, context: CallContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | Deferred[Message]:
         config = self._config
         timeout_ms = request.session_timeout_ms
         if not request.group_id:

@@ -49,6 +49,7 @@ from tests.e2e.wire import call
 from tests.reference.alter_configs import alter_config_steps
 from tests.reference.consumer_groups import consumer_group_steps
 from tests.reference.log_steps import log_steps
+from tests.reference.migration import migration_steps
 from tests.reference.step import State, Step
 
 TIME_MS = 1_790_000_000_000
@@ -669,6 +670,7 @@ def steps() -> Iterator[Step]:
         group_steps,
         config_steps,
         alter_config_steps,
+        migration_steps,
         log_steps,
         delete_steps,
     ):
@@ -720,6 +722,9 @@ def plain(value: object, names: Names, field_name: str = "") -> object:
         named = [item for item in items if isinstance(item, dict) and _NAMING & item.keys()]
         if len(named) == len(items):
             return sorted(named, key=_name_of)
+        members = [item for item in items if isinstance(item, dict) and "member_id" in item]
+        if len(members) == len(items):
+            return sorted(members, key=lambda item: str(item["member_id"]))
         by_index = [item for item in items if isinstance(item, dict) and "partition_index" in item]
         if len(by_index) == len(items):
             return sorted(by_index, key=lambda item: int(item["partition_index"]))
