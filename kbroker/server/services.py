@@ -62,3 +62,12 @@ class Services:
         """
         if self.image.features.get(name, 0) < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{name} is 0")
+
+    def require_group_protocol(self, protocol: str, feature: str) -> None:
+        """For an API of groups of this kind: the broker's configuration may not list it, or its
+        feature be off. Raises KafkaError(UNSUPPORTED_VERSION) then.
+        """
+        name = "group.coordinator.rebalance.protocols"
+        if protocol not in self.config.get_list(name):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{name} has no {protocol}")
+        self.require_feature(feature)

@@ -13,6 +13,7 @@ class Settings(Protocol):
     def get_int(self, name: str) -> int: ...
     def get_optional_int(self, name: str) -> int | None: ...
     def get_string(self, name: str) -> str: ...
+    def get_list(self, name: str) -> tuple[str, ...]: ...
     def is_explicit(self, name: str) -> bool: ...
 
 
@@ -25,6 +26,12 @@ def check(config: Settings) -> None:
         if not 0 <= codec <= 4:
             raise _error("offsets.topic.compression.codec", codec, "no such codec", _CODECS)
     _check_order(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    protocols = config.get_list("group.coordinator.rebalance.protocols")
+    if "classic" not in protocols:
+        key, given = "group.coordinator.rebalance.protocols", ",".join(protocols)
+        raise _error(
+            key, given, "Disabling the 'classic' protocol is not supported", "with classic"
+        )
     for kind in ("consumer", "share", "streams"):
         for what in ("session.timeout", "heartbeat.interval"):
             prefix = f"group.{kind}."

@@ -28,6 +28,7 @@ SERVED_KEYS: Final = _words(
     group.consumer.min.assignment.interval.ms
     group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
     group.consumer.session.timeout.ms
+    group.coordinator.rebalance.protocols
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
     group.min.session.timeout.ms
     group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms

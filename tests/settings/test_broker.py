@@ -122,6 +122,7 @@ def test_copies_on_a_single_node_and_in_a_cluster() -> None:
         ("max.connections.per.ip.overrides=a", "overrides=a: cannot read a; allowed: host:count"),
         ("queued.max.request.bytes=5", "it must be larger or equal to socket.request.max.bytes"),
         ("group.consumer.heartbeat.interval.ms=60000", "must be less than or equal to"),
+        ("group.coordinator.rebalance.protocols=consumer", "Disabling the 'classic' protocol"),
     ],
 )
 def test_mistakes(override: str, message: str) -> None:

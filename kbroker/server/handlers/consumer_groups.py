@@ -25,7 +25,7 @@ def handle_consumer_group_heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Outcome:
     """Answered when what it says is committed."""
-    services.require_feature("group.version")
+    services.require_group_protocol("consumer", "group.version")
     return services.groups.consumer_heartbeat(context, request)
 
 
@@ -40,7 +40,7 @@ def handle_consumer_group_describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Outcome:
     """Each group on its own."""
-    services.require_feature("group.version")
+    services.require_group_protocol("consumer", "group.version")
     response = services.groups.consumer_describe(context, request)
     if request.include_authorized_operations:
         for group in response.groups:

@@ -34,6 +34,7 @@ def handle_streams_group_heartbeat(
     services: Services, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> Outcome:
     """Answered when what it says is committed and missing topics are asked for."""
+    services.require_group_protocol("streams", "streams.version")
     decision, outcome = services.groups.streams_heartbeat(context, request)
     if not isinstance(outcome, Deferred):
         return _answer(services, decision, outcome)
@@ -76,6 +77,7 @@ def handle_streams_group_describe(
     services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
 ) -> Outcome:
     """Each group on its own."""
+    services.require_group_protocol("streams", "streams.version")
     response = services.groups.streams_describe(context, request)
     if request.include_authorized_operations:
         for group in response.groups:
