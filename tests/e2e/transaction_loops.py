@@ -22,6 +22,7 @@ PLACES: list[Place] = [("by-key", index) for index in range(3)] + [
     ("all", index) for index in range(3)
 ]
 FEED_PAUSE_S = 0.02
+MAX_AHEAD = 100
 OVERRIDES = {
     # Few partitions and small segments: kills also hit rolls, and transactions share partitions.
     "log.segment.bytes": "1048576",
@@ -98,12 +99,15 @@ class Worker:
 
 
 class Feeder:
-    """Writes the inputs of all workers, so many a second, numbered from 0."""
+    """Writes the inputs of all workers, numbered from 0, never far ahead of what was read of
+    their outputs.
+    """
 
-    def __init__(self, bootstrap: str, names: list[str]) -> None:
+    def __init__(self, bootstrap: str, reader: Reader, names: list[str]) -> None:
         from confluent_kafka import Producer
 
         self.counts = dict.fromkeys(names, 0)
+        self._reader = reader
         self._stopping = threading.Event()
         self._producer = Producer(
             {
@@ -119,9 +123,10 @@ class Feeder:
 
     def _run(self) -> None:
         while not self._stopping.wait(FEED_PAUSE_S):
-            for name, number in self.counts.items():
-                self._producer.produce(f"in-{name}", b"%d" % number, b"%d" % (number % KEYS))
-                self.counts[name] = number + 1
+            for index, (name, number) in enumerate(self.counts.items()):
+                if number - self._reader.done(index) < MAX_AHEAD:
+                    self._producer.produce(f"in-{name}", b"%d" % number, b"%d" % (number % KEYS))
+                    self.counts[name] = number + 1
             self._producer.poll(0)
 
     def finish(self) -> dict[str, int]:
@@ -164,6 +169,11 @@ class Reader:
                     self.next[place] = message.offset() + 1
                 elif message.error().name() == "_PARTITION_EOF":
                     self.next[place] = message.offset()
+
+    def done(self, output: int) -> int:
+        """How many inputs of the worker with this output were read."""
+        found = self.read["all", output]
+        return found[-1].number + 1 if found else 0
 
     def finish(self) -> None:
         self._stopping.set()
@@ -213,8 +223,8 @@ def run_under(
         for worker in workers:
             stack.callback(worker.kill)
             worker.start()
-        feeder = Feeder(bootstrap, libraries)
         reader = Reader(bootstrap)
+        feeder = Feeder(bootstrap, reader, libraries)
         for number in range(1, times + 1):
             before = {worker: worker.commits for worker in workers}
             wait_until(
@@ -227,10 +237,7 @@ def run_under(
         inputs = feeder.finish()
 
         def complete() -> bool:
-            lists = {w.name: reader.read["all", i][-1:] for i, w in enumerate(workers)}
-            return all(
-                found and found[0].number >= inputs[name] - 1 for name, found in lists.items()
-            )
+            return [reader.done(index) for index in range(len(workers))] == list(inputs.values())
 
         try:
             wait_until(complete, 60, "the last inputs")

@@ -26,7 +26,7 @@ BATCH: Final = 5
 ABORTS: Final = 0.25
 PAUSE_S: Final = 0.02
 """Between transactions: many kills must not mean a log that takes long to load."""
-SLOW_S: Final = 10.0
+SLOW_S: Final = 25.0
 CALL_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_MS: Final = 20_000
 SESSION_TIMEOUT_MS: Final = 6_000
