@@ -159,7 +159,8 @@ class ProducerStateManager:
         """Whether this batch may follow what is known of its producer; changes nothing.
 
         Returns where the batch already is if it was sent before. transaction_version: of the
-        coordinator that writes a marker; from 2 on a marker's epoch is above its transaction's.
+        coordinator that writes a marker or of the producer; from 2 on a marker's epoch is above its
+        transaction's, and a producer that is not known begins with sequence 0.
         Raises KafkaError(INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE).
         A replica never refuses what its leader has.
         """
@@ -168,6 +169,8 @@ class ProducerStateManager:
             return None
         state = self._producers.get(producer_id)
         if state is None:
+            if transaction_version >= 2 and origin is AppendOrigin.CLIENT:
+                self._check_first_sequence(header)
             return None
         if header.is_control:
             self._check_marker_epoch(state, header, transaction_version)
@@ -199,6 +202,15 @@ class ProducerStateManager:
             ):
                 return DuplicateBatch(batch.first_offset, batch.last_offset, batch.timestamp)
         return None
+
+    def _check_first_sequence(self, header: BatchHeader) -> None:
+        """A later batch may not come in before the first one, which is tried again (KIP-890)."""
+        if header.is_transactional and header.base_sequence != 0:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} is new in {self.topic_partition} and begins with "
+                f"sequence {header.base_sequence} instead of 0",
+            )
 
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
         if state.producer_epoch == NO_EPOCH:

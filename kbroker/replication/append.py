@@ -110,8 +110,8 @@ class Appender:
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
 
-        transaction_version: of the transaction that a marker ends. admit: asked again if batches
-        are written later than in this call; anything but NONE refuses them.
+        transaction_version: of the transaction that a marker ends, or of its producer. admit: asked
+        again if batches are written later than in this call; anything but NONE refuses them.
 
         The answer is there at once unless acks is -1 and a follower has not got the records yet.
         Never raises for what the client or the disk did: the result says it.
@@ -147,6 +147,7 @@ class Appender:
                     timeout_ms=timeout_ms,
                     origin=origin,
                     produce_version=produce_version,
+                    transaction_version=transaction_version,
                 )
                 if isinstance(outcome, Deferred):
                     outcome.on_done(answer.resolve)

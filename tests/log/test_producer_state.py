@@ -237,6 +237,24 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert append(manager(), batch(4711)) is None
 
 
+def test_under_transaction_version_2_an_unknown_producer_begins_with_0() -> None:
+    """Else a batch that overtakes the first one, which is tried again, would shut it out."""
+    state = manager()
+    for sequence, transactional, version, expected in [
+        (5, True, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (0, True, 2, None),
+        (5, True, 0, None),
+        (5, False, 2, None),
+    ]:
+        header = batch(sequence, transactional=transactional)
+        found = None
+        try:
+            state.check(header, origin=AppendOrigin.CLIENT, transaction_version=version)
+        except KafkaError as error:
+            found = error.code
+        assert found is expected
+
+
 def test_batches_without_a_producer_are_nobodys() -> None:
     state = manager()
     assert append(state, batch(-1, 5, producer_id=-1)) is None

@@ -38,7 +38,7 @@ from kbroker.server.transactional_produce import (
     keep_records,
     verdicts_on,
 )
-from kbroker.server.transactions import Verdicts, produce_error_of
+from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
 
 STORAGE_ERROR_SINCE: Final = 4
 TOPIC_IDS_SINCE: Final = 13
@@ -122,6 +122,7 @@ def _append_all(
                     acks=acks,
                     timeout_ms=timeout_ms,
                     produce_version=version,
+                    transaction_version=2 if version >= ADDS_ITSELF_SINCE else 0,
                     admit=None
                     if verdicts is None
                     else asked_again(services, version, request, partition, records),
