@@ -80,7 +80,14 @@ def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
     entries = list_directory(folder)
     is_partition = any(names.parse_offset_name(name) for name, _, _ in entries)
     if is_partition:
-        yield from PartitionCheck(folder, log_start_offset=0, records=records).run()
+        beside = _offsets_or_none(folder.parent / names.CLEANER_OFFSETS)
+        parsed = names.parse_directory_name(folder.name)
+        yield from PartitionCheck(
+            folder,
+            log_start_offset=0,
+            records=records,
+            was_cleaned=parsed is not None and parsed[0] in beside,
+        ).run()
         return
     yield from _verify_node_files(folder, [name for name, _, is_dir in entries if not is_dir])
     checkpoints: dict[str, Mapping[TopicPartition, int]] = {}
@@ -101,10 +108,18 @@ def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
             folder / name,
             log_start_offset=0 if suffix else starts.get(topic_partition, 0),
             records=records,
+            was_cleaned=topic_partition in checkpoints.get(names.CLEANER_OFFSETS, {}),
         )
         yield from check.run()
         if not suffix:
             yield from _verify_offsets(folder, topic_partition, check, checkpoints)
+
+
+def _offsets_or_none(path: Path) -> Mapping[TopicPartition, int]:
+    try:
+        return read_offsets(path)
+    except (CheckpointError, LogDirectoryError):
+        return {}
 
 
 def _verify_offsets(
@@ -204,15 +219,19 @@ def _verify_metadata_snapshot(path: Path) -> Iterator[Finding]:
 
 class PartitionCheck:
     """One partition's folder. `run` yields what it finds; after it, `log_end_offset` and
-    `has_segments` say what the log is.
+    `has_segments` say what the log is. was_cleaned: compaction may have left gaps.
     """
 
-    def __init__(self, folder: Path, *, log_start_offset: int, records: bool) -> None:
+    def __init__(
+        self, folder: Path, *, log_start_offset: int, records: bool, was_cleaned: bool = False
+    ) -> None:
         self.folder = folder
         self.log_start_offset = log_start_offset
         self.log_end_offset = 0
         self.has_segments = False
         self._records = records
+        self._has_gaps = was_cleaned
+        self._between: list[Problem] = []  # gaps between segments
         self._epochs: list[tuple[int, int]] = []
         parsed = names.parse_directory_name(folder.name)
         self._producers = ProducerStateManager(
@@ -247,6 +266,8 @@ class PartitionCheck:
             following = bases[slot + 1] if slot + 1 < len(bases) else None
             due = [o for o in snapshots if o >= base and (following is None or o < following)]
             yield from self._segment(base, following, found, due)
+        if not self._has_gaps:  # else it was compacted
+            yield from self._between
         for offset in snapshots:
             if offset > self.log_end_offset:
                 yield Problem(self._snapshot_path(offset), f"the log ends at {self.log_end_offset}")
@@ -312,6 +333,14 @@ class PartitionCheck:
                 self.folder / names.offset_name(base, names.LOG),
                 f"it begins at {base}, the one before ends at {self.log_end_offset}",
             )
+        elif self.has_segments and base > self.log_end_offset > 0:
+            first, last = self.log_end_offset, base - 1
+            self._between.append(
+                Problem(
+                    self.folder / names.offset_name(first, names.LOG),
+                    f"the records from offset {first} to {last} are missing",
+                )
+            )
         check = SegmentCheck(
             self.folder,
             base,
@@ -339,6 +368,7 @@ class PartitionCheck:
                     f"here it is {'none' if known is None else known}",
                 )
             check.take(header)
+            self._has_gaps |= header.base_offset > self.log_end_offset
             self.log_end_offset = header.next_offset
         for offset in due:
             if offset <= self.log_end_offset or following is not None:

@@ -388,6 +388,7 @@ class Broker:
             executor=self._executor,
             on_fatal=self.fail,
             node_id=self.config.node_id,
+            on_storage_error=self.services.replicas.logs.directory_failed,
         )
         if network.queued_max_request_bytes > 0:
             shared.max_buffered_bytes = network.queued_max_request_bytes

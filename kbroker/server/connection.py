@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from kbroker.log.files import LogDirectoryError
 from kbroker.model import InvariantError, Timers
 from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
@@ -49,7 +50,7 @@ class RequestDispatcher(Protocol):
 @dataclass(slots=True)
 class ConnectionShared:
     """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
-    the broker.
+    the broker. on_storage_error: called for records that cannot be read while they are sent.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -69,6 +70,7 @@ class ConnectionShared:
     next_number: int = 0
     on_empty: Callable[[], None] = lambda: None
     """Called when the last connection is gone."""
+    on_storage_error: Callable[[LogDirectoryError], object] = lambda error: None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -388,7 +390,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _failed(self, error: Exception) -> None:
         """Sending is impossible."""
-        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
+        is_told = isinstance(error, ConnectionError)
+        if isinstance(error, LogDirectoryError):
+            is_told = True
+            self._shared.on_storage_error(error)
+        level = logging.DEBUG if is_told else logging.WARNING
         logger.log(
             level, "node %d: sending to %s failed: %s", self._shared.node_id, self._peer, error
         )

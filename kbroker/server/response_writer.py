@@ -13,6 +13,7 @@ does not starve others.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections import deque
@@ -203,6 +204,10 @@ class ResponseWriter:
             except BlockingIOError:
                 self._wait_writable(direct)
                 return 0
+            except OSError as error:
+                if error.errno == errno.EIO:  # not the socket's: reading says which file
+                    part.read(self._offset, count)
+                raise
         if sent == 0:
             raise OSError("the file became shorter than the range to be sent")
         self._offset += sent

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
 import socket
 import time
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import checkpoint
+from kbroker.log import checkpoint, files
 from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.log_dirs import (
     AlterReplicaLogDirsRequest,
@@ -31,11 +33,13 @@ from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.replication import maintenance
+from kbroker.server import response_writer
 from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 
 SECONDS = 15
+NOW_MS = 1_700_000_000_000
 
 
 def until(broker: EmbeddedBroker, condition: Callable[[Broker], object]) -> None:
@@ -348,3 +352,114 @@ def test_folders_nobody_knows_are_set_aside(cluster: Cluster) -> None:
     assert strays == ["gone-0", "gone-7", "other-0"]
     assert (cluster.dirs[2] / "no partition").exists()
     assert cluster.produce(0, "gone") == 0  # made anew
+
+
+class FaultyOs:
+    """`os` as `log.files` sees it, for a disk on which some calls fail with EIO from now on."""
+
+    def __init__(self, folder: Path, *calls: str) -> None:
+        self._folder = os.fspath(folder)
+        self._calls = calls
+        self.failures = 0
+
+    def __getattr__(self, name: str) -> Any:  # whatever os has
+        real = getattr(os, name)
+        if name not in self._calls:
+            return real
+
+        def call(where: Any, *args: Any, **options: Any) -> Any:  # as the real one
+            file = args[0] if name == "sendfile" else where
+            path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file
+            if os.fspath(path).startswith(self._folder):
+                self.failures += 1
+                raise OSError(errno.EIO, "Input/output error")
+            return real(where, *args, **options)
+
+        return call
+
+
+def fetch(cluster: Cluster, index: int) -> int:
+    """The error code of a fetch from the start; the one after it if the connection ended."""
+    part = FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        topics=[FetchRequest.FetchTopic(topic="t", partitions=[part])],
+    )
+    try:
+        answer = cluster.ask(request, 11)
+    except ConnectionError:
+        answer = cluster.ask(request, 11)
+    return int(answer.responses[0].partitions[0].error_code)
+
+
+def roll(cluster: Cluster, index: int) -> None:
+    key = TopicPartition("t", index)
+
+    def now(running: Broker) -> None:
+        logs = running.services.replicas.logs
+        try:
+            logs.logs[key].roll(NOW_MS)
+        except LogDirectoryError as error:  # as an append would have it
+            logs.directory_failed(error)
+
+    cluster.broker.call(now)
+
+
+FAULTS = {
+    "an append": (["pwrite"], lambda cluster, index: cluster.produce(index)),
+    "a read": (["preadv", "pread", "sendfile"], fetch),
+    "a flush": (["fsync"], roll),
+    "a new segment": (["open"], roll),
+    "a new size": (["ftruncate"], roll),
+    "a checkpoint": (
+        ["replace"],
+        lambda cluster, index: cluster.broker.call(
+            lambda running: running.services.replicas.checkpoint_high_watermarks()
+        ),
+    ),
+    "sizes for clients": (["statvfs"], lambda cluster, index: cluster.describe()),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc to know files by")
+@pytest.mark.parametrize("what", FAULTS)
+def test_an_input_output_error_anywhere(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+) -> None:
+    cluster.broker.create_topic("t", partitions=3)
+    until(cluster.broker, cluster.settled)
+    placed = cluster.placement()
+    lost = next(index for index, number in placed.items() if number == 1)
+    for index in range(3):
+        assert [cluster.produce(index) for _ in range(3)] == [0, 0, 0]
+    calls, act = FAULTS[what]
+    faulty = FaultyOs(cluster.dirs[1], *calls)
+    with caplog.at_level(logging.WARNING):
+        monkeypatch.setattr(files, "os", faulty)
+        monkeypatch.setattr(response_writer, "os", faulty)
+        act(cluster, lost)
+        until(cluster.broker, lambda running: running.services.replicas.logs.offline_directories)
+        assert cluster.produce(lost) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert fetch(cluster, lost) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert faulty.failures
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert str(cluster.dirs[1]) in line and "Input/output error" in line
+    assert not [record for record in caplog.records if record.exc_info]
+    for index in range(3):
+        assert index == lost or (cluster.produce(index), fetch(cluster, index)) == (0, 0)
+    monkeypatch.undo()
+    cluster.broker.restart()
+    assert [fetch(cluster, index) for index in range(3)] == [0, 0, 0]
+    ends = cluster.broker.call(
+        lambda running: {
+            key.partition: log.log_end_offset
+            for key, log in running.services.replicas.logs.logs.items()
+            if key.topic == "t"
+        }
+    )
+    assert ends == {index: 3 if index == lost else 4 for index in range(3)}

@@ -9,7 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kbroker.cli.app import app
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.verify import Problem, verify_folder
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import build_batch
+from kbroker.settings.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
 
 Unpack = Callable[[str], Path]
 
@@ -147,3 +153,24 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(unpack: Unpack) -> None
     assert one.exit_code == 1
     missing = CliRunner().invoke(app, ["dump-log", "--verify", str(data / "nothing")])
     assert missing.exit_code == 1
+
+
+def test_a_segment_that_is_gone_with_all_its_files_is_missed(tmp_path: Path) -> None:
+    log = PartitionLog.open(
+        tmp_path / "topic-0", TopicPartition("topic", 0), LogConfig(), now_ms=NOW_MS
+    )
+    for _ in range(3):
+        for _ in range(4):
+            batch = build_batch([(NOW_MS, b"key", b"value", [])])
+            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        log.roll(NOW_MS)
+    log.close()
+    assert problems(tmp_path) == []
+    for path in log.directory.glob(f"{4:020d}.*"):
+        path.unlink()
+    assert [(item.path.name, item.what) for item in problems(tmp_path)] == [
+        (f"{4:020d}.log", "the records from offset 4 to 7 are missing")
+    ]
+    # where compaction was at work there are gaps
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\ntopic 0 8\n")
+    assert problems(tmp_path) == problems(log.directory) == []
