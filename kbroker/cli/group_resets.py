@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+import csv
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.settings.durations import duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kbroker.client.cluster import Client
     from kbroker.model import TopicPartition
 
 EPILOG: Final = """
 Shows what would be committed; --execute commits it. The group must have no members. New offsets are
-kept between the first and the end of each partition.
+kept between the first and the end of each partition. --export writes what would be committed as
+lines of topic,partition,offset, which --from-file reads; kafka-consumer-groups does the same.
 
 \b
 Examples:
   kbroker groups reset-offsets payments --topic orders --to-earliest
   kbroker groups reset-offsets payments --topic orders:0,2 --to-offset 100 --execute
   kbroker groups reset-offsets payments --to-datetime 2026-01-31T12:00:00 --execute
+  kbroker groups reset-offsets payments --by-duration PT1H --export > an-hour-ago.csv
+  kbroker groups reset-offsets payments --from-file an-hour-ago.csv --execute
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to: one of these."""
+
+    earliest: bool = False
+    latest: bool = False
+    current: bool = False
+    offset: int | None = None
+    shift: int | None = None
+    timestamp_ms: int | None = None
+    listed: Mapping[TopicPartition, int] | None = None
+    """By partition, out of a file."""
+
+    def is_one(self) -> bool:
+        """Whether exactly one was said."""
+        flags = (self.earliest, self.latest, self.current)
+        values = (self.offset, self.shift, self.timestamp_ms, self.listed)
+        return sum(flags) + sum(value is not None for value in values) == 1
 
 
 def reset_offsets(
@@ -38,6 +66,9 @@ def reset_offsets(
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="The end.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="What is committed; the end where nothing is.")
+    ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="This offset.")] = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", help="So many records on, or (negative) back.")
@@ -46,74 +77,116 @@ def reset_offsets(
         str | None,
         typer.Option("--to-datetime", help="The first record at or after this time (UTC)."),
     ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option(
+            "--by-duration", metavar="PnDTnHnMnS", help="The first record of the last so much time."
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", help="Lines of topic,partition,offset, as --export gives."),
+    ] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Write topic,partition,offset and change nothing.")
+    ] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Commit, do not only show.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
     """Show, or with --execute commit, new offsets of a group."""
-    wishes = (
+    target = Target(
         to_earliest,
         to_latest,
-        to_offset is not None,
-        shift_by is not None,
-        bool(to_datetime),
+        to_current,
+        to_offset,
+        shift_by,
+        _timestamp(to_datetime, by_duration),
+        None if from_file is None else read_offsets(from_file, name),
     )
-    if sum(wishes) != 1:
+    if not target.is_one() or (to_datetime and by_duration):
         raise typer.BadParameter("say one of --to-earliest, --to-latest, --to-offset, ...")
-    timestamp = None
-    if to_earliest or to_latest:
-        timestamp = -2 if to_earliest else -1
-    elif to_datetime:
-        timestamp = _milliseconds(to_datetime)
-    rows = run(_reset(bootstrap, name, topic, timestamp, to_offset, shift_by, execute))
+    if target.listed is not None and topic is not None:
+        raise typer.BadParameter("--from-file says which topics; leave --topic out")
+    if export and execute:
+        raise typer.BadParameter("--export changes nothing; leave --execute out")
+    rows = run(_reset(bootstrap, name, topic, target, execute))
+    if export:
+        write_offsets(rows, "new")
+        return
     show(rows, ("group", "topic", "partition", "committed", "new"), as_json=as_json)
     if not execute:
         note("nothing was changed; --execute commits this")
 
 
-def _milliseconds(text: str) -> int:
+def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
+    """In ms since 1970; of the first option, else of so long before now."""
+    if to_datetime is not None:
+        try:
+            moment = datetime.fromisoformat(to_datetime)
+        except ValueError as error:
+            raise typer.BadParameter(f"--to-datetime: {error}") from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return int(moment.timestamp() * 1000)
+    if by_duration is None:
+        return None
     try:
-        moment = datetime.fromisoformat(text)
+        length_ms = duration_ms(by_duration)
     except ValueError as error:
-        raise typer.BadParameter(f"--to-datetime: {error}") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+        raise typer.BadParameter(f"--by-duration: {error}") from None
+    if length_ms < 0:
+        raise typer.BadParameter("--by-duration: time goes back from now; leave the sign out")
+    return max(int(time.time() * 1000) - length_ms, 0)
+
+
+def read_offsets(path: Path, group: str) -> dict[TopicPartition, int]:
+    """Offsets out of lines of [group,]topic,partition,offset; lines of other groups are left out.
+    Raises BadParameter.
+    """
+    from kbroker.model import TopicPartition
+
+    offsets: dict[TopicPartition, int] = {}
+    try:
+        with path.open(newline="") as lines:
+            for number, row in enumerate(csv.reader(lines), 1):
+                if not row:
+                    continue
+                if len(row) == 4:
+                    if row[0] != group:
+                        continue
+                    row = row[1:]
+                try:
+                    topic, partition, offset = row
+                    offsets[TopicPartition(topic, int(partition))] = int(offset)
+                except ValueError:
+                    form = "[group,]topic,partition,offset"
+                    raise typer.BadParameter(f"{path}, line {number}: {form} expected") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from None
+    return offsets
+
+
+def write_offsets(rows: Sequence[Mapping[str, Cell]], column: str) -> None:
+    """Offsets as lines of topic,partition,offset on standard output."""
+    lines = csv.writer(sys.stdout, lineterminator="\n")
+    lines.writerows([row["topic"], row["partition"], row[column]] for row in rows)
 
 
 async def _reset(
-    bootstrap: str,
-    name: str,
-    topics: list[str] | None,
-    timestamp: int | None,
-    to_offset: int | None,
-    shift_by: int | None,
-    execute: bool,
+    bootstrap: str, name: str, topics: list[str] | None, target: Target, execute: bool
 ) -> list[dict[str, Cell]]:
     from kbroker.cli.groups import committed_offsets
-    from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Client
+    from kbroker.client.cluster import Client
 
     async with Client(bootstrap) as client:
         committed = await client.retry(lambda: committed_offsets(client, name))
-        places = sorted(committed) if topics is None else await _places(client, topics)
-        if not places:
-            return []
-
-        async def offsets(at: int) -> dict[TopicPartition, int]:
-            found = await client.retry(lambda: client.list_offsets(dict.fromkeys(places, at)))
-            return {place: answer.offset for place, answer in found.items()}
-
-        first, end = await offsets(EARLIEST_TIMESTAMP), await offsets(LATEST_TIMESTAMP)
-        wanted = end if timestamp is None else await offsets(timestamp)
-        new: dict[TopicPartition, int] = {}
-        for place in places:
-            offset = wanted[place] if wanted[place] >= 0 else end[place]
-            if to_offset is not None:
-                offset = to_offset
-            elif shift_by is not None:
-                offset = committed.get(place, end[place]) + shift_by
-            new[place] = min(max(offset, first[place]), end[place])
-        if execute:
+        if target.listed is not None:
+            places = sorted(target.listed)
+        else:
+            places = sorted(committed) if topics is None else await _places(client, topics)
+        new = await _new_offsets(client, places, committed, target) if places else {}
+        if execute and new:
             await client.retry(lambda: _commit(client, name, new))
     return [
         {
@@ -125,6 +198,35 @@ async def _reset(
         }
         for place, offset in new.items()
     ]
+
+
+async def _new_offsets(
+    client: Client,
+    places: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    target: Target,
+) -> dict[TopicPartition, int]:
+    from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+    async def offsets(at: int) -> dict[TopicPartition, int]:
+        found = await client.retry(lambda: client.list_offsets(dict.fromkeys(places, at)))
+        return {place: answer.offset for place, answer in found.items()}
+
+    first, end = await offsets(EARLIEST_TIMESTAMP), await offsets(LATEST_TIMESTAMP)
+    wanted = first if target.earliest else end
+    if target.timestamp_ms is not None:
+        wanted = await offsets(target.timestamp_ms)
+    elif target.listed is not None:
+        wanted = dict(target.listed)
+    new: dict[TopicPartition, int] = {}
+    for place in places:
+        offset = wanted[place] if wanted[place] >= 0 else end[place]
+        if target.offset is not None:
+            offset = target.offset
+        elif target.shift is not None or target.current:
+            offset = committed.get(place, end[place]) + (target.shift or 0)
+        new[place] = min(max(offset, first[place]), end[place])
+    return new
 
 
 async def _places(client: Client, topics: list[str]) -> list[TopicPartition]:

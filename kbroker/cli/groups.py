@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kbroker.cli.group_resets import EPILOG as RESET_EPILOG
-from kbroker.cli.group_resets import reset_offsets
+from kbroker.cli.group_resets import reset_offsets, write_offsets
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
 
@@ -109,6 +109,43 @@ async def _delete_offsets(bootstrap: str, name: str, topics: list[str]) -> None:
                     check(partition.error_code, f"{topic.name}-{partition.partition_index}")
 
         await client.retry(ask)
+
+
+EXPORT_EPILOG = """
+\b
+Example:
+  kbroker groups export payments > payments.csv
+"""
+
+
+@app.command("export", epilog=EXPORT_EPILOG)
+def export(
+    name: Annotated[str, typer.Argument(help="The group.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Write what a group has committed as lines of topic,partition,offset, for reset-offsets."""
+    rows = run(_export(bootstrap, name))
+    if as_json:
+        show(rows, ("group", "topic", "partition", "committed"), as_json=True)
+    else:
+        write_offsets(rows, "committed")
+
+
+async def _export(bootstrap: str, name: str) -> list[dict[str, Cell]]:
+    from kbroker.client.cluster import Client
+
+    async with Client(bootstrap) as client:
+        committed = await client.retry(lambda: committed_offsets(client, name))
+    return [
+        {
+            "group": name,
+            "topic": place.topic,
+            "partition": place.partition,
+            "committed": committed[place],
+        }
+        for place in sorted(committed)
+    ]
 
 
 EPILOG = """

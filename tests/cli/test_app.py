@@ -31,6 +31,7 @@ COMMANDS = [
     ("groups", "describe"),
     ("groups", "delete"),
     ("groups", "delete-offsets"),
+    ("groups", "export"),
     ("groups", "reset-offsets"),
     ("dump-log",),
 ]

@@ -134,7 +134,7 @@ def test_a_group_commits_what_was_printed(kbroker: Kbroker, kafka_topic: str) ->
     assert described == [f"{group}\tEmpty\t{kafka_topic}\t0\t10\t10\t0\t-\t-"]
 
 
-def test_groups_are_reset_and_deleted(kbroker: Kbroker, kafka_topic: str) -> None:
+def test_groups_are_reset_and_deleted(kbroker: Kbroker, kafka_topic: str, tmp_path: Path) -> None:
     group = f"reset-{kafka_topic}"
     kbroker("produce", kafka_topic, text="\n".join(map(str, range(10))))
     kbroker("consume", kafka_topic, "--group", group, "--from-beginning", "-n", "6")
@@ -150,6 +150,23 @@ def test_groups_are_reset_and_deleted(kbroker: Kbroker, kafka_topic: str) -> Non
     assert reset("--to-datetime", "2999-01-01") == [(6, 10)]
     assert reset("--shift-by", "-2", "--execute") == [(6, 4)]
     assert reset("--shift-by", "-9") == [(4, 0)]
+    assert reset("--to-current") == [(4, 4)]
+    assert reset("--by-duration", "PT1H") == [(4, 0)]
+    assert reset("--by-duration", "PT0S") == [(4, 10)]
+    exported = kbroker("groups", "reset-offsets", group, "--shift-by", "1", "--export")
+    assert exported.lines == [f"{kafka_topic},0,5"]
+    assert kbroker("groups", "export", group).lines == [f"{kafka_topic},0,4"]
+    file = tmp_path / "offsets.csv"
+    file.write_text(f"{kafka_topic},0,7\n")
+    assert reset("--from-file", str(file)) == [(4, 7)]
+    file.write_text(f'{group},"{kafka_topic}",0,8\nother,{kafka_topic},0,1\n\n')
+    assert reset("--from-file", str(file), "--execute") == [(4, 8)]
+    assert reset("--to-offset", "4", "--execute") == [(8, 4)]
+    for wrong in ("x,0\n", "x,zero,1\n", "a,b,c,d,e\n"):
+        file.write_text(wrong)
+        assert kbroker("groups", "reset-offsets", group, "--from-file", str(file)).code == 2
+    assert kbroker("groups", "reset-offsets", group, "--by-duration", "-PT1H").code == 2
+    assert kbroker("groups", "reset-offsets", group, "--by-duration", "1h").code == 2
     assert kbroker("groups", "reset-offsets", group).code == 2
     assert kbroker("groups", "reset-offsets", group, "--to-latest", "-t", "x:y").code != 0
     assert kbroker("groups", "delete-offsets", group, kafka_topic).code == 0
