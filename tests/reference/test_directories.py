@@ -138,13 +138,24 @@ def content(bootstrap: str) -> dict[str, object]:
 
 
 def committed(bootstrap: str) -> int:
-    from confluent_kafka import Consumer, TopicPartition
+    """As soon as the coordinator has loaded its partition."""
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
+    found: list[int] = []
+
+    def ask() -> bool:
+        try:
+            found.append(int(consumer.committed([TopicPartition("plain", 0)], 20)[0].offset))
+        except KafkaException:
+            return False
+        return True
+
     try:
-        return int(consumer.committed([TopicPartition("plain", 0)], 20)[0].offset)
+        wait_until(ask, 60, "the group's coordinator")
     finally:
         consumer.close()
+    return found[0]
 
 
 def commit(bootstrap: str) -> None:

@@ -1,0 +1,184 @@
+"""The same requests to Apache Kafka and to kbroker leave the same files: names, segments, indexes,
+epochs and producers, byte for byte. Rolls by size, age, full index and distance of offsets;
+idempotent producers; retention by size; compaction.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
+from kbroker.protocol.messages.produce import ProduceResponse
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.records import build_batch
+from kbroker.protocol.schema import Message
+from kbroker.testing.process import BrokerProcess
+from scripts.apache_kafka import ApacheKafka
+from spark_jobs.java import java_problem
+from tests.clients.adapters import wait_until
+from tests.e2e.wire import call
+from tests.log.test_recovery import producers_of
+from tests.reference.log_steps import create, list_offsets, produce
+
+pytestmark = [
+    pytest.mark.reference,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
+]
+
+OVERRIDES = {
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "500",
+    "log.segment.delete.delay.ms": "0",
+    "log.cleaner.backoff.ms": "200",
+}
+TOPICS: Mapping[str, Mapping[str, str]] = {
+    "sized": {"internal_segment_bytes": "4096", "index_interval_bytes": "512"},
+    "aged": {"segment_ms": "10000", "index_interval_bytes": "0"},
+    "full": {"segment_index_bytes": "64", "index_interval_bytes": "0"},
+    "sparse": {"index_interval_bytes": "4096"},
+    "producers": {"internal_segment_bytes": "6000", "index_interval_bytes": "100"},
+    "kept": {"internal_segment_bytes": "4096", "retention_bytes": "15000"},
+    "table": {
+        "internal_segment_bytes": "4096",
+        "index_interval_bytes": "256",
+        "min_cleanable_dirty_ratio": "0.01",
+    },
+}
+COMPARED = {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
+Batches = Iterator[bytearray]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def batches_of(topic: str, start_ms: int) -> Batches:
+    """What is sent to a topic, the same to either broker."""
+    rng = random.Random(topic)
+    for number in range(120):
+        count = rng.randrange(1, 6)
+        spread_ms = 3_000 if topic == "aged" else 7
+        records = [
+            (
+                start_ms + number * spread_ms + rng.randrange(-20, 20),
+                b"key %d" % rng.randrange(20),
+                rng.randbytes(rng.randrange(10, 400)),
+                [(b"header", b"x")] if rng.random() < 0.2 else [],
+            )
+            for _ in range(count)
+        ]
+        codec = Compression.NONE if topic == "table" else list(Compression)[number % 5]
+        yield build_batch(records, compression=codec)
+
+
+def idempotent_batches(start_ms: int) -> Batches:
+    """Of five producers, one of which goes on in a new epoch."""
+    rng = random.Random(7)
+    sequences: dict[tuple[int, int], int] = {}
+    for number in range(120):
+        producer = (1000 + number % 5, 1 if number % 5 == 0 and number > 60 else 0)
+        count = rng.randrange(1, 4)
+        values = [(start_ms + number, b"k", rng.randbytes(rng.randrange(200)), ())] * count
+        first = sequences.get(producer, 0)
+        sequences[producer] = first + count
+        yield build_batch(
+            values, producer_id=producer[0], producer_epoch=producer[1], base_sequence=first
+        )
+
+
+def compact(topic: str) -> IncrementalAlterConfigsRequest:
+    config = IncrementalAlterConfigsRequest.AlterableConfig(
+        name="cleanup.policy", config_operation=0, value="compact"
+    )
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name=topic, configs=[config]
+    )
+    return IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def converse(port: int, data: Path, start_ms: int) -> None:
+    """The whole load, and the wait for what the broker does by itself."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+
+        def ask(message: Message, version: int) -> Message:
+            return call(connection, message, version)
+
+        topics = [create(name, **configs) for name, configs in TOPICS.items()]
+        made = ask(CreateTopicsRequest(topics=topics, timeout_ms=20_000), 7)
+        assert {topic.error_code for topic in made.topics} == {0}  # type: ignore[attr-defined]  # the response
+        for topic in TOPICS:
+            sent = idempotent_batches if topic == "producers" else None
+            batches = sent(start_ms) if sent else batches_of(topic, start_ms)
+            for batch in batches:
+                wait_until(lambda t=topic, b=batch: accepted(ask, t, b), 30, f"a batch to {topic}")
+        ask(compact("table"), 1)
+        wait_until(lambda: earliest(ask, "kept") > 0 and settled(data), 60, "retention, cleaning")
+
+
+def accepted(ask: Callable[[Message, int], Message], topic: str, batch: bytearray) -> bool:
+    answer = ask(produce(topic, bytearray(batch)), 9)
+    assert isinstance(answer, ProduceResponse)
+    code = answer.responses[0].partition_responses[0].error_code
+    assert code in (0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), code
+    return code == 0
+
+
+def earliest(ask: Callable[[Message, int], Message], topic: str) -> int:
+    answer = ask(list_offsets(topic, -2), 7)
+    assert isinstance(answer, ListOffsetsResponse)
+    return answer.topics[0].partitions[0].offset
+
+
+def settled(data: Path) -> bool:
+    """The table is compacted, and as much of `kept` is gone as may go."""
+    sizes = [path.stat().st_size for path in (data / "kept-0").glob("*.log")]
+    checkpoint = data / "cleaner-offset-checkpoint"
+    cleaned = checkpoint.exists() and "table 0 " in checkpoint.read_text()
+    return cleaned and sum(sizes) < 15_000 + 4096
+
+
+def left(data: Path) -> dict[str, object]:
+    """The files of all topics; producers in an order of their own."""
+    return {
+        f"{topic}/{path.name}": producers_of(content) if path.suffix == ".snapshot" else content
+        for topic in TOPICS
+        for path in sorted((data / f"{topic}-0").iterdir())
+        if path.suffix in COMPARED or path.name == "leader-epoch-checkpoint"
+        if (content := path.read_bytes()) is not None
+    }
+
+
+def test_the_same_requests_leave_the_same_files(tmp_path: Path) -> None:
+    start_ms = now_ms() - 3_600_000
+    folders = {"kafka": tmp_path / "kafka", "kbroker": tmp_path / "kbroker"}
+    with ApacheKafka(folders["kafka"], overrides=OVERRIDES) as kafka:
+        wait_until(lambda: is_awake(kafka.port), 60, "Kafka is unfenced")
+        converse(kafka.port, folders["kafka"], start_ms)
+    with BrokerProcess(folders["kbroker"], overrides=OVERRIDES) as kbroker:
+        converse(kbroker.port, folders["kbroker"], start_ms)
+    theirs, ours = left(folders["kafka"]), left(folders["kbroker"])
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    compacted = sum(path.stat().st_size for path in (kbroker.data / "table-0").glob("*.log"))
+    assert compacted < sum(map(len, batches_of("table", start_ms))) / 3
+    for topic, least in {"sized": 8, "aged": 20, "full": 10, "producers": 3, "kept": 3}.items():
+        assert len([n for n in ours if n.startswith(f"{topic}/") and n.endswith(".log")]) > least
+
+
+def is_awake(port: int) -> bool:
+    from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        answer = call(connection, MetadataRequest(topics=[]), 9)
+    assert isinstance(answer, MetadataResponse)
+    return bool(answer.brokers)
