@@ -41,6 +41,7 @@ from kbroker.coordinator.consumer_records import ConsumerGroupKey
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.member_sessions import MemberSessions
 from kbroker.coordinator.migration import Joining
 from kbroker.coordinator.reconciliation import STATIC_LEAVE_EPOCH, CurrentAssignment
 from kbroker.model import Uuid, random_uuid, uuid_to_string
@@ -68,8 +69,6 @@ CONSUMER_TYPE: Final = "consumer"
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 """The kinds of members in ConsumerGroupDescribe: the protocol they speak."""
-RETRY_MS: Final = 1_000
-"""When the end of a member could not be written, it is tried again after this."""
 
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
 _Places = ConsumerGroupDescribeResponse.TopicPartitions
@@ -101,7 +100,6 @@ class ConsumerGroups:
         "_overrides",
         "_promises",
         "_random",
-        "_rebalances",
         "_sessions",
         "_settings",
         "_topics",
@@ -128,9 +126,9 @@ class ConsumerGroups:
         self._deadlines = deadlines
         self._random = random
         self._wall_ms = wall_ms
-        self._sessions: dict[tuple[str, str], Deadline] = {}
-        self._rebalances: dict[tuple[str, str], tuple[int, Deadline]] = {}
-        """Of members that have something to give back: the epoch they are to leave, until when."""
+        self._sessions = MemberSessions(
+            deadlines, give_up=self._give_up, on_late=self._on_rebalance_over
+        )
         self._promises: dict[tuple[str, str, Promise], Deadline] = {}
 
     # -- replay ------------------------------------------------------------------------------
@@ -166,15 +164,10 @@ class ConsumerGroups:
 
     def unload(self) -> None:
         """This broker no longer coordinates these groups."""
-        for deadline in self._sessions.values():
-            self._deadlines.cancel(deadline)
-        for _, deadline in self._rebalances.values():
-            self._deadlines.cancel(deadline)
         for deadline in self._promises.values():
             self._deadlines.cancel(deadline)
         self._promises.clear()
         self._sessions.clear()
-        self._rebalances.clear()
         self.groups = {}
 
     # -- requests ----------------------------------------------------------------------------
@@ -347,10 +340,6 @@ class ConsumerGroups:
 
     def renew(self, group_id: str, member_id: str, now_ms: int) -> None:
         """A member was heard of: its session starts anew."""
-        session = self._sessions.get((group_id, member_id))
-        if session is None:
-            session = Deadline(partial(self._on_session_over, group_id, member_id))
-            self._sessions[(group_id, member_id)] = session
         classic = self.groups[group_id].members[member_id].classic_member_metadata
         timeout_ms = (
             classic.session_timeout_ms
@@ -361,22 +350,15 @@ class ConsumerGroups:
                 "consumer.session.timeout.ms",
             )
         )
-        self._deadlines.set(session, now_ms + timeout_ms)
+        self._sessions.renew(group_id, member_id, now_ms + timeout_ms)
 
     def _watch_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        key = (group.group_id, member_id)
-        watched = self._rebalances.get(key)
-        epoch = group.current(member_id).member_epoch
         if group.is_unrevoked(member_id):
-            if watched is not None and watched[0] == epoch:
-                return
-            deadline = watched[1] if watched else Deadline(partial(self._on_rebalance_over, *key))
-            self._rebalances[key] = (epoch, deadline)
-            timeout_ms = group.members[member_id].rebalance_timeout_ms
-            self._deadlines.set(deadline, now_ms + max(timeout_ms, 0))
-        elif watched is not None:
-            self._deadlines.cancel(watched[1])
-            del self._rebalances[key]
+            epoch = group.current(member_id).member_epoch
+            until_ms = now_ms + max(group.members[member_id].rebalance_timeout_ms, 0)
+            self._sessions.expect_return(group.group_id, member_id, epoch, until_ms)
+        else:
+            self._sessions.returned(group.group_id, member_id)
 
     def expect(
         self, group_id: str, member_id: str, promise: Promise, now_ms: int, *, anew: bool
@@ -387,7 +369,7 @@ class ConsumerGroups:
         key = (group_id, member_id, promise)
         deadline = self._promises.get(key)
         if deadline is None:
-            deadline = Deadline(partial(self._on_session_over, group_id, member_id))
+            deadline = Deadline(partial(self._on_promise_over, group_id, member_id))
             self._promises[key] = deadline
         elif not anew:
             return
@@ -403,17 +385,12 @@ class ConsumerGroups:
     def _forget(self, group_id: str, member_id: str) -> None:
         for promise in Promise:
             self.kept(group_id, member_id, promise)
-        session = self._sessions.pop((group_id, member_id), None)
-        if session is not None:
-            self._deadlines.cancel(session)
-        watched = self._rebalances.pop((group_id, member_id), None)
-        if watched is not None:
-            self._deadlines.cancel(watched[1])
+        self._sessions.forget(group_id, member_id)
 
-    def _on_session_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+    def _on_promise_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
         return self._give_up(group_id, member_id)
 
-    def _on_rebalance_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+    def _on_rebalance_over(self, group_id: str, member_id: str) -> list[Effect]:
         group = self.groups.get(group_id)
         if group is None or not group.is_unrevoked(member_id):
             return []
@@ -430,7 +407,7 @@ class ConsumerGroups:
             if group is None or member_id not in group.members:
                 self._forget(group_id, member_id)
             elif error is not ErrorCode.NONE:
-                self._deadlines.set(self._sessions[(group_id, member_id)], now_ms + RETRY_MS)
+                self._sessions.retry(group_id, member_id, now_ms)
             return []
 
         end = self._end_members(group, (member_id,))

@@ -17,14 +17,21 @@ RETRY_MS: Final = 1_000
 """When the end of a member could not be written, it is tried again after this."""
 
 
+GiveUp = Callable[[str, str], list[Effect]]
+"""Of (group id, member id)."""
+
+
 class MemberSessions:
-    """Deadlines by (group id, member id). give_up: the end of a member whose time is over."""
+    """Deadlines by (group id, member id). give_up: the end of a silent member; on_late: what
+    becomes of one that did not give back in time.
+    """
 
-    __slots__ = ("_deadlines", "_give_up", "_rebalances", "_sessions")
+    __slots__ = ("_deadlines", "_give_up", "_on_late", "_rebalances", "_sessions")
 
-    def __init__(self, deadlines: Deadlines, give_up: Callable[[str, str], list[Effect]]) -> None:
+    def __init__(self, deadlines: Deadlines, *, give_up: GiveUp, on_late: GiveUp) -> None:
         self._deadlines = deadlines
         self._give_up = give_up
+        self._on_late = on_late
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._rebalances: dict[tuple[str, str], tuple[int, Deadline]] = {}
         """Of members that have something to give back: the epoch they are to leave, until when."""
@@ -34,7 +41,7 @@ class MemberSessions:
         key = (group_id, member_id)
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = Deadline(partial(self._on_over, *key))
+            session = self._sessions[key] = Deadline(partial(self._over, self._give_up, *key))
         self._deadlines.set(session, until_ms)
 
     def expect_return(self, group_id: str, member_id: str, epoch: int, until_ms: int) -> None:
@@ -43,7 +50,7 @@ class MemberSessions:
         watched = self._rebalances.get(key)
         if watched is not None and watched[0] == epoch:
             return
-        deadline = watched[1] if watched else Deadline(partial(self._on_over, *key))
+        deadline = watched[1] if watched else Deadline(partial(self._over, self._on_late, *key))
         self._rebalances[key] = (epoch, deadline)
         self._deadlines.set(deadline, until_ms)
 
@@ -73,5 +80,6 @@ class MemberSessions:
         self._sessions.clear()
         self._rebalances.clear()
 
-    def _on_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
-        return self._give_up(group_id, member_id)
+    @staticmethod
+    def _over(action: GiveUp, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+        return action(group_id, member_id)

@@ -72,7 +72,7 @@ class StreamsGroups:
         self._topics = topics
         self._deadlines = deadlines
         self._wall_ms = wall_ms
-        self._sessions = MemberSessions(deadlines, self._give_up)
+        self._sessions = MemberSessions(deadlines, give_up=self._give_up, on_late=self._give_up)
         self._delays: dict[str, Deadline] = {}
         """Of groups whose first assignment is put off."""
 

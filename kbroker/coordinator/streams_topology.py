@@ -8,6 +8,7 @@ need follows from the topics that are there, and those that are missing are to b
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,6 +22,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
+MAX_TASKS: Final = 100_000
+"""Of a group: the record of a member that has them all is just under a megabyte."""
 NAMES_SHOWN: Final = 3
 """Of missing topics, in the words for a client."""
 
@@ -138,6 +141,9 @@ class _Configuration:
         self._subtopologies = [one for _, one in sorted(_by_id(topology).items())]
         self._topics = topics
         self._counts: dict[str, int] = {}
+        self._infos = {
+            info.name: info for one in self._subtopologies for info in one.repartition_source_topics
+        }
 
     def decide(self) -> ConfiguredTopology:
         self._check_sources()
@@ -149,6 +155,9 @@ class _Configuration:
             count = self._task_count(one)
             self._counts.update({info.name: count for info in one.state_changelog_topics})
         missing = self._missing()
+        tasks = sum(self._task_count(one) for one in self._subtopologies)
+        if tasks > MAX_TASKS:
+            raise _invalid(f"{tasks} tasks are more than {MAX_TASKS}.")
         problem = None
         if missing:
             names = _summary(sorted(topic.name for topic in missing))
@@ -196,38 +205,52 @@ class _Configuration:
             for info in one.repartition_source_topics:
                 if info.partitions:
                     counts[info.name] = info.partitions
-        unknown = True
-        while unknown:
-            unknown = is_further = False
-            for one in self._subtopologies:
-                known = [
-                    *(counts.get(info.name) for info in one.repartition_source_topics),
-                    *(self._count_of(name) for name in one.source_topics),
-                ]
-                count = max((number for number in known if number is not None), default=None)
-                for sink in one.repartition_sink_topics:
-                    if sink in counts:
-                        continue
-                    if count is None:
-                        unknown = True
-                    else:
-                        counts[sink] = count
-                        is_further = True
-            if unknown and not is_further:
-                raise _invalid("The repartition topics feed each other in a circle.")
+        self._count_sinks()
         for one in self._subtopologies:
             for info in one.repartition_source_topics:
                 if info.name not in counts:
                     raise _invalid(f"Nobody writes the repartition topic {info.name}.")
 
+    def _count_sinks(self) -> None:
+        """As if all subtopologies were gone through in order, again and again: each knows the
+        counts of its sinks when it first knows that of an input.
+        """
+        counts, readers = self._counts, self._readers()
+        queue = [(0, index) for index in range(len(self._subtopologies))]
+        done: set[int] = set()
+        while queue:
+            turn, index = heapq.heappop(queue)
+            one = self._subtopologies[index]
+            known = [
+                *(counts.get(info.name) for info in one.repartition_source_topics),
+                *(self._count_of(name) for name in one.source_topics),
+            ]
+            count = max((number for number in known if number is not None), default=None)
+            if count is None or index in done:
+                continue
+            done.add(index)
+            for sink in one.repartition_sink_topics:
+                if sink not in counts:
+                    counts[sink] = count
+                    for reader in readers.get(sink, ()):
+                        heapq.heappush(queue, (turn + (reader < index), reader))
+        for index, one in enumerate(self._subtopologies):
+            if index not in done and any(
+                sink not in counts for sink in one.repartition_sink_topics
+            ):
+                raise _invalid("The repartition topics feed each other in a circle.")
+
+    def _readers(self) -> dict[str, list[int]]:
+        """The places of the subtopologies that read a repartition topic, by its name."""
+        readers: dict[str, list[int]] = {}
+        for index, one in enumerate(self._subtopologies):
+            for info in one.repartition_source_topics:
+                readers.setdefault(info.name, []).append(index)
+        return readers
+
     def _enforce(self, names: set[str]) -> None:
         """Topics that are joined have the same number of partitions."""
-        infos = {
-            info.name: info
-            for one in self._subtopologies
-            for info in one.repartition_source_topics
-            if info.name in names
-        }
+        infos = {name: self._infos[name] for name in names if name in self._infos}
         fixed = {name: self._count_of(name) or 0 for name, info in infos.items() if info.partitions}
         given = {name: self._count_of(name) or 0 for name in names if name not in infos} or fixed
         if len(set(given.values())) > 1:

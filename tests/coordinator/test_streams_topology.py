@@ -75,6 +75,26 @@ def test_partitions_pass_down_the_chain() -> None:
     assert ready.subtopologies["2"].inputs == {"c", "r2"}
 
 
+def test_a_chain_in_any_order() -> None:
+    """Also one of thousands that is told from its end."""
+    length = 3_000
+    chain = [sub(0, source_topics=["a"], repartition_sink_topics=["r0"])]
+    for number in range(1, length):
+        name, sink = f"r{number - 1}", f"r{number}"
+        chain.append(sub(number, repartitions={name: 0}, repartition_sink_topics=[sink]))
+    for one in chain:
+        one.subtopology_id = f"{length - int(one.subtopology_id):06}"
+    assert set(counts(configured(*reversed(chain), a=2)).values()) == {2}
+
+
+def test_too_many_tasks() -> None:
+    many = [sub(number, source_topics=["a"]) for number in range(11)]
+    assert configured(*many[:10], a=10_000).is_ready
+    with pytest.raises(KafkaError) as raised:
+        configured(*many, a=10_000)
+    assert raised.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
 def test_an_application_chooses_partitions() -> None:
     found = configured(
         sub(0, source_topics=["a"], repartition_sink_topics=["r"]),
