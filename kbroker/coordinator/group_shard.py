@@ -52,6 +52,9 @@ from kbroker.coordinator.records import (
     group_tombstone,
     offset_tombstone,
 )
+from kbroker.coordinator.share_group_records import ShareGroupKey
+from kbroker.coordinator.share_groups import SHARE_TYPE, ShareGroups
+from kbroker.coordinator.share_membership import ShareDecision, ShareSettings
 from kbroker.coordinator.streams_groups import STREAMS_TYPE, StreamsGroups
 from kbroker.coordinator.streams_membership import StreamsDecision, StreamsSettings
 from kbroker.coordinator.streams_records import StreamsGroupKey, streams_group_tombstones
@@ -78,6 +81,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
@@ -97,7 +101,7 @@ TOMBSTONES_PER_BATCH: Final = 1000
 CLASSIC_TYPE: Final = "classic"
 
 
-class ShardSettings(GroupSettings, ConsumerSettings, StreamsSettings, Protocol):
+class ShardSettings(GroupSettings, ConsumerSettings, ShareSettings, StreamsSettings, Protocol):
     """What of the broker's configuration a shard reads."""
 
     @property
@@ -124,6 +128,7 @@ class GroupShard:
         "groups",
         "metadata",
         "offsets",
+        "share",
         "streams",
     )
 
@@ -162,6 +167,9 @@ class GroupShard:
             wall_ms=wall_ms,
             overrides=overrides,
         )
+        self.share = ShareGroups(
+            settings, topics=topics, deadlines=self._deadlines, wall_ms=wall_ms
+        )
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -191,6 +199,8 @@ class GroupShard:
                 self.groups.pop(key.group_id, None)
             elif isinstance(key, ConsumerGroupMetadataKey) and self.offsets.of_group(key.group_id):
                 self._ensure_group(key.group_id)
+        elif isinstance(key, ShareGroupKey):
+            self.share.replay(key, value)
         elif isinstance(key, StreamsGroupKey):
             self.streams.replay(key, value)
             if value is not None:
@@ -220,6 +230,7 @@ class GroupShard:
             group.restore(value, now_ms)
             effects += group.on_loaded(now_ms)
         self.consumer.on_loaded(now_ms)
+        self.share.on_loaded(now_ms)
         self.streams.on_loaded(now_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
@@ -232,6 +243,7 @@ class GroupShard:
             effects += group.unload(error)
         self.groups = {}
         self.consumer.unload()
+        self.share.unload()
         self.streams.unload()
         return effects
 
@@ -276,6 +288,9 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             return group.join(join, now_ms)
+        if group_id in self.share.groups:
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return [Reply(join.waiter, join_refusal(join, join.member_id, error))]
         consumer_group = self.consumer.groups.get(group_id)
         former = consumer_group or self.streams.groups.get(group_id)
         if former is not None and former.members:
@@ -379,6 +394,8 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             return group.check_commit(member_id, instance_id, generation_id)
+        if group_id in self.share.groups:
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if generation_id < 0:
             return ErrorCode.NONE
         if version >= GROUP_ID_NOT_FOUND_VERSION:
@@ -457,6 +474,23 @@ class GroupShard:
         decision.records[:0] = end
         return decision
 
+    def share_heartbeat(
+        self,
+        request: ShareGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+        now_ms: int,
+    ) -> ShareDecision:
+        """ShareGroupHeartbeat. Groups of other kinds do not become share groups. Raises
+        KafkaError.
+        """
+        group_id = request.group_id
+        others = (self.groups, self.consumer.groups, self.streams.groups)
+        if any(group_id in groups for groups in others):
+            message = f"Group {group_id} is not a share group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        return self.share.heartbeat(request, client_id, client_host, now_ms)
+
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> StreamsDecision:
@@ -478,6 +512,7 @@ class GroupShard:
             return []
         group = self.groups.get(group_id)
         is_other = group_id in (self.consumer.groups if is_streams else self.streams.groups)
+        is_other = is_other or group_id in self.share.groups
         if is_other or (group is not None and (member_epoch != 0 or not self._is_idle(group))):
             message = f"Group {group_id} is not a {kind} group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
@@ -583,6 +618,8 @@ class GroupShard:
         """
         if not types or CONSUMER_TYPE in types:
             yield from self.consumer.listed(states)
+        if not types or SHARE_TYPE in types:
+            yield from self.share.listed(states)
         if not types or STREAMS_TYPE in types:
             yield from self.streams.listed(states)
         if types and CLASSIC_TYPE not in types:
@@ -606,7 +643,7 @@ class GroupShard:
             )
             if version >= DESCRIBE_NOT_FOUND_VERSION:
                 response.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                is_other = group_id in self.consumer.groups or group_id in self.streams.groups
+                is_other = group_id in self.consumer.groups or self._is_apart(group_id)
                 what = "is not a classic group" if is_other else "not found"
                 response.error_message = f"Group {group_id} {what}."
             return response
@@ -634,7 +671,7 @@ class GroupShard:
         group = self.consumer.groups.get(group_id)
         if group is not None:
             return self.consumer.describe(group)
-        is_other = group_id in self.groups or group_id in self.streams.groups
+        is_other = group_id in self.groups or self._is_apart(group_id)
         what = "is not a consumer group" if is_other else "not found"
         return ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
@@ -648,6 +685,7 @@ class GroupShard:
         if group is not None:
             return self.streams.describe(group)
         is_other = group_id in self.groups or group_id in self.consumer.groups
+        is_other = is_other or group_id in self.share.groups
         what = "is not a streams group" if is_other else "not found"
         return StreamsGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
@@ -659,7 +697,10 @@ class GroupShard:
 
     def on_topics_deleted(self, names: Iterable[str]) -> list[Effect]:
         """The offsets of deleted topics end."""
-        return _in_batches(list(self.offsets.tombstones_of_topics(names)))
+        names = list(names)
+        return _in_batches(
+            [*self.offsets.tombstones_of_topics(names), *self.share.on_topics_deleted(names)]
+        )
 
     def _on_expiry(self, now_ms: int) -> list[Effect]:
         interval_ms = self._settings.offsets_retention_check_interval_ms
@@ -730,6 +771,10 @@ class GroupShard:
                 else:
                     kept = True
         return expired, kept
+
+    def _is_apart(self, group_id: str) -> bool:
+        """Whether it is a group that is never converted."""
+        return group_id in self.share.groups or group_id in self.streams.groups
 
     def _ensure_group(self, group_id: str) -> None:
         """Offsets belong to a group; one that nobody joined is classic."""

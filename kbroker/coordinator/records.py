@@ -3,8 +3,8 @@ protocol/messages/group_records.
 
 A key is int16 record type and body, a value is int16 version and body; a null value deletes. Types
 0 and 1 are committed offsets (0 is read, never written), 2 is a classic group, 3 to 8 and 16 are
-consumer groups (`consumer_records`), 17 and 19 to 23 streams groups (`streams_records`). The other
-types belong to share groups; they decode to None here.
+consumer groups (`consumer_records`), 10 to 15 share groups (`share_group_records`), 17 and 19 to 23
+streams groups (`streams_records`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,20 @@ from kbroker.protocol.messages.group_records import (
     LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
+)
+from kbroker.protocol.messages.share_group_records import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
 )
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -72,6 +86,12 @@ _KEY_CLASSES: Final[dict[int, type[CoordinatorKey]]] = {
     6: ConsumerGroupTargetAssignmentMetadataKey,
     7: ConsumerGroupTargetAssignmentMemberKey,
     8: ConsumerGroupCurrentMemberAssignmentKey,
+    10: ShareGroupMemberMetadataKey,
+    11: ShareGroupMetadataKey,
+    12: ShareGroupTargetAssignmentMetadataKey,
+    13: ShareGroupTargetAssignmentMemberKey,
+    14: ShareGroupCurrentMemberAssignmentKey,
+    15: ShareGroupStatePartitionMetadataKey,
     16: ConsumerGroupRegularExpressionKey,
     17: StreamsGroupMetadataKey,
     19: StreamsGroupMemberMetadataKey,
@@ -90,6 +110,12 @@ _VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
     6: ConsumerGroupTargetAssignmentMetadataValue,
     7: ConsumerGroupTargetAssignmentMemberValue,
     8: ConsumerGroupCurrentMemberAssignmentValue,
+    10: ShareGroupMemberMetadataValue,
+    11: ShareGroupMetadataValue,
+    12: ShareGroupTargetAssignmentMetadataValue,
+    13: ShareGroupTargetAssignmentMemberValue,
+    14: ShareGroupCurrentMemberAssignmentValue,
+    15: ShareGroupStatePartitionMetadataValue,
     16: ConsumerGroupRegularExpressionValue,
     17: StreamsGroupMetadataValue,
     19: StreamsGroupMemberMetadataValue,

@@ -157,6 +157,8 @@ class GroupCoordinator:
         self._config = config
         self._timers = timers
         self._topics = topics
+        self.delete_share_group: Callable[[str], Deferred[ErrorCode]] | None = None
+        """Ends a share group and the states of its partitions, which are elsewhere."""
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUP_TOPIC,
             log=log,
@@ -226,7 +228,7 @@ class GroupCoordinator:
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             client_id=context.client_id or "",
-            client_host=_java_host(context.client_host),
+            client_host=java_host(context.client_host),
             session_timeout_ms=timeout_ms,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             protocol_type=request.protocol_type,
@@ -304,7 +306,7 @@ class GroupCoordinator:
         check_heartbeat(request, context.api_version, self._config.group_consumer_assignors)
         host, topics = self._host(request.group_id), self._topics()
         decision = host.shard.consumer_heartbeat(
-            request, context.client_id or "", _java_host(context.client_host)
+            request, context.client_id or "", java_host(context.client_host)
         )
         outcome = self.runtime.submit(host, decision.records)
         effects = [*decision.replies]
@@ -397,6 +399,9 @@ class GroupCoordinator:
                 host = self._host(group_id)
             except KafkaError as error:
                 done(result, error.code)
+                continue
+            if self.delete_share_group is not None and group_id in host.shard.share.groups:
+                self.delete_share_group(group_id).on_done(partial(done, result))
                 continue
             error_code, records = host.shard.delete_group(group_id)
             if error_code is not ErrorCode.NONE:
@@ -650,6 +655,6 @@ def _old_leave_response(response: Message) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=members[0].error_code if members else response.error_code)
 
 
-def _java_host(host: str) -> str:
+def java_host(host: str) -> str:
     """As Java prints an address without a name, which is what is stored and shown."""
     return host if host.startswith("/") else "/" + host

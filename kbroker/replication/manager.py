@@ -29,7 +29,7 @@ from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
 from kbroker.replication.maintenance import Maintenance, OffloadPort, ThreadOffload
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset, list_offset
-from kbroker.replication.partition import Partition
+from kbroker.replication.partition import Partition, ReadResult
 from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.settings.broker import BrokerConfig
@@ -423,6 +423,29 @@ class ReplicaManager:
             return records.read() if isinstance(records, FileSlice) else bytes(records)  # type: ignore[arg-type]  # bytes
         except OSError as failure:
             self._read_failed(found, failure)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
+
+    # share groups
+
+    def read_records(
+        self,
+        partition: Partition,
+        offset: int,
+        *,
+        max_bytes: int,
+        upper_offset: int,
+        min_one_batch: bool,
+    ) -> ReadResult:
+        """Whole batches from the one that holds offset on. Raises KafkaError."""
+        try:
+            return partition.log.read(
+                offset,
+                max_bytes=max_bytes,
+                upper_offset=upper_offset,
+                min_one_batch=min_one_batch,
+            )
+        except OSError as failure:
+            self._read_failed(partition, failure)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
 
     # log directories

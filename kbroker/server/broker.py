@@ -44,6 +44,7 @@ from kbroker.server.log_directories import LogDirectoryReporter
 from kbroker.server.offload import ExecutorOffload
 from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.server.services import Services
+from kbroker.server.share_services import ShareServices, build_share_services
 from kbroker.server.timers import LoopTimers
 from kbroker.server.transactions import MarkerRouter, PartitionGate
 from kbroker.settings.broker import BrokerConfig
@@ -52,6 +53,7 @@ from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
 from kbroker.settings.log_config import LogConfig
 from kbroker.settings.network import NetworkConfig
+from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
 
 logger = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class Broker:
         self._publisher: Publisher | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
+        self._share: ShareServices | None = None
         self._services: Services | None = None
         self._shared: ConnectionShared | None = None
         self._dispatcher: Dispatcher | None = None
@@ -197,6 +200,15 @@ class Broker:
         self._transactions = transactions = self._transaction_coordinator(
             controller, replicas, timers, markers, producer_ids
         )
+        share_config = ShareGroupConfig.from_broker(config)
+        self._share = share = build_share_services(
+            share_config,
+            controller=controller,
+            replicas=replicas,
+            groups=groups,
+            log=_CoordinatorLog(replicas, share_config.share_coordinator_write_timeout_ms),
+            timers=timers,
+        )
         self._publisher = Publisher(
             config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
         )
@@ -223,6 +235,9 @@ class Broker:
             transactions=transactions,
             markers=markers,
             partition_gate=PartitionGate(replicas, transactions, verifies=self._verifies),
+            share_groups=share.groups,
+            share_coordinator=share.coordinator,
+            share_reader=share.reader,
             offload=ExecutorOffload(self._executor),
             random=self._random,
         )
@@ -286,6 +301,8 @@ class Broker:
             gone = [name for name in old.topics if name not in new.topics]
             if gone:
                 self._groups.on_topics_deleted(gone)
+                if self._share is not None:
+                    self._share.coordinator.on_topics_deleted()
 
     def _bind(self, network: NetworkConfig) -> None:
         backlog = network.socket_listen_backlog_size
@@ -390,6 +407,7 @@ class Broker:
             node_id=self.config.node_id,
             on_storage_error=self.services.replicas.logs.directory_failed,
         )
+        shared.on_lost = self.services.share_reader.disconnected
         if network.queued_max_request_bytes > 0:
             shared.max_buffered_bytes = network.queued_max_request_bytes
         for listener in self._listeners:
@@ -441,6 +459,8 @@ class Broker:
             self._groups.close()
         if self._transactions is not None:
             self._transactions.close()
+        if self._share is not None:
+            self._share.close()
         if connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(drained.wait(), DRAIN_SECONDS)

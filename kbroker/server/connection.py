@@ -71,6 +71,8 @@ class ConnectionShared:
     on_empty: Callable[[], None] = lambda: None
     """Called when the last connection is gone."""
     on_storage_error: Callable[[LogDirectoryError], object] = lambda error: None
+    on_lost: Callable[[str], None] = lambda connection_id: None
+    """Called with the id of a connection that is gone."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -187,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.buffered_bytes -= self._held_bytes
         self._held_bytes = 0
         self._shared.connections.discard(self)
+        self._shared.on_lost(self._info.connection_id)
         if not self._shared.connections:
             self._shared.on_empty()
 

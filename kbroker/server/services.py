@@ -16,6 +16,8 @@ from kbroker.server.streams_topics import StreamsTopics
 
 if TYPE_CHECKING:
     from kbroker.coordinator.runtime import GroupCoordinator
+    from kbroker.coordinator.share_coordinator import ShareCoordinator
+    from kbroker.coordinator.share_group_coordinator import ShareGroupCoordinator
     from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
     from kbroker.model import Timers
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from kbroker.server.dispatch import ApiVersionRange
     from kbroker.server.offload import Offload
     from kbroker.server.producer_ids import ProducerIdManager
+    from kbroker.server.share_reader import ShareReader
     from kbroker.server.transactions import MarkerRouter, PartitionGate
     from kbroker.settings.broker import BrokerConfig
 
@@ -43,6 +46,9 @@ class Services:
     transactions: TransactionCoordinator
     markers: MarkerRouter
     partition_gate: PartitionGate
+    share_groups: ShareGroupCoordinator
+    share_coordinator: ShareCoordinator
+    share_reader: ShareReader
     offload: Offload
     api_versions: Sequence[ApiVersionRange] = ()
     """What ApiVersions announces on a client listener; computed by the dispatcher from the

@@ -28,6 +28,11 @@ class GroupCoordinatorConfig:
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2**31 - 1
     group_consumer_assignment_interval_ms: int = 1_000
+    group_share_session_timeout_ms: int = 45_000
+    group_share_heartbeat_interval_ms: int = 5_000
+    group_share_max_size: int = 200
+    group_share_assignment_interval_ms: int = 1_000
+    group_share_initialize_retry_interval_ms: int = 30_000
     group_streams_session_timeout_ms: int = 45_000
     group_streams_heartbeat_interval_ms: int = 5_000
     group_streams_max_size: int = 2**31 - 1

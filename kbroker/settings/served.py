@@ -31,6 +31,10 @@ SERVED_KEYS: Final = _words(
     group.coordinator.rebalance.protocols
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
     group.min.session.timeout.ms
+    group.share.assignment.interval.ms group.share.delivery.count.limit
+    group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
+    group.share.max.share.sessions group.share.max.size group.share.partition.max.record.locks
+    group.share.record.lock.duration.ms group.share.session.timeout.ms
     group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
     group.streams.initial.rebalance.delay.ms group.streams.max.size
     group.streams.num.standby.replicas group.streams.session.timeout.ms
@@ -60,7 +64,10 @@ SERVED_KEYS: Final = _words(
     offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.request.bytes
     queued.max.requests
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
-    security.inter.broker.protocol socket.listen.backlog.size socket.receive.buffer.bytes
+    security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot
+    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.num.partitions
+    share.coordinator.state.topic.segment.bytes share.coordinator.write.timeout.ms
+    socket.listen.backlog.size socket.receive.buffer.bytes
     socket.request.max.bytes socket.send.buffer.bytes transaction.state.log.segment.bytes
     transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
     transaction.partition.verification.enable

@@ -32,6 +32,9 @@ MODULES: Final = (
     "consumer_groups",
     "streams_groups",
     "delete_groups",
+    "share_groups",
+    "share_fetch",
+    "share_state",
     "offsets",
 )
 

@@ -1,12 +1,12 @@
-"""FindCoordinator v0-6: which broker coordinates a group or a transactional id.
+"""FindCoordinator v0-6: which broker coordinates a group a transactional id or the state
+of a share partition.
 
 v1: key type and error message (KIP-98). v2: throttling as in KIP-219. v3: flexible. v4: several
 keys at once, an error per key (KIP-699). v5: for transactions (KIP-890). v6: share groups
 (KIP-932). The first request creates `__consumer_offsets` or `__transaction_state` and is answered
 once it is there; Kafka answers COORDINATOR_NOT_AVAILABLE and lets the client ask again, as we do
 while a partition has no leader. The broker named is always one that Metadata lists on the same
-listener. Deviation: coordinators of share groups are not served yet, so their keys get
-INVALID_REQUEST.
+listener.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 from typing import Final
 
 from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.share_coordinator import SHARE_TOPIC, is_coordinator_key
 from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -32,11 +33,10 @@ SHARE: Final = 2
 BATCHED_VERSION: Final = 4
 """From this version on a request names several keys."""
 
-_UNSERVED: Final = {
-    SHARE: "This broker has no share coordinator.",
-}
+SHARE_VERSION: Final = 6
+"""From this version on a request may be for share groups."""
 
-_TOPICS: Final = {GROUP: GROUP_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
+_TOPICS: Final = {GROUP: GROUP_TOPIC, TRANSACTION: TRANSACTION_TOPIC, SHARE: SHARE_TOPIC}
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 
@@ -46,8 +46,8 @@ def handle_find_coordinator(
 ) -> Outcome:
     """Answer at once, or when the coordinator's topic has been created."""
     topic = _TOPICS.get(request.key_type)
-    if topic is None:
-        message = _UNSERVED.get(request.key_type, f"Unknown key type {request.key_type}.")
+    if topic is None or (request.key_type == SHARE and context.api_version < SHARE_VERSION):
+        message = f"Unknown key type {request.key_type}."
         keys = _keys(context, request)
         failed = [_failed(key, ErrorCode.INVALID_REQUEST, message) for key in keys]
         return _response(failed, batched=context.api_version >= BATCHED_VERSION)
@@ -80,13 +80,21 @@ def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]
 def _find(services: Services, context: RequestContext, key_type: int, key: str) -> _Coordinator:
     """The leader of the key's partition, if a client of this listener can reach it."""
     image = services.image
-    coordinator = services.groups if key_type == GROUP else services.transactions
-    partition = image.partition(_TOPICS[key_type], coordinator.partition_for(key))
+    if key_type == SHARE and not is_coordinator_key(key):
+        return _failed(key, ErrorCode.INVALID_REQUEST, "")
+    partition = image.partition(_TOPICS[key_type], _partition_for(services, key_type, key))
     broker = image.brokers.get(partition.leader) if partition is not None else None
     endpoint = broker.endpoints.get(context.listener_name) if broker is not None else None
     if broker is None or endpoint is None or broker.fenced:
         return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
     return _Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
+
+
+def _partition_for(services: Services, key_type: int, key: str) -> int:
+    if key_type == SHARE:
+        return services.share_coordinator.partition_for(key)
+    coordinator = services.groups if key_type == GROUP else services.transactions
+    return coordinator.partition_for(key)
 
 
 def _failed(key: str, error: ErrorCode, message: str) -> _Coordinator:

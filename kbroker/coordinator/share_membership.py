@@ -1,0 +1,339 @@
+"""What a share group answers to ShareGroupHeartbeat (KIP-932), and how members end.
+
+Each function looks at a `ShareGroup` and gives the records that follow, in Kafka's order, with the
+response; it changes nothing. A heartbeat goes through five steps, each upon the outcome of the
+last: the member, the group's epoch, the target assignment, what the member has, which partitions
+are to get a state in `__share_group_state`. Only partitions with a state are assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from kbroker.coordinator.assignors import Assignment, Subscriber
+from kbroker.coordinator.consumer_group import hash_of
+from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.records import CoordinatorRecord
+from kbroker.coordinator.share_assignor import assign_simple
+from kbroker.coordinator.share_group import ShareGroup
+from kbroker.coordinator.share_group_records import (
+    ShareCurrent,
+    ShareMember,
+    StatePartitions,
+    share_current_record,
+    share_group_record,
+    share_member_record,
+    share_member_tombstones,
+    share_target_epoch_record,
+    share_target_record,
+    state_partitions_record,
+)
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+
+LEAVE_EPOCH: Final = -1
+
+
+class ShareSettings(Protocol):
+    """What of the broker's configuration the membership of share groups reads."""
+
+    @property
+    def group_share_session_timeout_ms(self) -> int: ...
+    @property
+    def group_share_heartbeat_interval_ms(self) -> int: ...
+    @property
+    def group_share_max_size(self) -> int: ...
+    @property
+    def group_share_assignment_interval_ms(self) -> int: ...
+    @property
+    def group_share_initialize_retry_interval_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSurroundings:
+    """What a decision needs besides group and request. wall_ms: now. is_initializing: whether the
+    states the log calls initializing are being made right now.
+    """
+
+    settings: ShareSettings
+    topics: ClusterTopics
+    wall_ms: int
+    client_id: str
+    client_host: str
+    is_initializing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDecision:
+    """records: to be written first. member_id: whose session starts anew. initialize: partitions
+    whose state is to be made once the records are committed.
+    """
+
+    records: list[CoordinatorRecord]
+    response: ShareGroupHeartbeatResponse
+    member_id: str | None = None
+    initialize: Assignment | None = None
+
+
+def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
+    """What is wrong with a request by itself. Raises KafkaError(INVALID_REQUEST)."""
+    problem = None
+    if not request.member_id:
+        problem = "The member has no id."
+    elif not request.group_id:
+        problem = "The group has no id."
+    elif request.rack_id == "":
+        problem = "The rack is empty."
+    elif request.member_epoch < LEAVE_EPOCH:
+        problem = f"There is no member epoch {request.member_epoch}."
+    elif request.member_epoch == 0 and not request.subscribed_topic_names:
+        problem = "A member that joins names its topics."
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+
+
+def share_heartbeat(
+    group: ShareGroup, request: ShareGroupHeartbeatRequest, around: ShareSurroundings
+) -> ShareDecision:
+    """A member joins or is still there. Raises KafkaError."""
+    member_id = request.member_id
+    former = group.members.get(member_id)
+    _check_member(group, request, around.settings)
+    member = _updated(former, request, around)
+    records = []
+    if member != former:
+        records.append(share_member_record(group.group_id, member_id, member))
+    plan = _Plan(group, {**group.members, member_id: member}, around)
+    names = None if former is None else former.subscribed_topic_names
+    records += plan.advance(changed=member.subscribed_topic_names != names)
+    current = group.current(member_id)
+    target = plan.targets.get(member_id, {})
+    taken = current
+    if current.member_epoch != plan.target_epoch or current.assigned != target:
+        taken = ShareCurrent(plan.target_epoch, current.member_epoch, target)
+        records.append(share_current_record(group.group_id, member_id, taken))
+    initialize = plan.to_initialize()
+    if initialize:
+        records.append(
+            state_partitions_record(
+                group.group_id, with_initializing(group, initialize, around.topics)
+            )
+        )
+    response = ShareGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=taken.member_epoch,
+        heartbeat_interval_ms=around.settings.group_share_heartbeat_interval_ms,
+    )
+    is_full = request.member_epoch == 0 or request.subscribed_topic_names is not None
+    if is_full or taken.assigned != current.assigned:
+        response.assignment = _assignment(taken.assigned)
+    return ShareDecision(records, response, member_id, initialize or None)
+
+
+def share_leave(
+    group: ShareGroup, request: ShareGroupHeartbeatRequest, topics: ClusterTopics
+) -> ShareDecision:
+    """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
+    if request.member_id not in group.members:
+        raise _unknown_member(group, request.member_id)
+    response = ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
+    return ShareDecision(share_removal(group, request.member_id, topics), response)
+
+
+def share_removal(
+    group: ShareGroup, member_id: str, topics: ClusterTopics
+) -> list[CoordinatorRecord]:
+    """The end of a member, and the group's next epoch."""
+    left = {
+        name
+        for other_id, member in group.members.items()
+        if other_id != member_id
+        for name in member.subscribed_topic_names
+    }
+    metadata_hash = hash_of(left, topics.topics)
+    return [
+        *share_member_tombstones(group.group_id, member_id),
+        share_group_record(group.group_id, group.epoch + 1, metadata_hash),
+    ]
+
+
+def _check_member(
+    group: ShareGroup, request: ShareGroupHeartbeatRequest, settings: ShareSettings
+) -> None:
+    """Raises KafkaError: GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH."""
+    epoch = request.member_epoch
+    if request.member_id not in group.members:
+        if epoch != 0:
+            raise _unknown_member(group, request.member_id)
+        if len(group.members) >= settings.group_share_max_size:
+            message = f"The group has {settings.group_share_max_size} members already."
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        return
+    current = group.current(request.member_id)
+    if epoch not in (0, current.member_epoch, current.previous_epoch):
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"Member epoch {epoch} is not {current.member_epoch}: "
+            "let go of all partitions and rejoin.",
+        )
+
+
+def _unknown_member(group: ShareGroup, member_id: str) -> KafkaError:
+    message = f"Group {group.group_id} has no member {member_id}."
+    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+
+def _updated(
+    former: ShareMember | None, request: ShareGroupHeartbeatRequest, around: ShareSurroundings
+) -> ShareMember:
+    """What is known of a member after this request: null fields leave it as it was."""
+    names = request.subscribed_topic_names
+    known = [] if former is None else former.subscribed_topic_names
+    rack_id = None if former is None else former.rack_id
+    return ShareMember(
+        rack_id=rack_id if request.rack_id is None else request.rack_id,
+        client_id=around.client_id,
+        client_host=around.client_host,
+        subscribed_topic_names=known if names is None else sorted(set(names)),
+    )
+
+
+class _Plan:
+    """The group as it will be with these members: epoch and target."""
+
+    def __init__(
+        self, group: ShareGroup, members: Mapping[str, ShareMember], around: ShareSurroundings
+    ) -> None:
+        self._group = group
+        self._members = members
+        self._around = around
+        self._epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self.targets: dict[str, Assignment] = dict(group.targets)
+        self._topics = {
+            topic.topic_id: topic
+            for name in {
+                name for member in members.values() for name in member.subscribed_topic_names
+            }
+            if (topic := around.topics.topics.get(name)) is not None
+        }
+
+    def advance(self, *, changed: bool) -> list[CoordinatorRecord]:
+        """The records of the next epoch and target. changed: a member or its subscription is
+        new.
+        """
+        group, topics = self._group, self._around.topics
+        records: list[CoordinatorRecord] = []
+        metadata_hash = group.metadata_hash
+        if changed or group.seen_topics is not topics.topics:
+            names = {topic.name for topic in self._topics.values()}
+            metadata_hash = hash_of(names, topics.topics)
+        if changed or metadata_hash != group.metadata_hash or self._is_state_news():
+            self._epoch = group.epoch + 1
+            records.append(share_group_record(group.group_id, self._epoch, metadata_hash))
+        if self._epoch > self.target_epoch and self._may_assign():
+            records += self._assign()
+        return records
+
+    def _assignable(self) -> dict[Uuid, frozenset[int]]:
+        """Partitions of subscribed topics that have a state."""
+        return {
+            topic_id: frozenset(partitions)
+            for topic_id, partitions in self._group.states.initialized.items()
+            if topic_id in self._topics
+        }
+
+    def _is_state_news(self) -> bool:
+        """Whether partitions got their state since the last assignment."""
+        if self._epoch > self.target_epoch:
+            return False  # an assignment is due anyway
+        for topic_id, partitions in self._assignable().items():
+            assigned: set[int] = set()
+            for target in self.targets.values():
+                assigned |= target.get(topic_id, frozenset())
+            if partitions - assigned:
+                return True
+        return False
+
+    def _may_assign(self) -> bool:
+        """Assignments are made at most once per interval, so that many who join are one change."""
+        since_ms = self._around.wall_ms - self._group.target_timestamp_ms
+        interval_ms = self._around.settings.group_share_assignment_interval_ms
+        return since_ms >= interval_ms or since_ms < 0
+
+    def _assign(self) -> list[CoordinatorRecord]:
+        group, topics = self._group, self._around.topics.topics
+        subscribers = {
+            member_id: Subscriber(
+                name=member_id,
+                topics=frozenset(
+                    topics[name].topic_id
+                    for name in member.subscribed_topic_names
+                    if name in topics
+                ),
+                current=self.targets.get(member_id, {}),
+            )
+            for member_id, member in self._members.items()
+        }
+        assigned = assign_simple(subscribers, self._assignable())
+        records = [
+            share_target_record(group.group_id, member_id, assignment)
+            for member_id, assignment in assigned.items()
+            if self.targets.get(member_id) != assignment
+        ]
+        self.targets, self.target_epoch = assigned, self._epoch
+        wall_ms = self._around.wall_ms
+        return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
+
+    def to_initialize(self) -> Assignment:
+        """Partitions of subscribed topics without a state, unless that is under way."""
+        states = self._group.states
+        found = {}
+        for topic_id, topic in self._topics.items():
+            if topic_id in states.deleting:
+                continue
+            missing = set(topic.partitions) - states.initialized.get(topic_id, frozenset())
+            if self._around.is_initializing:
+                missing -= states.initializing.get(topic_id, frozenset())
+            if missing:
+                found[topic_id] = frozenset(missing)
+        return found
+
+
+def with_initializing(
+    group: ShareGroup, added: Assignment, topics: ClusterTopics
+) -> StatePartitions:
+    """The group's states once these are being made."""
+    states = group.states
+    by_id = topics.topics_by_id
+    return replace(
+        states,
+        initializing={
+            **states.initializing,
+            **{
+                topic_id: states.initializing.get(topic_id, frozenset()) | partitions
+                for topic_id, partitions in added.items()
+            },
+        },
+        names={
+            **states.names,
+            **{topic_id: by_id[topic_id].name for topic_id in added if topic_id in by_id},
+        },
+    )
+
+
+def _assignment(assigned: Assignment) -> ShareGroupHeartbeatResponse.Assignment:
+    return ShareGroupHeartbeatResponse.Assignment(
+        topic_partitions=[
+            ShareGroupHeartbeatResponse.TopicPartitions(
+                topic_id=topic_id, partitions=sorted(partitions)
+            )
+            for topic_id, partitions in assigned.items()
+        ]
+    )

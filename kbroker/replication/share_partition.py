@@ -1,0 +1,534 @@
+"""A partition as one share group reads it (KIP-932): which records are available, acquired by
+whom, done with, and how often each was delivered.
+
+    available -> acquired            acquire: a delivery more, a lock with a deadline
+    acquired -> acknowledged         accept
+    acquired -> archived             reject, gap; release or an expired lock after the last delivery
+    acquired -> available            release, an expired lock
+
+What lies between `start_offset` and `end_offset` is a list of runs: neighbours in the same state
+are one object, however many they are. Below the start everything is done with, from the end on
+nothing was delivered yet. A `Change` is decided here and must be written before it counts: until
+`commit` or `rollback` its offsets are out of everybody's reach. A core: time is an argument, the
+state's log is the caller's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+AVAILABLE: Final = 0
+ACQUIRED: Final = 1
+ACKNOWLEDGED: Final = 2
+ARCHIVED: Final = 4
+TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
+
+GAP: Final = 0
+ACCEPT: Final = 1
+RELEASE: Final = 2
+REJECT: Final = 3
+RENEW: Final = 4
+_STATE_AFTER: Final = {
+    GAP: ARCHIVED,
+    ACCEPT: ACKNOWLEDGED,
+    RELEASE: AVAILABLE,
+    REJECT: ARCHIVED,
+    RENEW: ACQUIRED,
+}
+
+
+class StateBatch(NamedTuple):
+    """Offsets first to last, both inclusive, delivered that many times and now in state."""
+
+    first: int
+    last: int
+    state: int
+    deliveries: int
+
+
+class Acquired(NamedTuple):
+    """Offsets first to last, both inclusive, delivered for the deliveries-th time."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class Acknowledgement(NamedTuple):
+    """types: of each offset, or one for all."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class AcquireLimits(NamedTuple):
+    """How much to acquire. is_strict: max_records exactly, not whole batches; batch_size: where the
+    answer may be cut.
+    """
+
+    max_records: int
+    batch_size: int
+    is_strict: bool
+    max_locks: int
+    delivery_limit: int
+    lock_ms: int
+
+
+class _Run:
+    """Offsets first to last in the same state. change: what has to be written before the state
+    counts; former: (state, member id, deadline) before that.
+    """
+
+    __slots__ = (
+        "change",
+        "deadline_ms",
+        "deliveries",
+        "first",
+        "former",
+        "last",
+        "member",
+        "state",
+    )
+
+    def __init__(self, first: int, last: int, state: int, deliveries: int) -> None:
+        self.first = first
+        self.last = last
+        self.state = state
+        self.deliveries = deliveries
+        self.member = ""
+        self.deadline_ms = 0
+        self.change: Change | None = None
+        self.former = (state, "", 0)
+
+    def tail(self, first: int) -> _Run:
+        """Its end from first on, as a run of its own."""
+        run = _Run(first, self.last, self.state, self.deliveries)
+        run.member, run.deadline_ms = self.member, self.deadline_ms
+        run.change, run.former = self.change, self.former
+        return run
+
+    def is_like(self, other: _Run) -> bool:
+        return (
+            self.state == other.state
+            and self.deliveries == other.deliveries
+            and self.member == other.member
+            and self.deadline_ms == other.deadline_ms
+            and self.change is None
+            and other.change is None
+        )
+
+
+class Change:
+    """Transitions that are to be written, then committed or rolled back."""
+
+    __slots__ = ("batches",)
+
+    def __init__(self) -> None:
+        self.batches: list[StateBatch] = []
+
+
+class SharePartition:
+    """See the module's docstring. Fields are read freely, changed only by the methods."""
+
+    __slots__ = ("_available", "_runs", "end_offset", "start_offset")
+
+    def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
+        """batches: as they were kept, in order, without overlaps; what lies between them was never
+        delivered.
+        """
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        self._runs: list[_Run] = []
+        self._available = 0
+        for batch in batches:
+            if batch.last < self.end_offset:
+                continue
+            first = max(batch.first, self.end_offset)
+            if first > self.end_offset:
+                self._append(_Run(self.end_offset, first - 1, AVAILABLE, 0))
+            state = batch.state if batch.state in TERMINAL else AVAILABLE
+            self._append(_Run(first, batch.last, state, batch.deliveries))
+        self._advance()
+
+    def _append(self, run: _Run) -> None:
+        self._runs.append(run)
+        self.end_offset = run.last + 1
+        if run.state == AVAILABLE:
+            self._available += run.last - run.first + 1
+
+    # -- what it says ------------------------------------------------------------------------
+
+    @property
+    def delivery_complete_count(self) -> int:
+        """Records from the start on that are done with, or will be once all changes count."""
+        return sum(run.last - run.first + 1 for run in self._runs if run.state in TERMINAL)
+
+    @property
+    def run_count(self) -> int:
+        """What it costs to keep."""
+        return len(self._runs)
+
+    def batches(self) -> list[StateBatch]:
+        """All there is between start and end."""
+        return [StateBatch(run.first, run.last, run.state, run.deliveries) for run in self._runs]
+
+    def next_fetch_offset(self, max_locks: int) -> int | None:
+        """Where to read for the next delivery. None: there are as many records under way as may
+        be.
+        """
+        if self._available:
+            for run in self._runs:
+                if run.state == AVAILABLE and run.change is None:
+                    return run.first
+        if self.end_offset - self.start_offset >= max_locks:
+            return None
+        return self.end_offset
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first lock ends."""
+        deadlines = [
+            run.deadline_ms for run in self._runs if run.state == ACQUIRED and run.change is None
+        ]
+        return min(deadlines, default=None)
+
+    def acquired_by(self, member_id: str) -> int:
+        """How many records a member has acquired."""
+        return sum(
+            run.last - run.first + 1
+            for run in self._runs
+            if run.state == ACQUIRED and run.member == member_id
+        )
+
+    # -- acquisition -------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        member_id: str,
+        batches: Iterable[tuple[int, int]],
+        limits: AcquireLimits,
+        now_ms: int,
+    ) -> list[Acquired]:
+        """Give records to a member. batches: (first, last) of the batches that were read, in order;
+        no more of them are taken than are needed.
+
+        A record near its last delivery comes with few others, at last alone: it may be the one its
+        readers break at.
+        """
+        acquired = self._acquire(member_id, batches, limits, now_ms)
+        self._merge()
+        return acquired
+
+    def _acquire(
+        self,
+        member_id: str,
+        batches: Iterable[tuple[int, int]],
+        limits: AcquireLimits,
+        now_ms: int,
+    ) -> list[Acquired]:
+        acquired: list[Acquired] = []
+        count = 0
+        for first, last in batches:
+            first = max(first, self.start_offset)
+            batch_began = True
+            while first <= last:
+                limit = limits.max_records - count
+                if limits.is_strict and limit <= 0:
+                    return acquired
+                run = self._available_at(first, last, limits)
+                if run is None:
+                    if last >= self.end_offset:
+                        return acquired  # as many are under way as may be
+                    break
+                taken = run.last - run.first + 1
+                few = _few(run, limits.delivery_limit)
+                if few is not None:
+                    if acquired:
+                        return acquired
+                    taken = min(taken, few)
+                if limits.is_strict:
+                    taken = min(taken, limit)
+                if taken < run.last - run.first + 1:
+                    self._split(run.first + taken)
+                self._lock(run, member_id, now_ms + limits.lock_ms)
+                _add(acquired, run, limits.batch_size, may_cut=batch_began)
+                batch_began = False
+                count += taken
+                first = run.last + 1
+                if few is not None:
+                    return acquired
+            if count >= limits.max_records:
+                break
+        return acquired
+
+    def skip(self, first: int, last: int) -> None:
+        """Offsets that are not for this group's readers (compacted away, of an aborted
+        transaction): done with, as far as they are available. Nothing of it has to be kept.
+        """
+        while first <= last:
+            run = self._available_at(first, last, None)
+            if run is None:
+                break
+            self._available -= run.last - run.first + 1
+            run.state = ARCHIVED
+            first = run.last + 1
+        self._advance()
+
+    def _available_at(self, first: int, last: int, limits: AcquireLimits | None) -> _Run | None:
+        """The first available run within these offsets, cut to them; beyond the end a new one."""
+        if first < self.end_offset and self._available:
+            index = self._index(first)
+            while index < len(self._runs) and self._runs[index].first <= last:
+                run = self._runs[index]
+                if run.state == AVAILABLE and run.change is None:
+                    if run.first < first:
+                        self._split(first)
+                        run = self._runs[index + 1]
+                    if run.last > last:
+                        self._split(last + 1)
+                    return run
+                index += 1
+        if last < self.end_offset:
+            return None
+        if limits is not None and self.end_offset - self.start_offset >= limits.max_locks:
+            return None
+        if limits is not None and limits.is_strict:
+            last = min(last, self.start_offset + limits.max_locks - 1)
+        self._append(_Run(self.end_offset, last, AVAILABLE, 0))
+        return self._runs[-1]
+
+    def _lock(self, run: _Run, member_id: str, deadline_ms: int) -> None:
+        self._available -= run.last - run.first + 1
+        run.state = ACQUIRED
+        run.deliveries += 1
+        run.member = member_id
+        run.deadline_ms = deadline_ms
+
+    # -- what ends an acquisition ------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        *,
+        delivery_limit: int,
+        renewed_until_ms: int,
+    ) -> Change:
+        """What a member says of records it has acquired: all of it, or nothing if anything is
+        wrong. Offsets below the start are done with anyway.
+
+        Raises KafkaError: INVALID_RECORD_STATE for records it does not have, INVALID_REQUEST for
+        such as nobody has.
+        """
+        change = Change()
+        renewed: list[_Run] = []
+        try:
+            for item in acknowledgements:
+                for first, last, kind in _kinds(item):
+                    self._acknowledge(
+                        change, renewed, member_id, (first, last), kind, delivery_limit
+                    )
+        except KafkaError:
+            self.rollback(change)
+            raise
+        for run in renewed:
+            run.deadline_ms = renewed_until_ms
+        self._merge()
+        return change
+
+    def _acknowledge(
+        self,
+        change: Change,
+        renewed: list[_Run],
+        member_id: str,
+        offsets: tuple[int, int],
+        kind: int,
+        delivery_limit: int,
+    ) -> None:
+        first, last = max(offsets[0], self.start_offset), offsets[1]
+        if last < first:
+            return
+        if last >= self.end_offset:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Offset {last} was not delivered to anybody."
+            )
+        for run in self._within(first, last):
+            if run.state != ACQUIRED or run.change is not None or run.member != member_id:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"Offsets {run.first} to {run.last} are not acquired by this member.",
+                )
+            if kind == RENEW:
+                renewed.append(run)
+            else:
+                self._transit(run, _STATE_AFTER[kind], change, delivery_limit)
+
+    def release(self, member_id: str, *, delivery_limit: int) -> Change:
+        """A member is gone: its records are available again."""
+        change = Change()
+        for run in self._runs:
+            if run.state == ACQUIRED and run.change is None and run.member == member_id:
+                self._transit(run, AVAILABLE, change, delivery_limit)
+        return change
+
+    def expire(self, now_ms: int, *, delivery_limit: int) -> Change:
+        """The locks that end now."""
+        change = Change()
+        for run in self._runs:
+            if run.state == ACQUIRED and run.change is None and run.deadline_ms <= now_ms:
+                self._transit(run, AVAILABLE, change, delivery_limit)
+        return change
+
+    def _transit(self, run: _Run, state: int, change: Change, delivery_limit: int) -> None:
+        if state == AVAILABLE and run.deliveries >= delivery_limit:
+            state = ARCHIVED
+        run.former = (run.state, run.member, run.deadline_ms)
+        run.state, run.member, run.deadline_ms = state, "", 0
+        run.change = change
+        batches = change.batches
+        batch = StateBatch(run.first, run.last, state, run.deliveries)
+        if batches and batches[-1].last == run.first - 1 and batches[-1][2:] == batch[2:]:
+            batches[-1] = batches[-1]._replace(last=run.last)
+        else:
+            batches.append(batch)
+
+    def commit(self, change: Change) -> None:
+        """The change was written: it counts."""
+        for run in self._runs:
+            if run.change is change:
+                run.change = None
+                if run.state == AVAILABLE:
+                    self._available += run.last - run.first + 1
+        self._merge()
+        self._advance()
+
+    def rollback(self, change: Change) -> None:
+        """The change could not be written: as before, though locks may have ended meanwhile."""
+        self._undo(change)
+        self._merge()
+
+    def _undo(self, change: Change) -> None:
+        for run in self._runs:
+            if run.change is change:
+                run.change = None
+                run.state, run.member, run.deadline_ms = run.former
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """What lies below is no more."""
+        if log_start_offset <= self.start_offset:
+            return
+        if log_start_offset < self.end_offset:
+            self._split(log_start_offset)
+        kept = []
+        for run in self._runs:
+            if run.first >= log_start_offset:
+                kept.append(run)
+            elif run.state == AVAILABLE and run.change is None:
+                self._available -= run.last - run.first + 1
+        self._runs = kept
+        self.start_offset = log_start_offset
+        self.end_offset = max(self.end_offset, log_start_offset)
+        self._advance()
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def _index(self, offset: int) -> int:
+        """Of the run that holds offset."""
+        return max(bisect_right(self._runs, offset, key=lambda run: run.first) - 1, 0)
+
+    def _split(self, offset: int) -> None:
+        """Let a run begin at offset."""
+        index = self._index(offset)
+        run = self._runs[index]
+        if run.first < offset <= run.last:
+            self._runs.insert(index + 1, run.tail(offset))
+            run.last = offset - 1
+
+    def _within(self, first: int, last: int) -> list[_Run]:
+        """The runs of these offsets, cut to them."""
+        self._split(first)
+        self._split(last + 1)
+        begin = self._index(first)
+        end = begin
+        while end < len(self._runs) and self._runs[end].first <= last:
+            end += 1
+        return self._runs[begin:end]
+
+    def _merge(self) -> None:
+        """Neighbours in the same state become one."""
+        runs: list[_Run] = []
+        for run in self._runs:
+            if runs and runs[-1].is_like(run):
+                runs[-1].last = run.last
+            else:
+                runs.append(run)
+        self._runs = runs
+
+    def _advance(self) -> None:
+        """Forget the beginning as far as it is done with."""
+        done = 0
+        for run in self._runs:
+            if run.state not in TERMINAL or run.change is not None:
+                break
+            done += 1
+        if done:
+            self.start_offset = self._runs[done - 1].last + 1
+            del self._runs[:done]
+
+
+def _few(run: _Run, delivery_limit: int) -> int | None:
+    """How many of these records to deliver at most, if their last deliveries are near."""
+    threshold = max(2, -(-delivery_limit // 2))
+    if run.deliveries < threshold:
+        return None
+    if run.deliveries >= delivery_limit - 1:
+        return 1
+    return max(1, (run.last - run.first + 1) >> (run.deliveries - threshold + 1))
+
+
+def _add(acquired: list[Acquired], run: _Run, batch_size: int, *, may_cut: bool) -> None:
+    """Note what was acquired; pieces grow up to batch_size records."""
+    if acquired:
+        before = acquired[-1]
+        is_full = before.last - before.first + 1 >= batch_size
+        if (
+            before.last == run.first - 1
+            and before.deliveries == run.deliveries
+            and not (is_full and may_cut)
+        ):
+            acquired[-1] = before._replace(last=run.last)
+            return
+    acquired.append(Acquired(run.first, run.last, run.deliveries))
+
+
+def _kinds(item: Acknowledgement) -> list[tuple[int, int, int]]:
+    """(first, last, type) of neighbours with the same type. Raises KafkaError(INVALID_REQUEST)."""
+    if len(item.types) == 1:
+        return [(item.first, item.last, item.types[0])]
+    result: list[tuple[int, int, int]] = []
+    for offset, kind in enumerate(item.types, item.first):
+        if result and result[-1][2] == kind:
+            result[-1] = (result[-1][0], offset, kind)
+        else:
+            result.append((offset, offset, kind))
+    return result
+
+
+def check_acknowledgements(items: Sequence[Acknowledgement], *, may_renew: bool) -> ErrorCode:
+    """What is wrong with these by themselves: order, overlaps of what follows, types."""
+    last = -1
+    for item in items:
+        count = item.last - item.first + 1
+        if item.first < 0 or count <= 0 or item.first < last:
+            return ErrorCode.INVALID_REQUEST
+        if len(item.types) not in (1, count):
+            return ErrorCode.INVALID_REQUEST
+        for kind in item.types:
+            if kind not in _STATE_AFTER or (kind == RENEW and not may_renew):
+                return ErrorCode.INVALID_REQUEST
+        last = item.last
+    return ErrorCode.NONE

@@ -1,0 +1,113 @@
+"""Share sessions (KIP-932): what a member of a share group reads, from request to request.
+
+Epoch 0 begins a session, every further request counts on, -1 ends it. A session belongs to the
+connection it was begun on and ends with it. A core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_MAX_EPOCH: Final = 2**31 - 1
+
+Place = tuple[Uuid, int]
+SessionKey = tuple[str, str]
+"""Group id, member id."""
+
+
+class ShareSession:
+    """One session. partitions: what it reads; the next one to be served is first."""
+
+    __slots__ = ("connection_id", "epoch", "key", "partitions")
+
+    def __init__(self, key: SessionKey, connection_id: str) -> None:
+        self.key = key
+        self.connection_id = connection_id
+        self.epoch = INITIAL_EPOCH
+        self.partitions: dict[Place, None] = {}
+
+    @property
+    def member_id(self) -> str:
+        return self.key[1]
+
+    def update(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
+        """What a request says of the partitions to read."""
+        for place in forgotten:
+            self.partitions.pop(place, None)
+        for place in added:
+            self.partitions.setdefault(place)
+
+    def served(self, place: Place) -> None:
+        """It had records: the others come first next time."""
+        if place in self.partitions:
+            del self.partitions[place]
+            self.partitions[place] = None
+
+    def count(self) -> None:
+        """A request of this session was accepted."""
+        self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
+
+
+class ShareSessions:
+    """The sessions of this broker, at most limit of them."""
+
+    __slots__ = ("_limit", "_sessions")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sessions: dict[SessionKey, ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def is_alive(self, session: ShareSession) -> bool:
+        """Whether it has neither ended nor been replaced."""
+        return self._sessions.get(session.key) is session
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether anybody reads as this group."""
+        return any(key[0] == group_id for key in self._sessions)
+
+    def begin(self, key: SessionKey, connection_id: str) -> ShareSession:
+        """Epoch 0: a session, in place of the member's former one. Raises
+        KafkaError(SHARE_SESSION_LIMIT_REACHED).
+        """
+        if key not in self._sessions and len(self._sessions) >= self._limit:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        session = self._sessions[key] = ShareSession(key, connection_id)
+        session.count()
+        return session
+
+    def go_on(self, key: SessionKey, epoch: int) -> ShareSession:
+        """A further request. Raises KafkaError: SHARE_SESSION_NOT_FOUND,
+        INVALID_SHARE_SESSION_EPOCH.
+        """
+        session = self._find(key)
+        if epoch != session.epoch:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        session.count()
+        return session
+
+    def end(self, key: SessionKey) -> ShareSession:
+        """Epoch -1: the last request. Raises KafkaError(SHARE_SESSION_NOT_FOUND)."""
+        session = self._find(key)
+        del self._sessions[key]
+        return session
+
+    def of_connection(self, connection_id: str) -> list[ShareSession]:
+        """The sessions that end with a connection."""
+        return [
+            session for session in self._sessions.values() if session.connection_id == connection_id
+        ]
+
+    def _find(self, key: SessionKey) -> ShareSession:
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        return session

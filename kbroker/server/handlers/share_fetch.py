@@ -1,0 +1,246 @@
+"""ShareFetch v1-2, ShareAcknowledge v1-2: what members of share groups read, and say of it
+(KIP-932).
+
+v2: exact record limits (KIP-1206), renewed locks (KIP-1222). Sessions are begun with epoch 0,
+counted on, and ended with -1; a session ends with its connection too, which gives back what its
+member had acquired. Whether the member is one of the group is not asked, as in Kafka: the group's
+state is. Deviation: what is acquired is named in longer pieces than Kafka's where neighbours were
+delivered as often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kbroker.model import Deferred, Uuid
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+from kbroker.protocol.schema import Message
+from kbroker.replication.share_partition import Acknowledgement
+from kbroker.replication.share_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    Place,
+    SessionKey,
+    ShareSession,
+)
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+from kbroker.server.share_partitions import Outcome as Acknowledged
+from kbroker.server.share_reader import Answer, Outcomes, PartitionData, ReadLimits
+
+STRICT_MODE: Final = 1
+"""The acquire mode in which max_records is exact."""
+LOCK_TIMEOUT_SINCE: Final = 2
+"""From this ShareAcknowledge on the answer tells how long a lock lasts."""
+
+_Batches = (
+    Sequence[ShareFetchRequest.AcknowledgementBatch]
+    | Sequence[ShareAcknowledgeRequest.AcknowledgementBatch]
+)
+_Topic = ShareFetchResponse.ShareFetchableTopicResponse
+_AcknowledgedTopic = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
+_AcknowledgedPartition = ShareAcknowledgeResponse.PartitionData
+
+
+def handle_share_fetch(
+    services: Services, context: RequestContext, request: ShareFetchRequest
+) -> Outcome:
+    """Acknowledgements are kept first, then it is read."""
+    acknowledgements = _of_fetch(request)
+    epoch = request.share_session_epoch
+    if epoch == INITIAL_EPOCH and acknowledgements:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    is_reading = request.max_records or request.max_bytes or request.min_bytes
+    if request.is_renew_ack and (is_reading or request.max_wait_ms):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    reader = services.share_reader
+    session = reader.session(
+        _key(request.group_id, request.member_id), epoch, context.connection_id
+    )
+    session.update(_places(request), _forgotten(request))
+    limits = ReadLimits(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=min(request.max_bytes, services.config.get_int("fetch.max.bytes")),
+        max_records=request.max_records,
+        batch_size=max(request.batch_size, 1),
+        is_strict=request.share_acquire_mode == STRICT_MODE,
+    )
+    later: Deferred[Message] = Deferred()
+    is_full = epoch == INITIAL_EPOCH
+
+    def acknowledged(outcomes: Outcomes) -> None:
+        if epoch == FINAL_EPOCH:
+            reader.release(session).on_done(
+                lambda _: later.resolve(_answer(services, session, {}, outcomes, is_full=False))
+            )
+        elif request.is_renew_ack:
+            later.resolve(_answer(services, session, {}, outcomes, is_full=False))
+        else:
+            reader.fetch(session, limits).on_done(
+                lambda found: later.resolve(
+                    _answer(services, session, found, outcomes, is_full=is_full)
+                )
+            )
+
+    reader.acknowledge(session, acknowledgements, may_renew=request.is_renew_ack).on_done(
+        acknowledged
+    )
+    return later
+
+
+def _answer(
+    services: Services,
+    session: ShareSession,
+    found: Answer,
+    outcomes: Outcomes,
+    *,
+    is_full: bool,
+) -> ShareFetchResponse:
+    """Partitions that have something to say; at the beginning of a session all of them."""
+    config = services.share_reader.config_of(session.key[0])
+    response = ShareFetchResponse(
+        acquisition_lock_timeout_ms=config.group_share_record_lock_duration_ms
+    )
+    topics: dict[Uuid, list[PartitionData]] = {}
+    places = dict.fromkeys([*(session.partitions if is_full else ()), *outcomes, *found])
+    for place in places:
+        data = found.get(place) or PartitionData(partition_index=place[1], records=b"")
+        outcome = outcomes.get(place)
+        if outcome is not None and outcome.error is not ErrorCode.NONE:
+            data.acknowledge_error_code = outcome.error
+            data.acknowledge_error_message = outcome.message or None
+        topics.setdefault(place[0], []).append(data)
+    response.responses = [
+        _Topic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
+    ]
+    return response
+
+
+def share_fetch_error(
+    request: ShareFetchRequest, error: ErrorCode, message: str
+) -> ShareFetchResponse:
+    """Of the whole request."""
+    return ShareFetchResponse(error_code=error, error_message=message or None)
+
+
+def handle_share_acknowledge(
+    services: Services, context: RequestContext, request: ShareAcknowledgeRequest
+) -> Outcome:
+    """Answered when all that was said is kept."""
+    reader = services.share_reader
+    epoch = request.share_session_epoch
+    if epoch == INITIAL_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+    session = reader.session(
+        _key(request.group_id, request.member_id), epoch, context.connection_id
+    )
+    later: Deferred[Message] = Deferred()
+
+    def acknowledged(outcomes: Outcomes) -> None:
+        response = _acknowledged(services, context, session, outcomes)
+        if epoch == FINAL_EPOCH:
+            reader.release(session).on_done(lambda _: later.resolve(response))
+        else:
+            later.resolve(response)
+
+    reader.acknowledge(session, _of_acknowledge(request), may_renew=request.is_renew_ack).on_done(
+        acknowledged
+    )
+    return later
+
+
+def _acknowledged(
+    services: Services,
+    context: RequestContext,
+    session: ShareSession,
+    outcomes: Mapping[Place, Acknowledged],
+) -> ShareAcknowledgeResponse:
+    response = ShareAcknowledgeResponse()
+    if context.api_version >= LOCK_TIMEOUT_SINCE:
+        config = services.share_reader.config_of(session.key[0])
+        response.acquisition_lock_timeout_ms = config.group_share_record_lock_duration_ms
+    topics: dict[Uuid, list[_AcknowledgedPartition]] = {}
+    for (topic_id, index), outcome in outcomes.items():
+        topics.setdefault(topic_id, []).append(
+            _AcknowledgedPartition(
+                partition_index=index,
+                error_code=outcome.error,
+                error_message=outcome.message or None,
+            )
+        )
+    response.responses = [
+        _AcknowledgedTopic(topic_id=topic_id, partitions=partitions)
+        for topic_id, partitions in topics.items()
+    ]
+    return response
+
+
+def share_acknowledge_error(
+    request: ShareAcknowledgeRequest, error: ErrorCode, message: str
+) -> ShareAcknowledgeResponse:
+    """Of the whole request."""
+    return ShareAcknowledgeResponse(error_code=error, error_message=message or None)
+
+
+def _key(group_id: str | None, member_id: str | None) -> SessionKey:
+    if not group_id or not member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return group_id, member_id
+
+
+def _places(request: ShareFetchRequest) -> Iterable[Place]:
+    for topic in request.topics:
+        topic_id = bytes(topic.topic_id)
+        for partition in topic.partitions:
+            yield topic_id, partition.partition_index
+
+
+def _forgotten(request: ShareFetchRequest) -> Iterable[Place]:
+    for topic in request.forgotten_topics_data:
+        topic_id = bytes(topic.topic_id)
+        for index in topic.partitions:
+            yield topic_id, index
+
+
+def _of_fetch(request: ShareFetchRequest) -> dict[Place, list[Acknowledgement]]:
+    return {
+        (bytes(topic.topic_id), partition.partition_index): _items(
+            partition.acknowledgement_batches
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+        if partition.acknowledgement_batches
+    }
+
+
+def _of_acknowledge(request: ShareAcknowledgeRequest) -> dict[Place, list[Acknowledgement]]:
+    return {
+        (bytes(topic.topic_id), partition.partition_index): _items(
+            partition.acknowledgement_batches
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+        if partition.acknowledgement_batches
+    }
+
+
+def _items(batches: _Batches) -> list[Acknowledgement]:
+    return [
+        Acknowledgement(batch.first_offset, batch.last_offset, list(batch.acknowledge_types))
+        for batch in batches
+    ]
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.SHARE_FETCH, 1, 2, handle_share_fetch, share_fetch_error),
+    ApiHandler(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, handle_share_acknowledge, share_acknowledge_error),
+)

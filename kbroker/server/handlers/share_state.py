@@ -1,0 +1,313 @@
+"""InitializeShareGroupState v0, ReadShareGroupState v0, WriteShareGroupState v0-1,
+DeleteShareGroupState v0, ReadShareGroupStateSummary v0-1: the states of share partitions, for
+brokers (KIP-932).
+
+What they mean is in `coordinator/share_state`. WriteShareGroupState and the summary v1: how many
+records are done with (KIP-1226). A request without a group is answered with nothing, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from kbroker.coordinator.share_coordinator import place_of
+from kbroker.coordinator.share_persister import (
+    SharePlace,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
+from kbroker.model import Deferred, Uuid
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse,
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateResponse,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
+from kbroker.protocol.schema import Message
+from kbroker.replication.share_partition import StateBatch
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+
+T = TypeVar("T")
+Part = tuple[SharePlace, Deferred[T]]
+
+
+def _when_all(
+    group_id: str,
+    parts: Iterable[Part[T]],
+    add: Callable[[dict[Uuid, list[tuple[int, T]]]], Message],
+) -> Outcome:
+    """The response made by `add` of (partition, result) by topic id, once all results are there."""
+    waiting = list(parts) if group_id else []
+    answer: Deferred[Message] = Deferred()
+    left = len(waiting)
+
+    def done(_: object = None) -> None:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            return
+        results: dict[Uuid, list[tuple[int, T]]] = {}
+        for key, result in waiting:
+            results.setdefault(key.place[0], []).append((key.place[1], result.value))
+        answer.resolve(add(results))
+
+    if not waiting:
+        return add({})
+    for _, result in waiting:
+        result.on_done(done)
+    return answer
+
+
+def handle_initialize(
+    services: Services, context: RequestContext, request: InitializeShareGroupStateRequest
+) -> Outcome:
+    """Each partition on its own."""
+    kind = InitializeShareGroupStateResponse
+    coordinator = services.share_coordinator
+    parts: list[Part[ErrorCode]] = []
+    for topic in request.topics:
+        for item in topic.partitions:
+            key = SharePlace(request.group_id, place_of(topic.topic_id, item.partition))
+            parts.append((key, coordinator.initialize(key, item.state_epoch, item.start_offset)))
+    return _when_all(
+        request.group_id,
+        parts,
+        lambda found: kind(
+            results=[
+                kind.InitializeStateResult(
+                    topic_id=topic_id,
+                    partitions=[
+                        kind.PartitionResult(
+                            partition=index, error_code=error, error_message=_words(error)
+                        )
+                        for index, error in results
+                    ],
+                )
+                for topic_id, results in found.items()
+            ]
+        ),
+    )
+
+
+def handle_read(
+    services: Services, context: RequestContext, request: ReadShareGroupStateRequest
+) -> Outcome:
+    """Each partition on its own."""
+    kind = ReadShareGroupStateResponse
+    coordinator = services.share_coordinator
+    parts: list[Part[StateFound]] = []
+    for topic in request.topics:
+        for item in topic.partitions:
+            key = SharePlace(request.group_id, place_of(topic.topic_id, item.partition))
+            parts.append((key, coordinator.read(key, item.leader_epoch)))
+
+    def result(index: int, found: StateFound) -> ReadShareGroupStateResponse.PartitionResult:
+        if found.error is not ErrorCode.NONE:
+            return kind.PartitionResult(
+                partition=index, error_code=found.error, error_message=_words(found.error)
+            )
+        return kind.PartitionResult(
+            partition=index,
+            state_epoch=found.state_epoch,
+            start_offset=found.start_offset,
+            state_batches=[
+                kind.StateBatch(
+                    first_offset=batch.first,
+                    last_offset=batch.last,
+                    delivery_state=batch.state,
+                    delivery_count=batch.deliveries,
+                )
+                for batch in found.batches
+            ],
+        )
+
+    return _when_all(
+        request.group_id,
+        parts,
+        lambda found: kind(
+            results=[
+                kind.ReadStateResult(
+                    topic_id=topic_id, partitions=[result(*one) for one in results]
+                )
+                for topic_id, results in found.items()
+            ]
+        ),
+    )
+
+
+def handle_write(
+    services: Services, context: RequestContext, request: WriteShareGroupStateRequest
+) -> Outcome:
+    """Each partition on its own."""
+    kind = WriteShareGroupStateResponse
+    coordinator = services.share_coordinator
+    parts: list[Part[ErrorCode]] = []
+    for topic in request.topics:
+        for item in topic.partitions:
+            key = SharePlace(request.group_id, place_of(topic.topic_id, item.partition))
+            write = StateWrite(
+                item.state_epoch,
+                item.leader_epoch,
+                item.start_offset,
+                item.delivery_complete_count,
+                [
+                    StateBatch(
+                        batch.first_offset,
+                        batch.last_offset,
+                        batch.delivery_state,
+                        batch.delivery_count,
+                    )
+                    for batch in item.state_batches
+                ],
+            )
+            parts.append((key, coordinator.write(key, write)))
+    return _when_all(
+        request.group_id,
+        parts,
+        lambda found: kind(
+            results=[
+                kind.WriteStateResult(
+                    topic_id=topic_id,
+                    partitions=[
+                        kind.PartitionResult(
+                            partition=index, error_code=error, error_message=_words(error)
+                        )
+                        for index, error in results
+                    ],
+                )
+                for topic_id, results in found.items()
+            ]
+        ),
+    )
+
+
+def handle_delete(
+    services: Services, context: RequestContext, request: DeleteShareGroupStateRequest
+) -> Outcome:
+    """Each partition on its own."""
+    kind = DeleteShareGroupStateResponse
+    coordinator = services.share_coordinator
+    parts: list[Part[ErrorCode]] = []
+    for topic in request.topics:
+        for item in topic.partitions:
+            key = SharePlace(request.group_id, place_of(topic.topic_id, item.partition))
+            parts.append((key, coordinator.delete(key)))
+    return _when_all(
+        request.group_id,
+        parts,
+        lambda found: kind(
+            results=[
+                kind.DeleteStateResult(
+                    topic_id=topic_id,
+                    partitions=[
+                        kind.PartitionResult(
+                            partition=index, error_code=error, error_message=_words(error)
+                        )
+                        for index, error in results
+                    ],
+                )
+                for topic_id, results in found.items()
+            ]
+        ),
+    )
+
+
+def handle_summary(
+    services: Services, context: RequestContext, request: ReadShareGroupStateSummaryRequest
+) -> Outcome:
+    """Each partition on its own."""
+    kind = ReadShareGroupStateSummaryResponse
+    coordinator = services.share_coordinator
+    parts: list[Part[StateSummary]] = []
+    for topic in request.topics:
+        for item in topic.partitions:
+            key = SharePlace(request.group_id, place_of(topic.topic_id, item.partition))
+            parts.append((key, coordinator.summarize(key)))
+
+    def result(
+        index: int, found: StateSummary
+    ) -> ReadShareGroupStateSummaryResponse.PartitionResult:
+        if found.error is not ErrorCode.NONE:
+            return kind.PartitionResult(
+                partition=index, error_code=found.error, error_message=_words(found.error)
+            )
+        return kind.PartitionResult(
+            partition=index,
+            state_epoch=found.state_epoch,
+            leader_epoch=found.leader_epoch,
+            start_offset=found.start_offset,
+            delivery_complete_count=found.delivery_complete_count,
+        )
+
+    return _when_all(
+        request.group_id,
+        parts,
+        lambda found: kind(
+            results=[
+                kind.ReadStateSummaryResult(
+                    topic_id=topic_id, partitions=[result(*one) for one in results]
+                )
+                for topic_id, results in found.items()
+            ]
+        ),
+    )
+
+
+def _words(error: ErrorCode) -> str | None:
+    return None if error is ErrorCode.NONE else error.name
+
+
+def _empty(kind: Callable[[], Message], request: object, error: ErrorCode, message: str) -> Message:
+    """These answers have no error of the whole request."""
+    return kind()
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        0,
+        0,
+        handle_initialize,
+        partial(_empty, InitializeShareGroupStateResponse),
+    ),
+    ApiHandler(
+        ApiKey.READ_SHARE_GROUP_STATE,
+        0,
+        0,
+        handle_read,
+        partial(_empty, ReadShareGroupStateResponse),
+    ),
+    ApiHandler(
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        0,
+        1,
+        handle_write,
+        partial(_empty, WriteShareGroupStateResponse),
+    ),
+    ApiHandler(
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        0,
+        0,
+        handle_delete,
+        partial(_empty, DeleteShareGroupStateResponse),
+    ),
+    ApiHandler(
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+        0,
+        1,
+        handle_summary,
+        partial(_empty, ReadShareGroupStateSummaryResponse),
+    ),
+)

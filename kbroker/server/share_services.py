@@ -1,0 +1,83 @@
+"""Builds what share groups (KIP-932) need of a broker, and connects it: the coordinator of states,
+the share partitions led here, their readers, and the groups' own requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.coordinator.runtime import GroupCoordinator
+from kbroker.coordinator.shards import CoordinatorLog
+from kbroker.coordinator.share_coordinator import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_group_coordinator import ShareGroupCoordinator
+from kbroker.model import Timers, TopicPartition
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.offsets import LATEST
+from kbroker.server.controller_runtime import ControllerRuntime
+from kbroker.server.share_partitions import SharePartitions
+from kbroker.server.share_persister import LocalSharePersister
+from kbroker.server.share_reader import ShareReader
+from kbroker.settings.keys import ResourceType
+from kbroker.settings.share_groups import ShareGroupConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ShareServices:
+    """The parts."""
+
+    coordinator: ShareCoordinator
+    partitions: SharePartitions
+    reader: ShareReader
+    groups: ShareGroupCoordinator
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.partitions.close()
+        self.coordinator.close()
+
+
+def build_share_services(
+    config: ShareGroupConfig,
+    *,
+    controller: ControllerRuntime,
+    replicas: ReplicaManager,
+    groups: GroupCoordinator,
+    log: CoordinatorLog,
+    timers: Timers,
+) -> ShareServices:
+    """All of it, connected."""
+    coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: controller.image)
+
+    def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:
+        if partition.topic == SHARE_TOPIC:
+            coordinator.on_leadership(partition.partition, leader_epoch)
+
+    replicas.on_leadership(on_leadership)
+    persister = LocalSharePersister(
+        coordinator, timers, lambda: controller.ensure_internal_topic(SHARE_TOPIC)
+    )
+
+    def config_of(group_id: str) -> ShareGroupConfig:
+        return config.of_group(controller.image.configs.get((ResourceType.GROUP, group_id), {}))
+
+    def end_offset(partition: TopicPartition) -> int | None:
+        found = replicas.list_offset(partition, LATEST)
+        return None if found.error else found.offset
+
+    partitions = SharePartitions(replicas, persister, timers, config_of)
+    persister.on_reset = partitions.forget
+    reader = ShareReader(
+        replicas,
+        partitions,
+        timers,
+        config_of,
+        max_sessions=config.group_share_max_share_sessions,
+    )
+    share_groups = ShareGroupCoordinator(
+        groups,
+        persister,
+        timers=timers,
+        topics=lambda: controller.image,
+        end_offset=end_offset,
+    )
+    return ShareServices(coordinator, partitions, reader, share_groups)

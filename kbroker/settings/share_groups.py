@@ -1,0 +1,61 @@
+"""`ShareGroupConfig`: how share groups (KIP-932) read partitions, and the log of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kbroker.settings.broker import BrokerConfig
+
+_GROUP_INTS: Final = {
+    "share.record.lock.duration.ms": "group_share_record_lock_duration_ms",
+    "share.delivery.count.limit": "group_share_delivery_count_limit",
+    "share.partition.max.record.locks": "group_share_partition_max_record_locks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupConfig:
+    """Of one broker, or with a group's own settings (`of_group`). The last three only a group
+    has.
+    """
+
+    group_share_record_lock_duration_ms: int = 30_000
+    group_share_delivery_count_limit: int = 5
+    group_share_partition_max_record_locks: int = 2_000
+    group_share_max_share_sessions: int = 2_000
+    share_coordinator_state_topic_num_partitions: int = 50
+    share_coordinator_state_topic_compression_codec: int = 0
+    share_coordinator_snapshot_update_records_per_snapshot: int = 500
+    share_coordinator_write_timeout_ms: int = 5_000
+    auto_offset_reset: str = "latest"
+    """earliest, latest, or by_duration: and an ISO 8601 duration."""
+    reads_committed: bool = False
+    may_renew: bool = True
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> ShareGroupConfig:
+        """The share groups' part of a broker's settings."""
+        names = {
+            name: name.replace("_", ".")
+            for name in cls.__dataclass_fields__
+            if name.startswith(("group_share", "share_coordinator"))
+        }
+        values = {name: config.get_int(key) for name, key in names.items()}
+        return cls(**values)  # type: ignore[arg-type]  # only fields that are numbers
+
+    def of_group(self, configs: Mapping[str, str]) -> ShareGroupConfig:
+        """With the settings of a group in place of the broker's. configs: Kafka's names, valid."""
+        if not configs:
+            return self
+        found: dict[str, int] = {
+            field: int(configs[name]) for name, field in _GROUP_INTS.items() if name in configs
+        }
+        return replace(
+            self,
+            **found,
+            auto_offset_reset=configs.get("share.auto.offset.reset", self.auto_offset_reset),
+            reads_committed=configs.get("share.isolation.level") == "read_committed",
+            may_renew=configs.get("share.renew.acknowledge.enable", "true").lower() != "false",
+        )
