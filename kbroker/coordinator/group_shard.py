@@ -81,6 +81,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.messages.share_group_records import ShareGroupMetadataKey
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMetadataKey,
@@ -168,7 +169,11 @@ class GroupShard:
             overrides=overrides,
         )
         self.share = ShareGroups(
-            settings, topics=topics, deadlines=self._deadlines, wall_ms=wall_ms
+            settings,
+            topics=topics,
+            deadlines=self._deadlines,
+            wall_ms=wall_ms,
+            overrides=overrides,
         )
 
     # -- replay ------------------------------------------------------------------------------
@@ -263,6 +268,8 @@ class GroupShard:
                 return f"consumer group {key.group_id} deleted"
             count = len(self.consumer.groups[key.group_id].members)
             return f"consumer group {key.group_id} epoch {value.epoch}: {count} members"
+        if isinstance(key, ShareGroupMetadataKey):
+            return self.share.news(key.group_id, value)
         if isinstance(key, StreamsGroupMetadataKey):
             if not isinstance(value, StreamsGroupMetadataValue):
                 return f"streams group {key.group_id} deleted"

@@ -12,7 +12,7 @@ from typing import Final
 
 from kbroker.coordinator.assignors import Assignment
 from kbroker.coordinator.consumer_group import Topic
-from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect
 from kbroker.coordinator.records import CoordinatorRecord
@@ -58,6 +58,7 @@ class ShareGroups:
     __slots__ = (
         "_deadlines",
         "_initializing_until",
+        "_overrides",
         "_sessions",
         "_settings",
         "_topics",
@@ -72,12 +73,14 @@ class ShareGroups:
         topics: Callable[[], ClusterTopics],
         deadlines: Deadlines,
         wall_ms: Callable[[], int],
+        overrides: GroupOverrides,
     ) -> None:
         self.groups: dict[str, ShareGroup] = {}
         self._settings = settings
         self._topics = topics
         self._deadlines = deadlines
         self._wall_ms = wall_ms
+        self._overrides = overrides
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._initializing_until: dict[str, int] = {}
         """By group: until when states asked for last are taken to be under way."""
@@ -132,8 +135,17 @@ class ShareGroups:
         topics = self._topics()
         if request.member_epoch == LEAVE_EPOCH:
             return share_leave(group, request, topics)
+        settings, overrides = self._settings, self._overrides
+        heartbeat_ms = overrides.get_int(request.group_id, "share.heartbeat.interval.ms")
+        assignment_ms = overrides.get_int(request.group_id, "share.assignment.interval.ms")
         around = ShareSurroundings(
-            settings=self._settings,
+            max_size=settings.group_share_max_size,
+            heartbeat_interval_ms=settings.group_share_heartbeat_interval_ms
+            if heartbeat_ms is None
+            else heartbeat_ms,
+            assignment_interval_ms=settings.group_share_assignment_interval_ms
+            if assignment_ms is None
+            else assignment_ms,
             topics=topics,
             wall_ms=self._wall_ms(),
             client_id=client_id,
@@ -160,7 +172,9 @@ class ShareGroups:
         if session is None:
             session = Deadline(partial(self._on_session_over, group_id, member_id))
             self._sessions[(group_id, member_id)] = session
-        self._deadlines.set(session, now_ms + self._settings.group_share_session_timeout_ms)
+        own_ms = self._overrides.get_int(group_id, "share.session.timeout.ms")
+        timeout_ms = self._settings.group_share_session_timeout_ms if own_ms is None else own_ms
+        self._deadlines.set(session, now_ms + timeout_ms)
 
     def _forget(self, group_id: str, member_id: str) -> None:
         session = self._sessions.pop((group_id, member_id), None)
@@ -270,6 +284,13 @@ class ShareGroups:
         if group.members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
+
+    def news(self, group_id: str, value: CoordinatorValue | None) -> str:
+        """What an operator would want to know of a group's epoch that was just written."""
+        group = self.groups.get(group_id)
+        if value is None or group is None:
+            return f"share group {group_id} deleted"
+        return f"share group {group_id} epoch {group.epoch}: {len(group.members)} members"
 
     # -- what tools read ---------------------------------------------------------------------
 

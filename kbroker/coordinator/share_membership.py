@@ -57,11 +57,14 @@ class ShareSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShareSurroundings:
-    """What a decision needs besides group and request. wall_ms: now. is_initializing: whether the
+    """What a decision needs besides the group and the request: the group's settings, the topics,
+    the time, who asks. is_initializing: whether the
     states the log calls initializing are being made right now.
     """
 
-    settings: ShareSettings
+    max_size: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
     topics: ClusterTopics
     wall_ms: int
     client_id: str
@@ -104,7 +107,7 @@ def share_heartbeat(
     """A member joins or is still there. Raises KafkaError."""
     member_id = request.member_id
     former = group.members.get(member_id)
-    _check_member(group, request, around.settings)
+    _check_member(group, request, around.max_size)
     member = _updated(former, request, around)
     records = []
     if member != former:
@@ -128,7 +131,7 @@ def share_heartbeat(
     response = ShareGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=taken.member_epoch,
-        heartbeat_interval_ms=around.settings.group_share_heartbeat_interval_ms,
+        heartbeat_interval_ms=around.heartbeat_interval_ms,
     )
     is_full = request.member_epoch == 0 or request.subscribed_topic_names is not None
     if is_full or taken.assigned != current.assigned:
@@ -163,16 +166,14 @@ def share_removal(
     ]
 
 
-def _check_member(
-    group: ShareGroup, request: ShareGroupHeartbeatRequest, settings: ShareSettings
-) -> None:
+def _check_member(group: ShareGroup, request: ShareGroupHeartbeatRequest, max_size: int) -> None:
     """Raises KafkaError: GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH."""
     epoch = request.member_epoch
     if request.member_id not in group.members:
         if epoch != 0:
             raise _unknown_member(group, request.member_id)
-        if len(group.members) >= settings.group_share_max_size:
-            message = f"The group has {settings.group_share_max_size} members already."
+        if len(group.members) >= max_size:
+            message = f"The group has {max_size} members already."
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
         return
     current = group.current(request.member_id)
@@ -264,8 +265,7 @@ class _Plan:
     def _may_assign(self) -> bool:
         """Assignments are made at most once per interval, so that many who join are one change."""
         since_ms = self._around.wall_ms - self._group.target_timestamp_ms
-        interval_ms = self._around.settings.group_share_assignment_interval_ms
-        return since_ms >= interval_ms or since_ms < 0
+        return since_ms >= self._around.assignment_interval_ms or since_ms < 0
 
     def _assign(self) -> list[CoordinatorRecord]:
         group, topics = self._group, self._around.topics.topics

@@ -211,14 +211,7 @@ class ShareStateShard:
         return []
 
     def news(self, record: CoordinatorRecord) -> str | None:
-        """States that begin and end."""
-        key, value = record.key, record.value
-        if not isinstance(key, ShareSnapshotKey):
-            return None
-        if not isinstance(value, ShareSnapshotValue):
-            return f"share group {key.group_id}: state of partition {key.partition} deleted"
-        if value.snapshot_epoch == 0:
-            return f"share group {key.group_id}: state of partition {key.partition} begins"
+        """States are no news; groups are."""
         return None
 
     # -- requests ----------------------------------------------------------------------------

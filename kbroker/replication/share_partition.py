@@ -239,7 +239,7 @@ class SharePartition:
                 limit = limits.max_records - count
                 if limits.is_strict and limit <= 0:
                     return acquired
-                run = self._available_at(first, last, limits)
+                run = self._available_at(first, last, limits, limit)
                 if run is None:
                     if last >= self.end_offset:
                         return acquired  # as many are under way as may be
@@ -270,7 +270,7 @@ class SharePartition:
         transaction): done with, as far as they are available. Nothing of it has to be kept.
         """
         while first <= last:
-            run = self._available_at(first, last, None)
+            run = self._available_at(first, last)
             if run is None:
                 break
             self._available -= run.last - run.first + 1
@@ -278,8 +278,12 @@ class SharePartition:
             first = run.last + 1
         self._advance()
 
-    def _available_at(self, first: int, last: int, limits: AcquireLimits | None) -> _Run | None:
-        """The first available run within these offsets, cut to them; beyond the end a new one."""
+    def _available_at(
+        self, first: int, last: int, limits: AcquireLimits | None = None, limit: int = 0
+    ) -> _Run | None:
+        """The first available run within these offsets, cut to them; beyond the end a new one,
+        of limit records where that is exact.
+        """
         if first < self.end_offset and self._available:
             index = self._index(first)
             while index < len(self._runs) and self._runs[index].first <= last:
@@ -297,7 +301,8 @@ class SharePartition:
         if limits is not None and self.end_offset - self.start_offset >= limits.max_locks:
             return None
         if limits is not None and limits.is_strict:
-            last = min(last, self.start_offset + limits.max_locks - 1)
+            most = min(self.start_offset + limits.max_locks, self.end_offset + limit)
+            last = min(last, most - 1)
         self._append(_Run(self.end_offset, last, AVAILABLE, 0))
         return self._runs[-1]
 

@@ -208,6 +208,7 @@ class Broker:
             groups=groups,
             log=_CoordinatorLog(replicas, share_config.share_coordinator_write_timeout_ms),
             timers=timers,
+            group_configs=self._group_configs(controller),
         )
         self._publisher = Publisher(
             config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
@@ -349,7 +350,7 @@ class Broker:
             timers=timers,
             random=self._random,
             topics=lambda: controller.image,
-            overrides=GroupConfigs(self.config, lambda name: controller.image.group_configs(name)),
+            overrides=self._group_configs(controller),
         )
 
         def on_leadership(topic_partition: TopicPartition, leader_epoch: int | None) -> None:
@@ -358,6 +359,9 @@ class Broker:
 
         replicas.on_leadership(on_leadership)
         return groups
+
+    def _group_configs(self, controller: ControllerRuntime) -> GroupConfigs:
+        return GroupConfigs(self.config, lambda name: controller.image.group_configs(name))
 
     def _transaction_coordinator(
         self,

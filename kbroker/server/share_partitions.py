@@ -8,7 +8,6 @@ timer per share partition ends the locks of records. Reading is in `share_reader
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -34,15 +33,14 @@ from kbroker.replication.share_partition import (
     check_acknowledgements,
 )
 from kbroker.server.share_persister import PASSING
+from kbroker.settings.durations import duration_ms
 from kbroker.settings.share_groups import ShareGroupConfig
 
 logger = logging.getLogger(__name__)
 
 _MOVED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
 """The state is another one by now, or another broker's: read it again."""
-_DURATION = re.compile(
-    r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.I
-)
+_BY_DURATION: Final = "by_duration:"
 
 
 class Outcome(NamedTuple):
@@ -93,6 +91,11 @@ class OpenSharePartition:
         self.is_writing = False
         self.timer: TimerHandle | None = None
         self.waiting: dict[Waiting, None] = {}
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing would be forgotten with it."""
+        return not (self.is_writing or self.changes) and self.core.next_deadline_ms() is None
 
     def wait(self, waiting: Waiting) -> None:
         """Tell waiting when there is more to read."""
@@ -202,7 +205,7 @@ class SharePartitions:
         reset = self._config_of(group_id).auto_offset_reset
         timestamp = {"earliest": EARLIEST, "latest": LATEST}.get(reset)
         if timestamp is None:
-            timestamp = self._timers.now_ms() - duration_ms(reset)
+            timestamp = self._timers.now_ms() - duration_ms(reset.removeprefix(_BY_DURATION))
         found = self._replicas.list_offset(partition, timestamp)
         if found.error is ErrorCode.NONE and found.offset < 0:
             found = self._replicas.list_offset(partition, LATEST)
@@ -230,7 +233,7 @@ class SharePartitions:
     def close_group(self, group_id: str) -> None:
         """Nobody reads as this group here any more: forget what is at rest."""
         for found in list(self._open.values()):
-            if found.key.group_id == group_id and not found.is_writing and not found.changes:
+            if found.key.group_id == group_id and found.is_at_rest:
                 self._close(found)
 
     def forget(self, key: SharePlace) -> None:
@@ -353,7 +356,7 @@ class SharePartitions:
                 if found.timer is None:
                     self._arm_next(found)
                 found.wake()
-                if not found.is_writing and not self.is_read(found.key.group_id):
+                if found.is_at_rest and not self.is_read(found.key.group_id):
                     self._close(found)
 
         self._persister.write(found.key, write).on_done(written)
@@ -398,13 +401,3 @@ def _told(error: ErrorCode) -> ErrorCode:
     if error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return error
     return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def duration_ms(reset: str) -> int:
-    """Of `by_duration:P...`, an ISO 8601 duration of days and less; 0 for anything else."""
-    found = _DURATION.fullmatch(reset)
-    if found is None:
-        return 0
-    days, hours, minutes, seconds, fraction = (int(part or 0) for part in found.groups())
-    fraction_ms = int((found.group(5) or "0").ljust(9, "0")) // 1_000_000 if fraction else 0
-    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction_ms

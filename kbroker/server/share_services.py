@@ -17,7 +17,7 @@ from kbroker.server.controller_runtime import ControllerRuntime
 from kbroker.server.share_partitions import SharePartitions
 from kbroker.server.share_persister import LocalSharePersister
 from kbroker.server.share_reader import ShareReader
-from kbroker.settings.keys import ResourceType
+from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
 
 
@@ -44,6 +44,7 @@ def build_share_services(
     groups: GroupCoordinator,
     log: CoordinatorLog,
     timers: Timers,
+    group_configs: GroupConfigs,
 ) -> ShareServices:
     """All of it, connected."""
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: controller.image)
@@ -58,7 +59,7 @@ def build_share_services(
     )
 
     def config_of(group_id: str) -> ShareGroupConfig:
-        return config.of_group(controller.image.configs.get((ResourceType.GROUP, group_id), {}))
+        return config.of_group(group_configs, group_id)
 
     def end_offset(partition: TopicPartition) -> int | None:
         found = replicas.list_offset(partition, LATEST)

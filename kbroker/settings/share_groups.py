@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.group_configs import GroupConfigs
 
-_GROUP_INTS: Final = {
+_GROUP_KEYS: Final = {
     "share.record.lock.duration.ms": "group_share_record_lock_duration_ms",
     "share.delivery.count.limit": "group_share_delivery_count_limit",
     "share.partition.max.record.locks": "group_share_partition_max_record_locks",
+    "share.auto.offset.reset": "auto_offset_reset",
+    "share.renew.acknowledge.enable": "may_renew",
 }
 
 
@@ -45,17 +47,14 @@ class ShareGroupConfig:
         values = {name: config.get_int(key) for name, key in names.items()}
         return cls(**values)  # type: ignore[arg-type]  # only fields that are numbers
 
-    def of_group(self, configs: Mapping[str, str]) -> ShareGroupConfig:
-        """With the settings of a group in place of the broker's. configs: Kafka's names, valid."""
-        if not configs:
-            return self
-        found: dict[str, int] = {
-            field: int(configs[name]) for name, field in _GROUP_INTS.items() if name in configs
+    def of_group(self, configs: GroupConfigs, group_id: str) -> ShareGroupConfig:
+        """With the group's own settings in place of the broker's."""
+        found = {
+            field: value
+            for name, field in _GROUP_KEYS.items()
+            if (value := configs.get(group_id, name)) is not None
         }
-        return replace(
-            self,
-            **found,
-            auto_offset_reset=configs.get("share.auto.offset.reset", self.auto_offset_reset),
-            reads_committed=configs.get("share.isolation.level") == "read_committed",
-            may_renew=configs.get("share.renew.acknowledge.enable", "true").lower() != "false",
-        )
+        isolation = configs.get(group_id, "share.isolation.level")
+        if isolation is not None:
+            found["reads_committed"] = isolation == "read_committed"
+        return replace(self, **found) if found else self  # type: ignore[arg-type]  # as the table has them

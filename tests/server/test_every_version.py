@@ -58,6 +58,22 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+)
+from kbroker.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    InitializeShareGroupStateRequest,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest,
+    WriteShareGroupStateRequest,
+)
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeRequest,
     StreamsGroupHeartbeatRequest,
@@ -95,6 +111,9 @@ def broker() -> Iterator[EmbeddedBroker]:
         embedded.create_topic(TOPIC)
         embedded.wait(
             lambda running: running.services.controller.ensure_internal_topic("__consumer_offsets")
+        )
+        embedded.wait(
+            lambda running: running.services.controller.ensure_internal_topic("__share_group_state")
         )
         yield embedded
 
@@ -278,6 +297,71 @@ def write_markers(version: int, topic_id: bytes) -> Message:
     return WriteTxnMarkersRequest(markers=[marker])
 
 
+def share_fetch(version: int, topic_id: bytes) -> Message:
+    partition = ShareFetchRequest.FetchPartition(partition_index=0)
+    return ShareFetchRequest(
+        group_id="sharers",
+        member_id=f"member{version}",
+        max_wait_ms=1,
+        max_records=10,
+        topics=[ShareFetchRequest.FetchTopic(topic_id=topic_id, partitions=[partition])],
+    )
+
+
+def initialize_state(version: int, topic_id: bytes) -> Message:
+    kind = InitializeShareGroupStateRequest
+    partition = kind.PartitionData(partition=0, state_epoch=1, start_offset=0)
+    topic = kind.InitializeStateData(topic_id=topic_id, partitions=[partition])
+    return kind(group_id="sharers", topics=[topic])
+
+
+def read_state(version: int, topic_id: bytes) -> Message:
+    kind = ReadShareGroupStateRequest
+    topic = kind.ReadStateData(topic_id=topic_id, partitions=[kind.PartitionData(partition=0)])
+    return kind(group_id="sharers", topics=[topic])
+
+
+def write_state(version: int, topic_id: bytes) -> Message:
+    kind = WriteShareGroupStateRequest
+    batch = kind.StateBatch(first_offset=0, last_offset=1, delivery_state=2, delivery_count=1)
+    partition = kind.PartitionData(partition=0, state_epoch=1, state_batches=[batch])
+    topic = kind.WriteStateData(topic_id=topic_id, partitions=[partition])
+    return kind(group_id="sharers", topics=[topic])
+
+
+def delete_state(version: int, topic_id: bytes) -> Message:
+    kind = DeleteShareGroupStateRequest
+    topic = kind.DeleteStateData(topic_id=topic_id, partitions=[kind.PartitionData(partition=0)])
+    return kind(group_id="sharers", topics=[topic])
+
+
+def read_summary(version: int, topic_id: bytes) -> Message:
+    kind = ReadShareGroupStateSummaryRequest
+    partitions = [kind.PartitionData(partition=0)]
+    topic = kind.ReadStateSummaryData(topic_id=topic_id, partitions=partitions)
+    return kind(group_id="sharers", topics=[topic])
+
+
+def alter_share_offsets(version: int, topic_id: bytes) -> Message:
+    kind = AlterShareGroupOffsetsRequest
+    partition = kind.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
+    topic = kind.AlterShareGroupOffsetsRequestTopic(topic_name=TOPIC, partitions=[partition])
+    return kind(group_id="altered", topics=[topic])
+
+
+def delete_share_offsets(version: int, topic_id: bytes) -> Message:
+    kind = DeleteShareGroupOffsetsRequest
+    topic = kind.DeleteShareGroupOffsetsRequestTopic(topic_name=TOPIC)
+    return kind(group_id="altered", topics=[topic])
+
+
+def describe_share_offsets(version: int, topic_id: bytes) -> Message:
+    kind = DescribeShareGroupOffsetsRequest
+    topic = kind.DescribeShareGroupOffsetsRequestTopic(topic_name=TOPIC, partitions=[0])
+    group = kind.DescribeShareGroupOffsetsRequestGroup(group_id="sharers", topics=[topic])
+    return kind(groups=[group])
+
+
 REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: fetch,
@@ -311,6 +395,24 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda version, _: ConsumerGroupDescribeRequest(
         group_ids=["consumers"]
     ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: lambda version, _: ShareGroupHeartbeatRequest(
+        group_id="sharers", member_id="member", subscribed_topic_names=["t"]
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: lambda version, _: ShareGroupDescribeRequest(
+        group_ids=["sharers"]
+    ),
+    ApiKey.SHARE_FETCH: share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: lambda version, _: ShareAcknowledgeRequest(
+        group_id="sharers", member_id="m", share_session_epoch=1
+    ),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: initialize_state,
+    ApiKey.READ_SHARE_GROUP_STATE: read_state,
+    ApiKey.WRITE_SHARE_GROUP_STATE: write_state,
+    ApiKey.DELETE_SHARE_GROUP_STATE: delete_state,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: read_summary,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter_share_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_offsets,
     ApiKey.STREAMS_GROUP_HEARTBEAT: lambda version, _: StreamsGroupHeartbeatRequest(
         group_id="streams",
         member_id="member",
