@@ -54,7 +54,7 @@ from kbroker.coordinator.records import (
 )
 from kbroker.coordinator.share_group_records import ShareGroupKey
 from kbroker.coordinator.share_groups import SHARE_TYPE, ShareGroups
-from kbroker.coordinator.share_membership import ShareDecision, ShareSettings
+from kbroker.coordinator.share_membership import ShareSettings
 from kbroker.coordinator.streams_groups import STREAMS_TYPE, StreamsGroups
 from kbroker.coordinator.streams_membership import StreamsDecision, StreamsSettings
 from kbroker.coordinator.streams_records import StreamsGroupKey, streams_group_tombstones
@@ -82,7 +82,6 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.messages.share_group_records import ShareGroupMetadataKey
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
@@ -481,23 +480,6 @@ class GroupShard:
         decision.records[:0] = end
         return decision
 
-    def share_heartbeat(
-        self,
-        request: ShareGroupHeartbeatRequest,
-        client_id: str,
-        client_host: str,
-        now_ms: int,
-    ) -> ShareDecision:
-        """ShareGroupHeartbeat. Groups of other kinds do not become share groups. Raises
-        KafkaError.
-        """
-        group_id = request.group_id
-        others = (self.groups, self.consumer.groups, self.streams.groups)
-        if any(group_id in groups for groups in others):
-            message = f"Group {group_id} is not a share group."
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-        return self.share.heartbeat(request, client_id, client_host, now_ms)
-
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> StreamsDecision:
@@ -650,8 +632,7 @@ class GroupShard:
             )
             if version >= DESCRIBE_NOT_FOUND_VERSION:
                 response.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                is_other = group_id in self.consumer.groups or self._is_apart(group_id)
-                what = "is not a classic group" if is_other else "not found"
+                what = "is not a classic group" if self._is_known(group_id) else "not found"
                 response.error_message = f"Group {group_id} {what}."
             return response
         is_stable = group.state is GroupState.STABLE
@@ -678,8 +659,7 @@ class GroupShard:
         group = self.consumer.groups.get(group_id)
         if group is not None:
             return self.consumer.describe(group)
-        is_other = group_id in self.groups or self._is_apart(group_id)
-        what = "is not a consumer group" if is_other else "not found"
+        what = "is not a consumer group" if self._is_known(group_id) else "not found"
         return ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
@@ -691,9 +671,7 @@ class GroupShard:
         group = self.streams.groups.get(group_id)
         if group is not None:
             return self.streams.describe(group)
-        is_other = group_id in self.groups or group_id in self.consumer.groups
-        is_other = is_other or group_id in self.share.groups
-        what = "is not a streams group" if is_other else "not found"
+        what = "is not a streams group" if self._is_known(group_id) else "not found"
         return StreamsGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
@@ -779,9 +757,13 @@ class GroupShard:
                     kept = True
         return expired, kept
 
-    def _is_apart(self, group_id: str) -> bool:
-        """Whether it is a group that is never converted."""
-        return group_id in self.share.groups or group_id in self.streams.groups
+    def is_other_than_share(self, group_id: str) -> bool:
+        """Whether it is a group, but no share group."""
+        others = (self.groups, self.consumer.groups, self.streams.groups)
+        return any(group_id in groups for groups in others)
+
+    def _is_known(self, group_id: str) -> bool:
+        return group_id in self.share.groups or self.is_other_than_share(group_id)
 
     def _ensure_group(self, group_id: str) -> None:
         """Offsets belong to a group; one that nobody joined is classic."""

@@ -352,7 +352,7 @@ class GroupCoordinator:
         check_streams_heartbeat(request)
         host, topics = self._host(request.group_id), self._topics()
         decision = host.shard.streams_heartbeat(
-            request, context.client_id or "", _java_host(context.client_host)
+            request, context.client_id or "", java_host(context.client_host)
         )
         outcome = self.runtime.submit(host, decision.records)
         if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):

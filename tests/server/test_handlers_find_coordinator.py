@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.share_coordinator import SHARE_TOPIC
 from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
 from kbroker.metadata.image import BrokerRegistration, Endpoint, MetadataImage, PartitionImage
 from kbroker.metadata.image import TopicImage as Topic
@@ -74,6 +75,7 @@ class FakeServices:
     controller: FakeController
     groups: FakeGroups = field(default_factory=FakeGroups)
     transactions: FakeGroups = field(default_factory=FakeGroups)
+    share_coordinator: FakeGroups = field(default_factory=FakeGroups)
     node_id: int = 1
 
     @property
@@ -162,6 +164,15 @@ def test_transactional_ids_have_a_topic_of_their_own(version: int) -> None:
     assert controller.asked == [TRANSACTION_TOPIC]
     controller.finish()
     assert coordinators(outcome.value, version) == [FOUND]
+
+
+def test_states_of_share_partitions_have_a_topic_of_their_own() -> None:
+    controller = FakeController(image(SHARE_TOPIC))
+    key = "a:group:AAAAAAAAAAAAAAAAAAAAAQ:0"
+    outcome = ask(controller, request(6, key, key_type=2), 6)
+    assert controller.asked == [SHARE_TOPIC]
+    controller.finish()
+    assert coordinators(outcome.value, 6) == [FOUND]
 
 
 @pytest.mark.parametrize(("key_type", "version"), [(2, 1), (2, 5), (2, 6), (9, 1), (9, 4), (9, 6)])

@@ -51,7 +51,7 @@ def handle_find_coordinator(
         keys = _keys(context, request)
         failed = [_failed(key, ErrorCode.INVALID_REQUEST, message) for key in keys]
         return _response(failed, batched=context.api_version >= BATCHED_VERSION)
-    if topic in services.image.topics:
+    if topic in services.image.topics or not _is_known(context, request):
         return _answer(services, context, request)
     try:
         created = services.controller.ensure_internal_topic(topic)
@@ -88,6 +88,13 @@ def _find(services: Services, context: RequestContext, key_type: int, key: str) 
     if broker is None or endpoint is None or broker.fenced:
         return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
     return _Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
+
+
+def _is_known(context: RequestContext, request: FindCoordinatorRequest) -> bool:
+    """Whether any key can have a coordinator: those of share partitions have a form."""
+    if request.key_type != SHARE:
+        return True
+    return any(is_coordinator_key(key) for key in _keys(context, request))
 
 
 def _partition_for(services: Services, key_type: int, key: str) -> int:
