@@ -37,7 +37,7 @@ def _give_each_partition_a_member(
     result: dict[str, set[Place]],
     sharers: dict[Place, int],
 ) -> None:
-    quota = -(-len(places) // len(ordered)) if ordered else 0
+    quota, longer = divmod(len(places), len(ordered)) if ordered else (0, 0)
     left = []
     for place in places:
         holders = [
@@ -46,9 +46,11 @@ def _give_each_partition_a_member(
             if _has(members[member_id].current, place) and place[0] in members[member_id].topics
         ]
         keeper = min(holders, key=lambda member_id: len(result[member_id]), default=None)
-        if keeper is None or len(result[keeper]) >= quota:
+        load = 0 if keeper is None else len(result[keeper])
+        if keeper is None or load > quota or (load == quota and not longer):
             left.append(place)
             continue
+        longer -= load == quota
         result[keeper].add(place)
         sharers[place] += 1
     for place in left:
@@ -65,7 +67,7 @@ def _give_each_member_a_partition(
     result: dict[str, set[Place]],
     sharers: dict[Place, int],
 ) -> None:
-    limit = -(-len(ordered) // len(places)) if places else 0
+    quota, longer = divmod(len(ordered), len(places)) if places else (0, 0)
     left = []
     for member_id in ordered:
         if result[member_id]:
@@ -74,11 +76,14 @@ def _give_each_member_a_partition(
         kept = [
             place
             for place in places
-            if _has(member.current, place) and place[0] in member.topics and sharers[place] < limit
+            if _has(member.current, place)
+            and place[0] in member.topics
+            and sharers[place] < quota + (longer > 0)
         ]
         if not kept:
             left.append(member_id)
             continue
+        longer -= sharers[kept[0]] == quota
         result[member_id].add(kept[0])
         sharers[kept[0]] += 1
     for member_id in left:

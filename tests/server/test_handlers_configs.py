@@ -65,7 +65,7 @@ def services() -> Services:
     config = BrokerConfig.from_properties(PROPERTIES)
     controller = SimpleNamespace(image=image)
     parts: Any = SimpleNamespace()
-    return Services(config, 1, "", parts, cast(Any, controller), *[parts] * 7)
+    return Services(config, 1, "", parts, cast(Any, controller), *[parts] * 10)
 
 
 def ask(services: Services, *resources: Resource, version: int = 4, synonyms: bool = True) -> Any:
@@ -155,7 +155,7 @@ def test_passwords_are_never_shown() -> None:
     config = BrokerConfig.from_properties({"ssl.key.password": "hunter2"})
     image = MetadataImage(configs=LayeredMap({(4, ""): {"ssl.keystore.password": "hunter2"}}))
     parts: Any = SimpleNamespace(image=image)
-    services = Services(config, 1, "", *[parts] * 9)
+    services = Services(config, 1, "", *[parts] * 12)
     for name in ("1", ""):
         response = ask(services, Resource(resource_type=4, resource_name=name))
         assert "hunter2" not in repr(response)
