@@ -294,12 +294,9 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             return group.join(join, now_ms)
-        if group_id in self.share.groups:
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            return [Reply(join.waiter, join_refusal(join, join.member_id, error))]
         consumer_group = self.consumer.groups.get(group_id)
         former = consumer_group or self.streams.groups.get(group_id)
-        if former is not None and former.members:
+        if group_id in self.share.groups or (former is not None and former.members):
             if consumer_group is None or self._policy is MigrationPolicy.DISABLED:
                 error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
                 return [Reply(join.waiter, join_error(UNKNOWN_MEMBER, error))]
