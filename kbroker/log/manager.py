@@ -254,6 +254,14 @@ class LogManager:
                 "remove the older one"
             )
         log = opened()
+        if directory.was_clean and 0 < job.recovery_point < log.log_end_offset:
+            # bits of an offset, which no CRC covers, or of the checkpoint
+            raise StartupError(
+                f"{log.segments.active.path}: the log ends at offset {log.log_end_offset} and was "
+                f"closed at {job.recovery_point}, as {names.RECOVERY_POINTS} says: damaged after a "
+                f"clean stop; put the file back, or remove {directory.file(names.CLEAN_SHUTDOWN)} "
+                "to go on with what is there"
+            )
         log.share_open_files()
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._unique())

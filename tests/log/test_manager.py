@@ -14,7 +14,7 @@ from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.model import StartupError, TopicPartition, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 
@@ -245,3 +245,32 @@ def test_no_usable_directory_stops_the_start(tmp_path: Path) -> None:
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "file"), "node.id": "1"})
     with pytest.raises(StartupError, match=r"none of log\.dirs can be used"):
         LogManager(config, now_ms=lambda: NOW_MS).lock()
+
+
+def test_a_log_that_ends_elsewhere_than_it_was_closed_at(start: Start, tmp_path: Path) -> None:
+    manager = start()
+    fill(manager, A0)
+    manager.close()
+    path = max((tmp_path / "d1" / "a-0").glob("*.log"))
+    sound = path.read_bytes()
+    position, _ = list(iter_batches(sound))[-1]
+    path.write_bytes(sound[: position + 5] + b"\x01" + sound[position + 6 :])
+    with pytest.raises(StartupError, match=r"ends at offset 65556 and was closed at 20") as caught:
+        start()
+    assert str(path) in str(caught.value)
+    assert (tmp_path / "d1" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_what_kafka_closed_cleanly_is_taken_without_a_word(
+    unpack: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    data = unpack("data-clean")
+    config = BrokerConfig.from_properties({"log.dirs": str(data), "node.id": "1"})
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager.lock()
+    points = read_offsets(data / names.RECOVERY_POINTS)
+    manager.load()
+    assert manager.was_clean and len(points) > 10
+    assert {key: manager.logs[key].log_end_offset for key in points} == points
+    assert [record for record in caplog.records if record.levelname != "INFO"] == []
+    manager.close()
