@@ -1,6 +1,6 @@
 """The same requests to Apache Kafka and to kbroker leave the same files: names, segments, indexes,
 epochs and producers, byte for byte. Rolls by size, age, full index and distance of offsets;
-idempotent producers; retention by size; compaction.
+idempotent producers; retention by size; compaction; a second life after a clean stop.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kbroker.log.names import LEADER_EPOCHS
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
@@ -125,6 +127,18 @@ def converse(port: int, data: Path, start_ms: int) -> None:
         wait_until(lambda: earliest(ask, "kept") > 0 and settled(data), 60, "retention, cleaning")
 
 
+def go_on(port: int, start_ms: int) -> None:
+    """The life after a clean stop: a leader of a later epoch."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        for topic in ("sized", "sparse", "producers"):
+            for batch in batches_of(topic, start_ms + 1_000_000):
+                wait_until(
+                    lambda t=topic, b=batch: accepted(partial(call, connection), t, b),
+                    60,
+                    f"a batch to {topic}",
+                )
+
+
 def accepted(ask: Callable[[Message, int], Message], topic: str, batch: bytearray) -> bool:
     answer = ask(produce(topic, bytearray(batch)), 9)
     assert isinstance(answer, ProduceResponse)
@@ -153,7 +167,7 @@ def left(data: Path) -> dict[str, object]:
         f"{topic}/{path.name}": producers_of(content) if path.suffix == ".snapshot" else content
         for topic in TOPICS
         for path in sorted((data / f"{topic}-0").iterdir())
-        if path.suffix in COMPARED or path.name == "leader-epoch-checkpoint"
+        if path.suffix in COMPARED or path.name == LEADER_EPOCHS
         if (content := path.read_bytes()) is not None
     }
 
@@ -164,11 +178,18 @@ def test_the_same_requests_leave_the_same_files(tmp_path: Path) -> None:
     with ApacheKafka(folders["kafka"], overrides=OVERRIDES) as kafka:
         wait_until(lambda: is_awake(kafka.port), 60, "Kafka is unfenced")
         converse(kafka.port, folders["kafka"], start_ms)
+        kafka.stop()
+        kafka.start()
+        go_on(kafka.port, start_ms)
     with BrokerProcess(folders["kbroker"], overrides=OVERRIDES) as kbroker:
         converse(kbroker.port, folders["kbroker"], start_ms)
+        kbroker.stop()
+        kbroker.start()
+        go_on(kbroker.port, start_ms)
     theirs, ours = left(folders["kafka"]), left(folders["kbroker"])
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert (kbroker.data / "sized-0" / LEADER_EPOCHS).read_text().startswith("0\n2\n0 0\n")
     compacted = sum(path.stat().st_size for path in (kbroker.data / "table-0").glob("*.log"))
     assert compacted < sum(map(len, batches_of("table", start_ms))) / 3
     for topic, least in {"sized": 8, "aged": 20, "full": 10, "producers": 3, "kept": 3}.items():
