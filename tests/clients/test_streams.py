@@ -162,3 +162,24 @@ def test_two_instances_one_is_killed(run: Run) -> None:
         run.results.read_until(run.expected, two, timeout_s=60)
         assert two.stop() == 0
     run.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_the_broker_is_killed(
+    classes: str, new_name: Callable[[str], str], tmp_path: Path, protocol: str
+) -> None:
+    """Three times while the application counts; it goes on by itself."""
+    with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as broker:
+        run = Run(broker.bootstrap_servers, classes, new_name, tmp_path)
+        run.send(range(100))
+        with run.instance("one", protocol, "exactly_once_v2") as one:
+            for number in range(1, 4):
+                run.results.read_until(run.expected, one, timeout_s=60)
+                broker.kill()
+                broker.start()
+                run.send(range(100 * number, 100 * number + 100))
+            run.results.read_until(run.expected, one, timeout_s=60)
+            assert one.stop() == 0
+        run.check()
+        run.results.close()
