@@ -10,16 +10,14 @@ from kbroker.cli.group_resets import EPILOG as RESET_EPILOG
 from kbroker.cli.group_resets import reset_offsets, write_offsets
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.streams_groups import Owner, describe_streams_group
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.groups import DescribeGroupsResponse
 
-Owner = tuple[str, str]
-"""Member id and host."""
-
-app = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
+app = typer.Typer(help="List, describe, reset and delete groups.", rich_markup_mode=None)
 app.command("reset-offsets", epilog=RESET_EPILOG)(reset_offsets)
 
 
@@ -193,6 +191,7 @@ async def _describe_one(client: Client, name: str) -> list[dict[str, Cell]]:
         (group,) = response.groups
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             found = await _describe_consumer_group(client, name)
+            found = found or await describe_streams_group(client, name)
             if found is not None:
                 return found
         check(group.error_code, group.error_message or f"group {name}")
