@@ -17,7 +17,7 @@ from typing import Final
 
 from kbroker.coordinator.effects import Effect
 
-MIN_STALE: Final = 64
+MIN_STALE: Final = 8
 """Stale entries that are not worth a new heap."""
 
 

@@ -116,12 +116,26 @@ class CallContext(Protocol):
     def client_host(self) -> str: ...
 
 
-@lru_cache(maxsize=10_000)
+MAX_CACHED_KEY: Final = 128
+"""Characters. A client may ask for ids of 32 KiB, ever new ones; those are not kept."""
+
+
 def partition_of(key: str, partition_count: int) -> int:
     """Kafka's choice of partition for a group or transactional id: its Java hash code, made
     positive, modulo.
+    """
+    hashed = _cached_hash if len(key) <= MAX_CACHED_KEY else _hash
+    return hashed(key) % partition_count
 
-    Java hashes UTF-16 code units in 32 bits; the one number without an absolute value counts as 0.
+
+@lru_cache(maxsize=10_000)
+def _cached_hash(key: str) -> int:
+    return _hash(key)
+
+
+def _hash(key: str) -> int:
+    """Java hashes UTF-16 code units in 32 bits; the one number without an absolute value counts as
+    0.
     """
     units = memoryview(key.encode("utf-16-be", "surrogatepass"))
     code = 0
@@ -129,7 +143,7 @@ def partition_of(key: str, partition_count: int) -> int:
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     if code >= 0x80000000:
         code = 0x100000000 - code
-    return 0 if code == 0x80000000 else code % partition_count
+    return 0 if code == 0x80000000 else code
 
 
 def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.runtime import partition_of
+from kbroker.coordinator.runtime import MAX_CACHED_KEY, _cached_hash, _hash, partition_of
 from kbroker.model import Deferred, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import (
@@ -308,3 +308,12 @@ def test_read_waits_for_what_was_written_before(world: World) -> None:
 )
 def test_partition_of_is_javas(key: str, partition: int) -> None:
     assert partition_of(key, 50) == partition
+
+
+def test_long_ids_are_not_kept() -> None:
+    before = _cached_hash.cache_info().currsize
+    long_id = "g" * (MAX_CACHED_KEY + 1)
+    assert partition_of(long_id, 50) == _hash(long_id) % 50
+    assert _cached_hash.cache_info().currsize == before
+    partition_of(long_id[:MAX_CACHED_KEY], 50)
+    assert _cached_hash.cache_info().currsize == before + 1
