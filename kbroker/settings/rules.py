@@ -33,10 +33,15 @@ def check(config: Settings) -> None:
             key, given, "Disabling the 'classic' protocol is not supported", "with classic"
         )
     for kind in ("consumer", "share", "streams"):
-        for what in ("session.timeout", "heartbeat.interval"):
-            prefix = f"group.{kind}."
+        prefix = f"group.{kind}."
+        for what in ("session.timeout", "heartbeat.interval", "assignment.interval"):
             _check_order(config, f"{prefix}min.{what}.ms", f"{prefix}{what}.ms")
             _check_order(config, f"{prefix}{what}.ms", f"{prefix}max.{what}.ms")
+        interval, timeout = f"{prefix}heartbeat.interval.ms", f"{prefix}session.timeout.ms"
+        if config.get_int(interval) >= config.get_int(timeout):
+            value, reason = config.get_int(interval), f"{interval} must be less than {timeout}"
+            raise _error(interval, value, reason, f"less than {config.get_int(timeout)}")
+    _check_order(config, "group.streams.num.standby.replicas", "group.streams.max.standby.replicas")
 
 
 _CODECS = "0 (none), 1 (gzip), 2 (snappy), 3 (lz4), 4 (zstd)"

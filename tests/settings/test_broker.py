@@ -123,6 +123,8 @@ def test_copies_on_a_single_node_and_in_a_cluster() -> None:
         ("queued.max.request.bytes=5", "it must be larger or equal to socket.request.max.bytes"),
         ("group.consumer.heartbeat.interval.ms=60000", "must be less than or equal to"),
         ("group.coordinator.rebalance.protocols=consumer", "Disabling the 'classic' protocol"),
+        ("group.streams.num.standby.replicas=3", "must be less than or equal to group.streams.max"),
+        ("group.share.assignment.interval.ms=15001", "must be less than or equal to group.share"),
     ],
 )
 def test_mistakes(override: str, message: str) -> None:
@@ -131,6 +133,16 @@ def test_mistakes(override: str, message: str) -> None:
     assert str(caught.value).startswith("--override ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share", "streams"])
+def test_heartbeats_come_before_the_session_ends(kind: str) -> None:
+    settings = {
+        f"group.{kind}.min.session.timeout.ms": "5000",
+        f"group.{kind}.session.timeout.ms": "5000",
+    }
+    with pytest.raises(StartupError, match=f"must be less than group.{kind}.session.timeout.ms"):
+        BrokerConfig.load(None, [f"{key}={value}" for key, value in settings.items()])
 
 
 def test_a_mistake_names_file_key_value_and_what_is_allowed(tmp_path: Path) -> None:
