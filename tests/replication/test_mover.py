@@ -393,3 +393,19 @@ def test_who_waits_for_a_flush_waits_for_the_log_that_moved(world: TwoDirs) -> N
     log = world.logs.get(KEY)
     assert log is not None and log.recovery_point == 5
     assert world.values() == list(range(5))
+
+
+def test_a_batch_that_was_being_checked_goes_to_the_log_that_moved(world: TwoDirs) -> None:
+    world.append()
+    world.configure(compression_type="gzip")
+    answer = world.append(batches=batch(50, size=4000))
+    assert isinstance(answer, Deferred)
+    held, world.work.waiting = world.work.waiting, []
+    assert world.move(1) == ErrorCode.NONE
+    world.finish()
+    assert world.place == 1
+    world.work.waiting += held
+    world.step(3)
+    assert (answer.value.error, answer.value.base_offset) == (ErrorCode.NONE, 1)
+    assert world.log_end == 51
+    assert not world.logs.offline_directories
