@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kbroker.log import names
 from kbroker.log.directory import LogDirectory
 from kbroker.log.files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import TopicPartition
+from kbroker.model import StartupError, TopicPartition
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class LoadJob(NamedTuple):
 
     def open(self, now_ms: int, producer_id_expiration_ms: int) -> PartitionLog:
         """Blocks. Raises what PartitionLog.open raises."""
-        return PartitionLog.open(
+        log = PartitionLog.open(
             self.folder,
             self.topic_partition,
             self.config,
@@ -52,6 +53,15 @@ class LoadJob(NamedTuple):
             producer_id_expiration_ms=producer_id_expiration_ms,
             open_files=OpenFiles(OPEN_FILES_PER_LOG),
         )
+        if self.directory.was_clean and 0 < self.recovery_point < log.log_end_offset:
+            # bits of an offset, which no CRC covers, or of the checkpoint
+            raise StartupError(
+                f"{log.segments.active.path}: the log ends at offset {log.log_end_offset} and was "
+                f"closed at {self.recovery_point}, as {names.RECOVERY_POINTS} says: damaged after "
+                "a clean stop; put the file back, or remove "
+                f"{self.directory.file(names.CLEAN_SHUTDOWN)} to go on with what is there"
+            )
+        return log
 
 
 class Progress:
@@ -87,9 +97,9 @@ Opened = Callable[[], PartitionLog]
 
 def open_logs(
     jobs: Sequence[LoadJob], open_one: Callable[[LoadJob], PartitionLog], *, threads: int
-) -> Iterator[tuple[LoadJob, Opened]]:
+) -> Generator[tuple[LoadJob, Opened]]:
     """Open all in so many threads; hands them out in order. threads: 1 opens each when it is asked
-    for.
+    for. Closed, it waits for what is under way.
     """
     progress = Progress(jobs)
     if threads <= 1 or len(jobs) < 2:

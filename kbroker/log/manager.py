@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -158,16 +158,17 @@ class LogManager:
             except LogDirectoryError as error:
                 self._fail(directory, error)
         threads = self.config.get_int("num.recovery.threads.per.data.dir") * len(self._online())
-        for job, opened in open_logs(jobs, self._open_one, threads=threads):
-            try:
-                if job.directory.failure is None:
-                    self._take_in(job, opened, is_known)
-            except LogDirectoryError as error:
-                self._fail(job.directory, error)
-            except CheckpointError as error:
-                raise StartupError(
-                    f"{error}; mend the file, or remove it to do without it"
-                ) from error
+        with closing(open_logs(jobs, self._open_one, threads=threads)) as opened_logs:
+            for job, opened in opened_logs:
+                try:
+                    if job.directory.failure is None:
+                        self._take_in(job, opened, is_known)
+                except LogDirectoryError as error:
+                    self._fail(job.directory, error)
+                except CheckpointError as error:
+                    raise StartupError(
+                        f"{error}; mend the file, or remove it to do without it"
+                    ) from error
         for directory in self._online():
             self._make_checkpoints(directory)
         self._settle_futures(assigned or (lambda topic_partition: None))
@@ -254,14 +255,6 @@ class LogManager:
                 "remove the older one"
             )
         log = opened()
-        if directory.was_clean and 0 < job.recovery_point < log.log_end_offset:
-            # bits of an offset, which no CRC covers, or of the checkpoint
-            raise StartupError(
-                f"{log.segments.active.path}: the log ends at offset {log.log_end_offset} and was "
-                f"closed at {job.recovery_point}, as {names.RECOVERY_POINTS} says: damaged after a "
-                f"clean stop; put the file back, or remove {directory.file(names.CLEAN_SHUTDOWN)} "
-                "to go on with what is there"
-            )
         log.share_open_files()
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._unique())
