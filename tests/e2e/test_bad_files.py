@@ -170,8 +170,9 @@ def create(broker: BrokerProcess, topic: str) -> None:
     asked = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True
     )
+    deadline = time.monotonic() + 20
     with socket.create_connection((broker.host, broker.port), 10) as connection:
-        for _ in range(200):
+        while time.monotonic() < deadline:
             answer: Any = call(connection, asked, 12)
             if answer.topics[0].error_code == 0:
                 return

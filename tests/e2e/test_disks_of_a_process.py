@@ -10,13 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kbroker.model import StartupError
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import build_batch
 from kbroker.testing.process import BrokerProcess
@@ -34,14 +32,8 @@ def test_all_log_directories_are_removed(tmp_path: Path) -> None:
         "log.flush.offset.checkpoint.interval.ms": "100",
     }
     broker = BrokerProcess(tmp_path / "data", overrides=overrides).start()
-    asked = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name="t")], allow_auto_topic_creation=True
-    )
+    create(broker, "t")
     with socket.create_connection((broker.host, broker.port), 10) as connection:
-        for _ in range(100):
-            answer: Any = call(connection, asked, 12)
-            if answer.topics[0].error_code == 0:
-                break
         for directory in dirs:
             shutil.rmtree(directory)
         part = ProduceRequest.PartitionProduceData(
