@@ -228,24 +228,8 @@ def streams_heartbeat(
     )
     if is_told:
         _tell_tasks(response, after.assigned)
-    endpoint_epoch = group.endpoint_epoch + has_moved
-    if request.endpoint_information_epoch != endpoint_epoch:
-        held = {key: value.assigned for key, value in group.currents.items()}
-        held[member_id] = after.assigned
-        response.partitions_by_user_endpoint = partitions_by_endpoint(
-            plan.members, held, last=member_id, configured=plan.configured, topics=around.topics
-        )
-    if group.topology is not None:
-        response.endpoint_information_epoch = endpoint_epoch
-    if plan.configured.problem is not None:
-        plan.say(*plan.configured.problem)
-    shutdown_by = group.shutdown_by or (member_id if request.shutdown_application else None)
-    if shutdown_by is not None:
-        plan.say(
-            StreamsStatus.SHUTDOWN_APPLICATION,
-            f"Streams group member {shutdown_by} encountered a fatal error and requested a "
-            "shutdown for the entire application.",
-        )
+    _tell_places(response, group, request, plan, after.assigned, has_moved=has_moved)
+    plan.say_what_ails(request)
     response.status = plan.status
     return StreamsDecision(
         records,
@@ -409,6 +393,7 @@ class _Plan:
     ) -> None:
         self._group = group
         self.members = members
+        self.topics = around.topics
         self._around = around
         self._epoch = group.epoch
         self._hash = group.metadata_hash
@@ -421,6 +406,19 @@ class _Plan:
     def say(self, status: StreamsStatus, detail: str) -> None:
         """What the member shall be told."""
         self.status.append(_Status(status_code=int(status), status_detail=detail))
+
+    def say_what_ails(self, request: StreamsGroupHeartbeatRequest) -> None:
+        """Topics that don't fit, an application that is to end."""
+        if self.configured.problem is not None:
+            self.say(*self.configured.problem)
+        asked = request.member_id if request.shutdown_application else None
+        shutdown_by = self._group.shutdown_by or asked
+        if shutdown_by is not None:
+            self.say(
+                StreamsStatus.SHUTDOWN_APPLICATION,
+                f"Streams group member {shutdown_by} encountered a fatal error and requested a "
+                "shutdown for the entire application.",
+            )
 
     def take_topology(
         self, told: StreamsGroupHeartbeatRequest.Topology | None
@@ -520,6 +518,31 @@ class _Plan:
             message = f"Group {self._group.group_id} has no topology: rejoin."
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
         return self._topology
+
+
+def _tell_places(
+    response: StreamsGroupHeartbeatResponse,
+    group: StreamsGroup,
+    request: StreamsGroupHeartbeatRequest,
+    plan: _Plan,
+    assigned: HeldTasks,
+    *,
+    has_moved: bool,
+) -> None:
+    """Who is where, unless the member knows."""
+    epoch = group.endpoint_epoch + has_moved
+    if request.endpoint_information_epoch != epoch:
+        held = {key: value.assigned for key, value in group.currents.items()}
+        held[request.member_id] = assigned
+        response.partitions_by_user_endpoint = partitions_by_endpoint(
+            plan.members,
+            held,
+            last=request.member_id,
+            configured=plan.configured,
+            topics=plan.topics,
+        )
+    if group.topology is not None:
+        response.endpoint_information_epoch = epoch
 
 
 def _tell_tasks(response: StreamsGroupHeartbeatResponse, held: HeldTasks) -> None:
