@@ -252,14 +252,16 @@ class ConsumerGroups:
             step = advance(group, joining.update(), around)
         response = join_response(joining, step.after.member_epoch)
 
+        def lost(error: ErrorCode) -> Reply:
+            refusal = JoinGroupResponse(error_code=error, member_id=UNKNOWN_MEMBER)
+            return Reply(join.waiter, refusal)
+
         def then(error: ErrorCode, now_ms: int) -> list[Effect]:
-            if error is not ErrorCode.NONE:
-                refusal = JoinGroupResponse(error_code=error, member_id=UNKNOWN_MEMBER)
-                return [Reply(join.waiter, refusal)]
-            return [Reply(join.waiter, response)]
+            return [lost(error) if error is not ErrorCode.NONE else Reply(join.waiter, response)]
 
         if end is not None:
-            return [Append([*step.records, *end.records], then, written=end.written)]
+            records = [*step.records, *end.records]
+            return [Append(records, then, written=end.written, lost=lost)]
 
         def written(now_ms: int) -> list[Effect]:
             self.settled(group.group_id, member_id, around.topics, now_ms)
@@ -267,7 +269,7 @@ class ConsumerGroups:
             self.expect(group.group_id, member_id, Promise.SYNC, now_ms, anew=True)
             return []
 
-        return [Append(step.records, then, written=written)]
+        return [Append(step.records, then, written=written, lost=lost)]
 
     def classic_sync(
         self, group: ConsumerGroup, request: SyncGroupRequest, waiter: Waiter, now_ms: int
@@ -286,16 +288,19 @@ class ConsumerGroups:
             assignment=assignment_for(group, member_id, self._topics().topics_by_id),
         )
 
+        def lost(error: ErrorCode) -> Reply:
+            return Reply(waiter, SyncGroupResponse(error_code=error))
+
         def then(error: ErrorCode, now_ms: int) -> list[Effect]:
             if error is not ErrorCode.NONE:
-                return [Reply(waiter, SyncGroupResponse(error_code=error))]
+                return [lost(error)]
             current = self.groups.get(group_id)
             if current is not None and member_id in current.members:
                 self.kept(group_id, member_id, Promise.SYNC)
                 self.renew(group_id, member_id, now_ms)
             return [Reply(waiter, response)]
 
-        return [Append([], then)]
+        return [Append([], then, lost=lost)]
 
     def classic_heartbeat(
         self, group: ConsumerGroup, request: HeartbeatRequest, now_ms: int

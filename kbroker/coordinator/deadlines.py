@@ -77,10 +77,9 @@ class Deadlines:
         return None
 
     def fire(self, now_ms: int) -> list[Effect]:
-        """Run the action of all that is due, earliest first; an action may set further
-        deadlines.
+        """Run the actions of what is due, earliest first, up to the first that asks for something:
+        the next ones are to see what came of it. An action may set further deadlines.
         """
-        effects: list[Effect] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             _, number, deadline = heapq.heappop(heap)
@@ -93,8 +92,10 @@ class Deadlines:
                 self._push(deadline, at_ms)
                 continue
             deadline.at_ms = None
-            effects += deadline.action(now_ms)
-        return effects
+            effects = deadline.action(now_ms)
+            if effects:
+                return effects
+        return []
 
     def _push(self, deadline: Deadline, at_ms: int) -> None:
         self._count += 1

@@ -37,11 +37,12 @@ class Append:
     """Write records as one batch; then: what follows once they are committed, or were refused.
 
     then takes (NONE or the error for the client, now_ms). It is not called if the shard is unloaded
-    meanwhile. written: what follows at once, now_ms given, when they are in the log and replayed,
-    committed or not. No records: then follows when all before is committed.
+    meanwhile; lost is, with the error for who waits, and may only reply. written: what follows at
+    once, now_ms given, when they are in the log and replayed, committed or not. No records: then
+    follows when all before is committed.
     """
 
-    __slots__ = ("records", "then", "written")
+    __slots__ = ("lost", "records", "then", "written")
 
     def __init__(
         self,
@@ -49,9 +50,11 @@ class Append:
         then: Callable[[ErrorCode, int], list[Effect]] | None = None,
         *,
         written: Callable[[int], list[Effect]] | None = None,
+        lost: Callable[[ErrorCode], Reply] | None = None,
     ) -> None:
         self.records = records
         self.then = then
+        self.lost = lost
         self.written = written
 
     def __repr__(self) -> str:

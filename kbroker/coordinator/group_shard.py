@@ -119,6 +119,7 @@ class GroupShard:
 
     __slots__ = (
         "_deadlines",
+        "_downgraded",
         "_expiry",
         "_random",
         "_settings",
@@ -144,6 +145,10 @@ class GroupShard:
         self.metadata: dict[str, GroupMetadataValue] = {}
         """The last record of every group that has one."""
         self.offsets = OffsetStore()
+        self._downgraded: dict[str, int] = {}
+        """Classic records of a group since it ceased to be a consumer group. At the first its
+        partitions are not yet shared anew, and only memory knew that they were about to be.
+        """
         self._settings = settings
         self._random = random
         self._topics = topics
@@ -192,13 +197,18 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey):
             if isinstance(value, GroupMetadataValue):
                 self.metadata[key.group] = value
+                if key.group in self._downgraded:
+                    self._downgraded[key.group] += 1
             else:
+                self._downgraded.pop(key.group, None)
                 self.metadata.pop(key.group, None)
                 group = self.groups.pop(key.group, None)
                 if group is not None:
                     group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif isinstance(key, ConsumerGroupKey):
             self.consumer.replay(key, value)
+            if isinstance(key, ConsumerGroupMetadataKey) and value is None:
+                self._downgraded[key.group_id] = 0
             if value is not None:
                 self.groups.pop(key.group_id, None)
             elif isinstance(key, ConsumerGroupMetadataKey) and self.offsets.of_group(key.group_id):
@@ -232,7 +242,8 @@ class GroupShard:
             if group is None:
                 group = self._create(group_id)
             group.restore(value, now_ms)
-            effects += group.on_loaded(now_ms)
+            unsettled = self._downgraded.get(group_id) == 1
+            effects += group.on_loaded(now_ms, unsettled=unsettled)
         self.consumer.on_loaded(now_ms)
         self.share.on_loaded(now_ms)
         self.streams.on_loaded(now_ms)
@@ -310,15 +321,14 @@ class GroupShard:
         group = self._create(group_id)
         record = group_metadata_record(group_id, group.empty_value())
         effects = group.join(join, now_ms)
-        end: list[Effect] = []
-        if former is not None:
+        records = [record]
+        if former is not None:  # one batch: it is one group or the other
             is_streams = group_id in self.streams.groups
             tombstones = streams_group_tombstones if is_streams else group_tombstones
-            end = [Append(tombstones(group_id))]
-        if any(isinstance(effect, Append) for effect in effects):
-            return end + effects
-        created = Append([record], partial(self._on_creation_appended, group, join))
-        return [*end, created, *effects]
+            records = [*tombstones(group_id), record]
+        elif any(isinstance(effect, Append) for effect in effects):
+            return effects
+        return [Append(records, partial(self._on_creation_appended, group, join)), *effects]
 
     def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
         """SyncGroup."""
@@ -370,12 +380,13 @@ class GroupShard:
         if not end.records:
             return [*effects, Reply(waiter, response)]
 
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
-            if error is not ErrorCode.NONE:
-                return [Reply(waiter, LeaveGroupResponse(error_code=error))]
-            return [Reply(waiter, response)]
+        def lost(error: ErrorCode) -> Reply:
+            return Reply(waiter, LeaveGroupResponse(error_code=error))
 
-        return [Append(end.records, then, written=end.written)]
+        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+            return [lost(error) if error is not ErrorCode.NONE else Reply(waiter, response)]
+
+        return [Append(end.records, then, written=end.written, lost=lost)]
 
     def check_commit(
         self,
@@ -789,6 +800,10 @@ class GroupShard:
     ) -> list[Effect]:
         if error is ErrorCode.NONE:
             return []
+        group_id = group.group_id
+        if group_id in self.consumer.groups or group_id in self.streams.groups:
+            del self.groups[group_id]  # the former group has not given way
+            return group.unload(error)
         return group.abandon_creation(join.waiter, error, now_ms)
 
 

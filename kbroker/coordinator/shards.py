@@ -374,7 +374,7 @@ class CoordinatorRuntime(Generic[S]):
             return effects
         if isinstance(outcome, ErrorCode):
             return effects + effect.then(client_error(outcome), now_ms)
-        outcome.on_done(partial(self._continue, host, effect.then))
+        outcome.on_done(partial(self._continue, host, effect))
         return effects
 
     def _write_markers(self, host: Host[S], effect: WriteMarkers) -> list[Effect]:
@@ -523,11 +523,14 @@ class CoordinatorRuntime(Generic[S]):
             self._timers.call_later(0, lambda: self._reload(host))
         deferred.resolve(error)
 
-    def _continue(
-        self, host: Host[S], then: Callable[[ErrorCode, int], list[Effect]], error: ErrorCode
-    ) -> None:
+    def _continue(self, host: Host[S], effect: Append, error: ErrorCode) -> None:
         if host.status is HostStatus.ACTIVE:
-            self.carry_out(host, then(client_error(error), self._timers.monotonic_ms()))
+            if effect.then is not None:
+                effects = effect.then(client_error(error), self._timers.monotonic_ms())
+                self.carry_out(host, effects)
+        elif effect.lost is not None:
+            self._replies.append(effect.lost(client_error(error)))
+            self._reply()
 
     def _reply(self) -> None:
         if self._is_replying:

@@ -47,6 +47,7 @@ class Consumer:
         self.error = ErrorCode.NONE
         self.deaf = False
         self.unsure = False
+        self.waiting = False
 
     @property
     def group_id(self) -> str:
@@ -76,17 +77,23 @@ class Consumer:
         return request
 
     def poll(self) -> None:
-        """A heartbeat, and what a client does upon the answer (if it is not deaf)."""
+        """A heartbeat, unless one is unanswered, and what a client does upon the answer (if it is
+        not deaf).
+        """
+        if self.waiting:
+            return
         try:
             answer = self.world.coordinator.consumer_heartbeat(Context(1), self.request())
         except KafkaError as error:
             answer = ConsumerGroupHeartbeatResponse(error_code=error.code)
         if isinstance(answer, Deferred):
+            self.waiting = not answer.done
             answer.on_done(self._heard)
         else:
             self._heard(answer)
 
     def _heard(self, answer: Any) -> None:
+        self.waiting = False
         if self.deaf:
             self.unsure = True
             return
