@@ -182,9 +182,9 @@ class ShareGroupCoordinator:
 
     def _describe_group(self, asked: _AskedGroup, found: _Group) -> Deferred[object]:
         result: Deferred[object] = Deferred()
+        if not asked.group_id:
+            return Deferred.of(None)
         try:
-            if not asked.group_id:
-                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
             group = self._host(asked.group_id).shard.share.groups.get(asked.group_id)
         except KafkaError as error:
             found.error_code, found.error_message = error.code, error.message or None
@@ -310,9 +310,9 @@ class ShareGroupCoordinator:
             if known is None:
                 _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            result.topic_id = known.topic_id
             if known.topic_id in states.initialized or known.topic_id in states.initializing:
                 results[known.topic_id] = result
+                result.topic_id = known.topic_id
             else:
                 _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 result.error_message = "The group has no offset of this topic."

@@ -227,7 +227,11 @@ class ShareStateShard:
         records = []
         if leader_epoch > state.leader_epoch:
             same = StateWrite(
-                state.state_epoch, leader_epoch, UNINITIALIZED, state.delivery_complete_count, ()
+                state.state_epoch,
+                leader_epoch,
+                state.start_offset,
+                state.delivery_complete_count,
+                (),
             )
             records.append(self._record(key, state, same, leader_epoch))
         found = StateFound(ErrorCode.NONE, state.state_epoch, state.start_offset, state.batches)
@@ -328,11 +332,7 @@ class ShareStateShard:
             update = ShareUpdateValue(
                 snapshot_epoch=state.snapshot_epoch,
                 leader_epoch=leader_epoch,
-                start_offset=(
-                    state.start_offset
-                    if write.start_offset == UNINITIALIZED
-                    else write.start_offset
-                ),
+                start_offset=write.start_offset,
                 delivery_complete_count=write.delivery_complete_count,
                 state_batches=_batches(ShareUpdateValue.StateBatch, write.batches),
             )

@@ -19,6 +19,8 @@ from pathlib import Path
 from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import KAFKA_VERSION
 from tests.reference.conversation import hold, steps
+from tests.reference.share_groups import OVERRIDES as SHARE_OVERRIDES
+from tests.reference.share_groups import STATE_SEGMENT, share_steps
 from tests.reference.step import Step
 from tests.reference.streams_groups import OFFSETS_SEGMENT, OVERRIDES, streams_steps
 
@@ -26,6 +28,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
     "answers": (steps, {}),
     "streams": (streams_steps, OVERRIDES),
+    "share": (share_steps, SHARE_OVERRIDES),
 }
 """File name -> the conversation, and the broker's properties for it."""
 
@@ -39,6 +42,9 @@ def record(name: str) -> None:
             answers = hold("127.0.0.1", kafka.port, pause_s=1.0, conversation=conversation)
         if name == "streams":
             shutil.copy(kafka.data / OFFSETS_SEGMENT, FOLDER / "streams.log")
+        if name == "share":
+            shutil.copy(kafka.data / OFFSETS_SEGMENT, FOLDER / "share-offsets.log")
+            shutil.copy(kafka.data / STATE_SEGMENT, FOLDER / "share-states.log")
     FOLDER.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(
         f"{json.dumps(step)}: {json.dumps(answer)}" for step, answer in answers.items()
