@@ -350,13 +350,21 @@ class ShareGroupCoordinator:
 
         states = group.states
         topic_ids = [*states.initialized, *states.initializing, *states.deleting]
-        self._delete_states(host, group_id, list(dict.fromkeys(topic_ids))).on_done(emptied)
+        unique = list(dict.fromkeys(topic_ids))
+        self._delete_states(host, group_id, unique, ends_group=True).on_done(emptied)
         return result
 
     def _delete_states(
-        self, host: Host[GroupShard], group_id: str, topic_ids: list[Uuid]
+        self,
+        host: Host[GroupShard],
+        group_id: str,
+        topic_ids: list[Uuid],
+        *,
+        ends_group: bool = False,
     ) -> Deferred[ErrorCode]:
-        """Delete all states of these topics; the first error, if there is one."""
+        """Delete all states of these topics; the first error, if there is one. ends_group: the
+        group's own end says that they are gone.
+        """
         share = host.shard.share
         group = share.groups.get(group_id)
         if group is None or not topic_ids:
@@ -369,7 +377,7 @@ class ShareGroupCoordinator:
             if failed is not ErrorCode.NONE or host.status is not HostStatus.ACTIVE:
                 result.resolve(failed or ErrorCode.NOT_COORDINATOR)
                 return
-            records = share.deleted_states(group_id, topic_ids)
+            records = [] if ends_group else share.deleted_states(group_id, topic_ids)
             self._submit(host, records).on_done(result.resolve)
 
         def announced(error: ErrorCode) -> None:
