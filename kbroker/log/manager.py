@@ -770,6 +770,8 @@ class LogManager:
         try:
             for _, log in directory.all_logs():
                 log.close()
+                if log.failure is not None:  # it was not synced
+                    raise log.failure
         except LogDirectoryError as error:
             self._fail(directory, error)
             return

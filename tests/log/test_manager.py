@@ -274,3 +274,18 @@ def test_what_kafka_closed_cleanly_is_taken_without_a_word(
     assert {key: manager.logs[key].log_end_offset for key in points} == points
     assert [record for record in caplog.records if record.levelname != "INFO"] == []
     manager.close()
+
+
+def test_a_log_that_could_not_be_written_is_not_closed_cleanly(
+    start: Start, tmp_path: Path
+) -> None:
+    manager = start()
+    fill(manager, A0)
+    fill(manager, B0)
+    fault = OSError(errno.EIO, os.strerror(errno.EIO))
+    manager.logs[A0].failure = LogDirectoryError(tmp_path / "d1" / "a-0", "fsync", fault)
+    manager.close()
+    assert not (tmp_path / "d1" / names.CLEAN_SHUTDOWN).exists()
+    assert (tmp_path / "d2" / names.CLEAN_SHUTDOWN).exists()
+    again = start()
+    assert {key: log.log_end_offset for key, log in again.logs.items()} == {A0: 20, B0: 20}
