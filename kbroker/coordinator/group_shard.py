@@ -43,14 +43,13 @@ from kbroker.coordinator.migration import (
     may_downgrade,
     upgrade,
 )
+from kbroker.coordinator.offset_expiry import OffsetExpiry
 from kbroker.coordinator.offsets import OffsetStore
 from kbroker.coordinator.records import (
-    NO_EXPIRY,
     CoordinatorRecord,
     decode_record,
     group_metadata_record,
     group_tombstone,
-    offset_tombstone,
 )
 from kbroker.coordinator.share_group_records import ShareGroupKey
 from kbroker.coordinator.share_groups import SHARE_TYPE, ShareGroups
@@ -698,72 +697,29 @@ class GroupShard:
     def _on_expiry(self, now_ms: int) -> list[Effect]:
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
-        wall_ms = self._wall_ms()
+        retention_ms = self._settings.offsets_retention_minutes * 60_000
+        expiry = OffsetExpiry(self.offsets, retention_ms, self._wall_ms())
         records: list[CoordinatorRecord] = []
         for group_id, consumer_group in self.consumer.groups.items():
-            subscribed = frozenset(consumer_group.subscribed_names())
-            expired, kept = self._expired_of(group_id, wall_ms, subscribed, 0)
-            records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
-            if not (kept or consumer_group.members or self.offsets.has_pending(group_id)):
+            ends, is_bare = expiry.of_group(group_id, consumer_group.subscribed_names())
+            records += ends
+            if is_bare and not consumer_group.members:
                 records += group_tombstones(group_id)
         for group_id, streams_group in self.streams.groups.items():
-            subscribed = frozenset(streams_group.subscribed_names())
-            expired, kept = self._expired_of(group_id, wall_ms, subscribed, 0)
-            records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
-            if not (kept or streams_group.members or self.offsets.has_pending(group_id)):
+            ends, is_bare = expiry.of_group(group_id, streams_group.subscribed_names())
+            records += ends
+            if is_bare and not streams_group.members:
                 records += streams_group_tombstones(group_id)
         for group_id, group in self.groups.items():
-            expired, kept = self._expired_offsets(group, wall_ms)
-            records += [offset_tombstone(group_id, *topic_partition) for topic_partition in expired]
-            if not kept and self._is_idle(group) and not self.offsets.has_pending(group_id):
+            ends, is_bare = expiry.of_classic(group)
+            records += ends
+            if is_bare and self._is_idle(group):
                 records.append(group_tombstone(group_id))
         return _in_batches(records)
 
     @staticmethod
     def _is_idle(group: ClassicGroup) -> bool:
         return group.state is GroupState.EMPTY and not group.pending_joins
-
-    def _expired_offsets(
-        self, group: ClassicGroup, wall_ms: int
-    ) -> tuple[list[tuple[str, int]], bool]:
-        """(topic, partition) of offsets whose time is over, and whether any other is left. KIP-211.
-
-        Time runs from when the group became empty, for a simple consumer from the commit; offsets
-        of a group at work end only where nobody subscribes to their topic any more.
-        """
-        subscribed: frozenset[str] | None = None
-        since_empty = 0
-        if group.protocol_type is not None:
-            if group.state is GroupState.EMPTY:
-                since_empty = group.state_since_ms
-            else:
-                subscribed = group.subscribed_topics() if group.state is GroupState.STABLE else None
-                if subscribed is None:
-                    return [], True
-        return self._expired_of(group.group_id, wall_ms, subscribed or frozenset(), since_empty)
-
-    def _expired_of(
-        self, group_id: str, wall_ms: int, subscribed: frozenset[str], since_empty_ms: int
-    ) -> tuple[list[tuple[str, int]], bool]:
-        retention_ms = self._settings.offsets_retention_minutes * 60_000
-        expired: list[tuple[str, int]] = []
-        kept = False
-        unstable = self.offsets.unstable(group_id)
-        for topic, partitions in self.offsets.of_group(group_id).items():
-            for partition, value in partitions.items():
-                since = max(value.commit_timestamp, since_empty_ms)
-                until = value.expire_timestamp
-                if until == NO_EXPIRY:
-                    until = since + retention_ms
-                if (
-                    wall_ms >= until
-                    and topic not in subscribed
-                    and (topic, partition) not in unstable
-                ):
-                    expired.append((topic, partition))
-                else:
-                    kept = True
-        return expired, kept
 
     def is_other_than_share(self, group_id: str) -> bool:
         """Whether it is a group, but no share group."""

@@ -206,14 +206,24 @@ class World:
     def shard(self, partition: int = 0) -> GroupShard:
         return self.coordinator.runtime.host(partition).shard
 
-    def replayed(self, partition: int = 0) -> GroupShard:
-        """A fresh shard, made from the log alone."""
+    def replayed(self, partition: int = 0, *, compacted: bool = False) -> GroupShard:
+        """A fresh shard, made from the log alone. compacted: from the last record of each key."""
         shard = GroupShard(self.config, Random(0), self.timers.now_ms, lambda: self.topics)
+        records: list[tuple[bytes | None, bytes | None]] = []
         for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
             for position, header in iter_batches(batch):
                 for record in iter_records(batch[position:], header):
-                    decoded = shard.decode(record.key, record.value)
-                    if decoded is not None:
-                        shard.replay(decoded)
+                    records.append((record.key, record.value))
+        if compacted:
+            last = {key: number for number, (key, _) in enumerate(records)}
+            records = [
+                (key, value)
+                for number, (key, value) in enumerate(records)
+                if last[key] == number and value is not None
+            ]
+        for key, value in records:
+            decoded = shard.decode(key, value)
+            if decoded is not None:
+                shard.replay(decoded)
         shard.on_loaded(self.timers.now_ms())
         return shard

@@ -159,13 +159,15 @@ class Simulation:
                 assert group_or_none.runners.get(task) == thread.member_id
 
     def check_replay(self) -> None:
-        """What the log tells is what is."""
+        """What the log tells is what is, also when it was compacted."""
         groups = self.world.shard().streams.groups
-        replayed = self.world.replayed().streams.groups
-        assert replayed.keys() == groups.keys()
-        for name, group in groups.items():
-            for attribute in ATTRIBUTES:
-                assert getattr(replayed[name], attribute) == getattr(group, attribute), attribute
+        for compacted in (False, True):
+            replayed = self.world.replayed(compacted=compacted).streams.groups
+            assert replayed.keys() == groups.keys()
+            for name, group in groups.items():
+                for attribute in ATTRIBUTES:
+                    live = getattr(group, attribute)
+                    assert getattr(replayed[name], attribute) == live, attribute
 
     def check_shares(self) -> None:
         """Each task is worked on by exactly one member, and its state kept by others as asked."""
