@@ -7,7 +7,9 @@ on its own there (`share_state`), and answered when its records are committed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from kbroker.coordinator.assignors import Place
@@ -28,13 +30,41 @@ from kbroker.coordinator.share_persister import (
     StateWrite,
 )
 from kbroker.coordinator.share_state import ShareStateShard, ShareTopics, StateSettings
-from kbroker.model import Deferred, Timers, Uuid, uuid_from_string, uuid_to_string
+from kbroker.model import (
+    Deferred,
+    TimerHandle,
+    Timers,
+    TopicPartition,
+    Uuid,
+    uuid_from_string,
+    uuid_to_string,
+)
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 SHARE_TOPIC: Final = "__share_group_state"
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+K = TypeVar("K")
+
+
+PRUNE_RECORDS: Final = 1000
+"""A log of fewer records is not pruned."""
+PRUNE_BATCH: Final = 200
+
+
+class StateLog(CoordinatorLog, Protocol):
+    """The logs of `__share_group_state`, whose beginnings are deleted when they are not needed."""
+
+    def end_offset(self, topic_partition: TopicPartition) -> int:
+        """Where the next record goes. Raises KafkaError."""
+        ...
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Let the log begin at offset, which is committed. Raises KafkaError."""
+        ...
 
 
 class CoordinatorSettings(StateSettings, Protocol):
@@ -44,6 +74,8 @@ class CoordinatorSettings(StateSettings, Protocol):
     def share_coordinator_state_topic_num_partitions(self) -> int: ...
     @property
     def share_coordinator_state_topic_compression_codec(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_prune_interval_ms(self) -> int: ...
 
 
 class StateTopics(ShareTopics, Protocol):
@@ -81,11 +113,14 @@ class ShareCoordinator:
         self,
         config: CoordinatorSettings,
         *,
-        log: CoordinatorLog,
+        log: StateLog,
         timers: Timers,
         topics: Callable[[], StateTopics],
     ) -> None:
         self._config = config
+        self._log = log
+        self._timers = timers
+        self._prune_timer: TimerHandle | None = None
         self._topics = topics
         self.runtime: CoordinatorRuntime[ShareStateShard] = CoordinatorRuntime(
             SHARE_TOPIC,
@@ -110,6 +145,8 @@ class ShareCoordinator:
         longer.
         """
         self.runtime.on_leadership(partition, epoch)
+        if self._prune_timer is None:
+            self._arm()
 
     def on_topics_deleted(self) -> None:
         """Topics are gone: the states of their partitions end."""
@@ -119,7 +156,55 @@ class ShareCoordinator:
 
     def close(self) -> None:
         """The broker stops."""
+        if self._prune_timer is not None:
+            self._prune_timer.cancel()
         self.runtime.close()
+
+    # -- pruning -----------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        interval_ms = self._config.share_coordinator_state_topic_prune_interval_ms
+        self._prune_timer = self._timers.call_later(interval_ms, self._on_prune)
+
+    def _on_prune(self) -> None:
+        self._arm()
+        self.prune()
+
+    def prune(self, min_records: int = PRUNE_RECORDS) -> None:
+        """Where the log has grown to many times its states: write them anew, and let the log begin
+        with that.
+        """
+        for host in list(self.runtime.hosts()):
+            if host.status is not HostStatus.ACTIVE:
+                continue
+            if host.shard.record_count >= max(min_records, 3 * len(host.shard.states)):
+                self._prune(host)
+
+    def _prune(self, host: Host[ShareStateShard]) -> None:
+        partition = host.topic_partition
+        try:
+            offset = self._log.end_offset(partition)
+        except KafkaError as error:
+            logger.warning("%s is not pruned: %s", partition, error)
+            return
+        records = host.shard.snapshots()
+        written = [
+            self.runtime.submit(host, records[start : start + PRUNE_BATCH])
+            for start in range(0, len(records), PRUNE_BATCH)
+        ]
+
+        def cut(errors: Mapping[int, ErrorCode]) -> None:
+            if any(errors.values()) or host.status is not HostStatus.ACTIVE:
+                return
+            try:
+                self._log.delete_before(partition, offset)
+            except KafkaError as error:
+                logger.warning("%s is not pruned: %s", partition, error)
+                return
+            host.shard.record_count = len(records)
+            logger.info("%s begins at offset %d: %d states", partition, offset, len(records))
+
+        gathered(dict(enumerate(map(_deferred, written)))).on_done(cut)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -173,6 +258,27 @@ class ShareCoordinator:
 
     def _host(self, key: SharePlace) -> Host[ShareStateShard]:
         return self.runtime.host(self.partition_for(coordinator_key(key)))
+
+
+def _deferred(outcome: ErrorCode | Deferred[ErrorCode]) -> Deferred[ErrorCode]:
+    return outcome if isinstance(outcome, Deferred) else Deferred.of(outcome)
+
+
+def gathered(parts: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]:
+    """Resolves when all have."""
+    result: Deferred[Mapping[K, T]] = Deferred()
+    values: dict[K, T] = {}
+    if not parts:
+        return Deferred.of(values)
+
+    def done(key: K, value: T) -> None:
+        values[key] = value
+        if len(values) == len(parts):
+            result.resolve(values)
+
+    for key, part in parts.items():
+        part.on_done(partial(done, key))
+    return result
 
 
 def _error(error: ErrorCode) -> ErrorCode:

@@ -135,7 +135,7 @@ class ShareStateShard:
     stored.
     """
 
-    __slots__ = ("_settings", "_topics", "_wall_ms", "states")
+    __slots__ = ("_settings", "_topics", "_wall_ms", "record_count", "states")
 
     def __init__(
         self,
@@ -144,6 +144,8 @@ class ShareStateShard:
         topics: Callable[[], ShareTopics],
     ) -> None:
         self.states: dict[SharePlace, ShareState] = {}
+        self.record_count = 0
+        """How many the log has, as far as nobody has set it back."""
         self._settings = settings
         self._wall_ms = wall_ms
         self._topics = topics
@@ -175,6 +177,7 @@ class ShareStateShard:
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record that is in the log."""
+        self.record_count += 1
         key, value = record.key, record.value
         if isinstance(key, ShareSnapshotKey):
             place = SharePlace(key.group_id, (key.topic_id, key.partition))
@@ -302,6 +305,24 @@ class ShareStateShard:
             for start in range(0, len(records), TOMBSTONES_PER_BATCH)
         ]
 
+    def snapshots(self) -> list[CoordinatorRecord]:
+        """All states anew: what lies before these in the log is not needed any more."""
+        return [
+            self._snapshot(
+                key,
+                state,
+                StateWrite(
+                    state.state_epoch,
+                    state.leader_epoch,
+                    state.start_offset,
+                    state.delivery_complete_count,
+                    (),
+                ),
+                state.leader_epoch,
+            )
+            for key, state in self.states.items()
+        ]
+
     # -- helpers -----------------------------------------------------------------------------
 
     def _known(self, key: SharePlace) -> ShareState:
@@ -340,6 +361,11 @@ class ShareStateShard:
                 group_id=key.group_id, topic_id=key.place[0], partition=key.place[1]
             )
             return CoordinatorRecord(place, update)
+        return self._snapshot(key, state, write, leader_epoch)
+
+    def _snapshot(
+        self, key: SharePlace, state: ShareState, write: StateWrite, leader_epoch: int
+    ) -> CoordinatorRecord:
         start = state.start_offset if write.start_offset == UNINITIALIZED else write.start_offset
         now_ms = self._wall_ms()
         value = ShareSnapshotValue(

@@ -30,7 +30,7 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import Deferred, InvariantError, StartupError, TopicPartition, Uuid
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import ensure_formatted
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.mover import UNLIMITED
@@ -548,6 +548,17 @@ class _CoordinatorLog:
             transaction_version=transaction_version,
         )
         return outcome
+
+    def end_offset(self, topic_partition: TopicPartition) -> int:
+        """Where the next record goes."""
+        found = self._replicas.partition(topic_partition)
+        if found is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return found.log.log_end_offset
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Let the log begin later."""
+        self._replicas.delete_records(topic_partition, offset)
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
         """Whole committed batches from the one that holds offset on."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from kbroker.coordinator.assignors import Place
-from kbroker.coordinator.share_coordinator import ShareCoordinator
+from kbroker.coordinator.share_coordinator import ShareCoordinator, gathered
 from kbroker.coordinator.share_persister import (
     SharePlace,
     StateFound,
@@ -31,7 +31,6 @@ FIRST_PAUSE_MS: Final = 50
 """Doubled from try to try."""
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 
 class LocalSharePersister:
@@ -123,23 +122,6 @@ class LocalSharePersister:
 
         ask().on_done(answered)
         return result
-
-
-def gathered(parts: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]:
-    """Resolves when all have."""
-    result: Deferred[Mapping[K, T]] = Deferred()
-    values: dict[K, T] = {}
-    if not parts:
-        return Deferred.of(values)
-
-    def done(key: K, value: T) -> None:
-        values[key] = value
-        if len(values) == len(parts):
-            result.resolve(values)
-
-    for key, part in parts.items():
-        part.on_done(partial(done, key))
-    return result
 
 
 def _same(error: ErrorCode) -> ErrorCode:

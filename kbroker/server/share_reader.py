@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from kbroker.coordinator.share_coordinator import gathered
 from kbroker.coordinator.share_persister import SharePlace
 from kbroker.log.files import FileSlice
 from kbroker.model import Deferred, Timers
@@ -31,7 +32,6 @@ from kbroker.replication.share_session import (
     ShareSessions,
 )
 from kbroker.server.share_partitions import OpenSharePartition, Outcome, SharePartitions
-from kbroker.server.share_persister import gathered
 from kbroker.settings.share_groups import ShareGroupConfig
 
 PASSING: Final = frozenset(

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.coordinator.runtime import GroupCoordinator
-from kbroker.coordinator.shards import CoordinatorLog
-from kbroker.coordinator.share_coordinator import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_coordinator import SHARE_TOPIC, ShareCoordinator, StateLog
 from kbroker.coordinator.share_group_coordinator import ShareGroupCoordinator
 from kbroker.model import Timers, TopicPartition
 from kbroker.replication.manager import ReplicaManager
@@ -42,7 +41,7 @@ def build_share_services(
     controller: ControllerRuntime,
     replicas: ReplicaManager,
     groups: GroupCoordinator,
-    log: CoordinatorLog,
+    log: StateLog,
     timers: Timers,
     group_configs: GroupConfigs,
 ) -> ShareServices:

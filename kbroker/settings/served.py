@@ -66,6 +66,7 @@ SERVED_KEYS: Final = _words(
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot
     share.coordinator.state.topic.compression.codec share.coordinator.state.topic.num.partitions
+    share.coordinator.state.topic.prune.interval.ms
     share.coordinator.state.topic.segment.bytes share.coordinator.write.timeout.ms
     socket.listen.backlog.size socket.receive.buffer.bytes
     socket.request.max.bytes socket.send.buffer.bytes transaction.state.log.segment.bytes

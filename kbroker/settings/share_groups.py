@@ -31,6 +31,7 @@ class ShareGroupConfig:
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
     share_coordinator_state_topic_compression_codec: int = 0
     share_coordinator_snapshot_update_records_per_snapshot: int = 500
+    share_coordinator_state_topic_prune_interval_ms: int = 300_000
     share_coordinator_write_timeout_ms: int = 5_000
     auto_offset_reset: str = "latest"
     """earliest, latest, or by_duration: and an ISO 8601 duration."""

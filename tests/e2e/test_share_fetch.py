@@ -318,3 +318,32 @@ class Holed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
+
+
+def test_the_log_of_states_begins_later_and_nothing_is_forgotten(
+    broker: EmbeddedBroker, readers: list[Reader]
+) -> None:
+    first, _ = readers
+    produce(first, 20)
+    first.read()
+    for offset in range(10):
+        assert first.acknowledge(offset, offset, 1) == ErrorCode.NONE
+
+    def starts(running: Broker) -> dict[str, int]:
+        return {
+            str(replica.topic_partition): replica.log.log_start_offset
+            for replica in running.services.replicas.partitions()
+            if replica.topic_partition.topic == "__share_group_state"
+        }
+
+    before = broker.call(starts)
+    broker.call(lambda running: running.services.share_coordinator.prune(min_records=5))
+    after = broker.call(starts)
+    assert any(after[name] > before[name] for name in before)
+    for reader in readers:
+        reader.close()
+    broker.restart()
+    third = Reader(broker, first.topic, first.group, "o")
+    assert third.read(max_wait_ms=10_000)[0] == [(10, 19, 2)]
+    assert third.acknowledge(10, 19, 1) == ErrorCode.NONE
+    third.close()

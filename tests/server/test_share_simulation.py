@@ -17,7 +17,7 @@ from kbroker.coordinator.share_persister import SharePlace
 from kbroker.coordinator.share_state import ShareStateShard
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.records import iter_batches, iter_records, read_batch_header
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import ListedOffset
 from kbroker.replication.share_partition import (
@@ -38,6 +38,20 @@ STEPS = 250
 END = 300
 KEY_GROUP = "g"
 STATES = TopicPartition(SHARE_TOPIC, 0)
+
+
+class StateMemory(MemoryLog):
+    """That forgets its beginning when it is told to."""
+
+    def end_offset(self, topic_partition: TopicPartition) -> int:
+        stored = self.batches.get(topic_partition)
+        return read_batch_header(stored[-1]).next_offset if stored else 0
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
+        stored = self.batches[topic_partition]
+        kept = [batch for batch in stored if read_batch_header(batch).last_offset >= offset]
+        assert kept, "nothing would be left"
+        self.batches[topic_partition] = kept
 
 
 @dataclass
@@ -95,7 +109,7 @@ class Simulation:
             share_coordinator_snapshot_update_records_per_snapshot=random.choice([0, 3, 50]),
         )
         self.timers = SimTimers()
-        self.log = MemoryLog()
+        self.log = StateMemory()
         self.topics = FakeTopics()
         self.topics.add(SHARE_TOPIC, 1)
         topic_id = self.topics.add("events", 1).topic_id
@@ -161,6 +175,7 @@ class Simulation:
             self.move_partition: 2,
             self.slow_log: 3,
             self.failing_log: 2,
+            self.prune: 2,
         }
         for _ in range(STEPS):
             self.random.choices(list(steps), list(steps.values()))[0]()
@@ -253,6 +268,9 @@ class Simulation:
         self.log.errors.append(
             self.random.choice([ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR])
         )
+
+    def prune(self) -> None:
+        self.coordinator.prune(min_records=10)
 
     def drain(self) -> None:
         """Somebody reads on until nothing is left."""
