@@ -35,7 +35,7 @@ def run_under_kills(
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as process:
+    with BrokerProcess(tmp_path / "data", overrides=OVERRIDES, start_timeout_s=120) as process:
         yield process
 
 

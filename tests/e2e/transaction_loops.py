@@ -24,8 +24,12 @@ PLACES: list[Place] = [("by-key", index) for index in range(3)] + [
 FEED_PAUSE_S = 0.02
 MAX_AHEAD = 100
 OVERRIDES = {
-    # Few partitions and small segments: kills also hit rolls, and transactions share partitions.
+    # Few partitions and small segments: kills also hit rolls and compaction, and transactions share
+    # partitions.
     "log.segment.bytes": "1048576",
+    "offsets.topic.segment.bytes": "1048576",
+    "transaction.state.log.segment.bytes": "1048576",
+    "log.cleaner.backoff.ms": "500",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
