@@ -25,6 +25,7 @@ from tests.coordinator.transaction_world import Client, TransactionWorld
 
 E = ErrorCode
 AGAIN = {E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR}
+STEPS = 35
 PARTITIONS = [TopicPartition("out", index) for index in range(3)]
 
 
@@ -39,12 +40,17 @@ class CrashingLog(MemoryLog):
         super().__init__()
         self.random = random
         self.crash_in = 0
+        self.count = 0
+        self.loses: bool | None = None
+        """Whether the record is lost in the crash; None for either."""
 
     def append(
         self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
     ) -> AppendOutcome | Deferred[AppendOutcome]:
         self.crash_in -= 1
-        if self.crash_in == 0 and self.random.random() < 0.5:
+        self.count += 1
+        loses = self.random.random() < 0.5 if self.loses is None else self.loses
+        if self.crash_in == 0 and loses:
             raise CrashError
         outcome = super().append(topic_partition, batch)
         if self.crash_in == 0:
@@ -169,15 +175,20 @@ class Producer:
 
 
 def run(seed: int, steps: int) -> list[Written]:
-    world = Simulation(seed)
+    """Crashes come by chance."""
+    return drive(Simulation(seed), steps, crashes=0.4)
+
+
+def drive(world: Simulation, steps: int, *, crashes: float) -> list[Written]:
     random = world.random
+    log: Any = world.log
     producers = [Producer(world, f"tx-{index}", version=2 * (index % 2)) for index in range(4)]
     for producer in producers:
         producer.start()
     for _ in range(steps):
         producer = random.choice(producers)
-        if random.random() < 0.4:
-            world.log.crash_in = random.randrange(1, 5)  # type: ignore[attr-defined]  # it is ours
+        if random.random() < crashes:
+            log.crash_in = random.randrange(1, 5)
         match random.random():
             case chance if chance < 0.55:
                 producer.write(random.choice(PARTITIONS))
@@ -190,7 +201,7 @@ def run(seed: int, steps: int) -> list[Written]:
                     world.timers.advance(40_000)
                 except CrashError:
                     world.restart()
-    world.log.crash_in = 0  # type: ignore[attr-defined]  # it is ours
+    log.crash_in = 0
     for _ in range(200):
         try:
             world.timers.advance(10_000)
@@ -205,9 +216,9 @@ def run(seed: int, steps: int) -> list[Written]:
     return [written for producer in producers for written in producer.done]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_crash_at_any_append(seed: int) -> None:
-    for written in run(seed, steps=60):
+def check(seed: int, history: list[Written]) -> None:
+    """No transaction has both kinds of marker, and each has those that its producer was told."""
+    for written in history:
         kinds = {kind for ends in written.ends.values() for kind in ends}
         assert len(kinds) <= 1, (seed, written)
         if written.committed:
@@ -215,6 +226,26 @@ def test_crash_at_any_append(seed: int) -> None:
             assert set(written.ends) == written.partitions
         elif written.committed is False:
             assert True not in kinds, (seed, written)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_crash_at_any_append(seed: int) -> None:
+    check(seed, run(seed, steps=60))
+
+
+@pytest.mark.parametrize("loses", [True, False], ids=["lost", "kept"])
+def test_crash_at_each_append_in_turn(loses: bool) -> None:
+    """The same scenario again and again, with the crash one append later each time."""
+    at = 0
+    while True:
+        at += 1
+        world = Simulation(seed=7)
+        log: Any = world.log
+        log.crash_in, log.loses = at, loses
+        check(at, drive(world, STEPS, crashes=0))
+        if log.count < at:
+            break
+    assert at > 40
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -68,16 +69,18 @@ def test_each_word_is_counted_once(broker: BrokerProcess, tmp_path: Path, protoc
     moment = random.Random(protocol)
     results = Results(bootstrap, "counts")
 
-    def start() -> WordCount:
-        return WordCount(classes, bootstrap, "lines", "counts", tmp_path / "app", settings)
+    with ExitStack() as stack:
+        stack.callback(results.close)
 
-    application = start()
-    try:
+        def start() -> WordCount:
+            arguments = (classes, bootstrap, "lines", "counts", tmp_path / "app", settings)
+            return stack.enter_context(WordCount(*arguments))
+
+        application = start()
         for number in range(1, KILLS + 1):
             results.read_until(expected, application, timeout_s=120)
-            expected += produce_lines(
-                bootstrap, "lines", range(number * LINES, (number + 1) * LINES)
-            )
+            lines = range(number * LINES, (number + 1) * LINES)
+            expected += produce_lines(bootstrap, "lines", lines)
             time.sleep(moment.uniform(0.0, 0.6))
             broker.kill()
             if number % APPLICATION_KILLS == 0:
@@ -89,10 +92,6 @@ def test_each_word_is_counted_once(broker: BrokerProcess, tmp_path: Path, protoc
         results.read_until(expected, application, timeout_s=120)
         assert application.stop() == 0
         results.read_rest()
-    finally:
-        if application.process.poll() is None:
-            application.kill()
-        results.close()
     assert results.counts == expected
     written: dict[str, list[int]] = defaultdict(list)
     for word, count in results.history:
