@@ -116,7 +116,9 @@ async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
             coordinator = await client.coordinator(name, TRANSACTION_COORDINATOR)
             start_ms = found.transaction_start_time_ms
             partitions = [
-                f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions
+                f"{topic.topic}-{index}"
+                for topic in sorted(found.topics, key=lambda topic: topic.topic)
+                for index in sorted(topic.partitions)
             ]
             rows.append(
                 {

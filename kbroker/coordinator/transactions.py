@@ -240,10 +240,11 @@ class TransactionShard:
             next_producer_id=NO_PRODUCER_ID,
         )
         has_present_epoch = expected is None or expected.producer_epoch == current.producer_epoch
-        if current.is_epoch_exhausted and has_present_epoch:
+        has_fence_epoch = current.producer_epoch > LAST_CLIENT_EPOCH  # no client's
+        if has_fence_epoch or (current.is_epoch_exhausted and has_present_epoch):
             if new_producer_id is None:
                 return failed.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
-            last_epoch = NO_PRODUCER_EPOCH if expected is None else current.producer_epoch
+            last_epoch = NO_PRODUCER_EPOCH if expected is None else expected.producer_epoch
             fresh = replace(
                 fresh,
                 producer_id=new_producer_id,
@@ -441,12 +442,14 @@ class TransactionShard:
         return effects
 
     def _fence(self, current: Transaction, answer: Answer | None, now_ms: int) -> list[Effect]:
-        """Abort an open transaction against its producer, whose epoch becomes stale."""
+        """Abort an open transaction against its producer, whose epoch becomes stale. With it the
+        producer may ask for its new one, unless a successor was faster (KIP-588).
+        """
         fenced = replace(
             current,
             state=TransactionState.PREPARE_ABORT,
             producer_epoch=current.producer_epoch + 1,
-            last_producer_epoch=NO_PRODUCER_EPOCH,
+            last_producer_epoch=current.producer_epoch,
             last_update_ms=self._wall_ms(),
             previous_producer_id=current.producer_id,
         )

@@ -276,6 +276,42 @@ def test_a_transaction_that_takes_too_long_is_aborted(version: int) -> None:
     assert client.add(OUT) is E.PRODUCER_FENCED
 
 
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_producer_recovers_from_its_timeout(version: int) -> None:
+    """As Apache Kafka 4.3.1 answers (KIP-588): with the epoch of before it gets the present one."""
+    world = TransactionWorld()
+    client = Client(world, version=version)
+    client.init(timeout_ms=15_000)
+    client.add(OUT)
+    world.timers.advance(25_000)
+    epoch = client.epoch
+    assert client.init(keep=True) is E.NONE
+    assert client.epoch == epoch + 1
+    assert client.add(OUT) is E.NONE
+    assert client.end(commit=True) is E.NONE
+
+
+def test_a_successor_is_faster_than_a_producer_that_timed_out() -> None:
+    world = TransactionWorld()
+    client, successor = Client(world), Client(world)
+    client.init(timeout_ms=15_000)
+    client.add(OUT)
+    world.timers.advance(25_000)
+    assert successor.init() is E.NONE
+    assert client.init(keep=True) is E.PRODUCER_FENCED
+
+
+def test_the_epoch_of_the_last_fence_is_given_to_nobody() -> None:
+    world = TransactionWorld()
+    world.put(Transaction("tx", 9, 32766, 15_000))
+    client = Client(world, producer_id=9, epoch=32766)
+    assert client.add(OUT) is E.NONE
+    world.timers.advance(25_000)
+    assert world.state("tx") is S.COMPLETE_ABORT
+    assert client.init(keep=True) is E.NONE
+    assert (client.producer_id, client.epoch) == (world.last_producer_id, 0)
+
+
 def test_unused_ids_expire() -> None:
     world = TransactionWorld()
     client = Client(world)

@@ -84,7 +84,7 @@ public final class TransactionWorker {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
         settings.put("transactional.id", name);
-        settings.put("transaction.timeout.ms", "20000");
+        settings.put("transaction.timeout.ms", "60000");
         settings.put("reconnect.backoff.max.ms", "200");
         settings.put("linger.ms", "0");
         settings.put("key.serializer", StringSerializer.class.getName());

@@ -38,7 +38,8 @@ SETTINGS = {
     "application.id": "words",
     "processing.guarantee": "exactly_once_v2",
     "statestore.cache.max.bytes": "0",  # every count is written, not only the last
-    "producer.transaction.timeout.ms": "10000",
+    # Longer than a start takes: a commit after the timeout ends the application, with Kafka too.
+    "producer.transaction.timeout.ms": "60000",
     "reconnect.backoff.max.ms": "200",
 }
 OVERRIDES = {
