@@ -27,6 +27,7 @@ from tests.clients.streams_app import (
 
 pytestmark = [
     pytest.mark.clients,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(streams_problem() is not None, reason=streams_problem() or ""),
 ]
 

@@ -168,13 +168,15 @@ class Simulation:
                 assert group_or_none.owners.get(place) == consumer.member_id
 
     def check_replay(self) -> None:
-        """What the log tells is what is."""
+        """What the log tells is what is, also when it was compacted."""
         groups = self.world.shard().consumer.groups
-        replayed = self.world.replayed().consumer.groups
-        assert replayed.keys() == groups.keys()
-        for name, group in groups.items():
-            for attribute in ATTRIBUTES:
-                assert getattr(replayed[name], attribute) == getattr(group, attribute), attribute
+        for compacted in (False, True):
+            replayed = self.world.replayed(compacted=compacted).consumer.groups
+            assert replayed.keys() == groups.keys()
+            for name, group in groups.items():
+                for attribute in ATTRIBUTES:
+                    live = getattr(group, attribute)
+                    assert getattr(replayed[name], attribute) == live, attribute
 
     def check_shares(self) -> None:
         """All partitions of subscribed topics are read by exactly one."""

@@ -31,6 +31,7 @@ from tests.reference.streams_groups import (
 
 pytestmark = [
     pytest.mark.reference,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
