@@ -82,8 +82,7 @@ bench-log: $(STAMP)  ## the log's benchmarks only, in one table beside their bar
 bench: $(STAMP)  ## the benchmarks: start-up time, memory, codecs, log
 	@$(BIN)/python benchmarks/start.py
 	@$(BIN)/python benchmarks/codec.py
-	@$(BIN)/python -m benchmarks.log_append
-	@$(BIN)/python -m benchmarks.log_recovery
+	@$(BIN)/python -m benchmarks.log_table
 
 .PHONY: clean
 clean:  ## remove .venv, caches and what demo and serve wrote

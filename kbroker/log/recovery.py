@@ -29,6 +29,7 @@ from kbroker.log.files import (
 from kbroker.log.index import AbortedTransaction, CorruptIndexError
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.producer_state import CompletedTransaction, ProducerStateManager
+from kbroker.log.recent_batches import recall_batches
 from kbroker.log.segment import Segment
 from kbroker.log.segments import Segments
 from kbroker.log.snapshots import ProducerSnapshots
@@ -658,6 +659,8 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
         return
     state.snapshots.delete_outside(state.log_start_offset, end)
     _load_snapshot(state, now_ms)
+    if not clean_shutdown:
+        recall_batches(producers, segments)
     if end > producers.map_end_offset:
         last = segments.floor_index(end)
         for index in range(segments.floor_index(producers.map_end_offset), last + 1):
