@@ -35,6 +35,7 @@ from kbroker.settings.properties import parse_properties
 META_PROPERTIES: Final = "meta.properties"
 QUORUM_STATE: Final = "quorum-state"
 CHECKPOINT: Final = ".checkpoint"
+IS_A_FOLDER: Final = "it is a folder, not a file"
 _OFFSET_CHECKPOINTS: Final = (
     names.RECOVERY_POINTS,
     names.LOG_START_OFFSETS,
@@ -90,6 +91,9 @@ def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
         ).run()
         return
     yield from _verify_node_files(folder, [name for name, _, is_dir in entries if not is_dir])
+    for name, _, is_directory in entries:
+        if is_directory and name in (META_PROPERTIES, names.CLEAN_SHUTDOWN):
+            yield Problem(folder / name, IS_A_FOLDER)
     checkpoints: dict[str, Mapping[TopicPartition, int]] = {}
     for name in _OFFSET_CHECKPOINTS:
         try:
@@ -248,8 +252,10 @@ class PartitionCheck:
         found: dict[tuple[int, str], int] = {}
         plain: list[str] = []
         for name, size, is_directory in entries:
-            parsed = None if is_directory else names.parse_offset_name(name)
-            if parsed is not None and not parsed[2]:
+            parsed = names.parse_offset_name(name)
+            if is_directory and (name == QUORUM_STATE or (parsed is not None and not parsed[2])):
+                yield Problem(self.folder / name, IS_A_FOLDER)
+            elif parsed is not None and not parsed[2]:
                 found[parsed[0], parsed[1]] = size
             elif not is_directory:
                 plain.append(name)

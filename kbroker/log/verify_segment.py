@@ -196,6 +196,8 @@ class SegmentCheck:
             before = (offset, position)
 
     def _check_times(self, path: Path, entries: list[tuple[int, int]]) -> None:
+        if not entries and self._following is not None and max(self._timestamps, default=-1) >= 0:
+            self._add(path, "it has no entry, not even that of the roll")
         before = (-1, self.base_offset - 1)
         for number, (timestamp, offset) in enumerate(entries):
             slot = self._slot(offset)

@@ -54,6 +54,11 @@ def cut(path: Path, count: int = 1) -> None:
     path.write_bytes(path.read_bytes()[:-count])
 
 
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 def replace(old: bytes, new: bytes) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         data = path.read_bytes()
@@ -79,6 +84,20 @@ DAMAGE = [
         "segments-0/{timeindex}", lambda p: flip(p, 7), "largest timestamp", id="bit of a time"
     ),
     pytest.param("segments-0/{timeindex}", Path.unlink, "missing", id="time index gone"),
+    pytest.param(
+        "segments-0/{timeindex}", lambda p: p.write_bytes(b""), "no entry", id="time index empty"
+    ),
+    *(
+        pytest.param(name, become_a_folder, "folder", id=f"{name} a folder")
+        for name in (
+            "segments-0/{log}",
+            "txn-0/{txnindex}",
+            "txn-0/{snapshot}",
+            "meta.properties",
+            ".kafka_cleanshutdown",
+            "__cluster_metadata-0/quorum-state",
+        )
+    ),
     pytest.param("segments-0/{log}", Path.unlink, "no log beside it", id="log gone"),
     pytest.param("txn-0/{txnindex}", lambda p: flip(p, 1), "version", id="bit of a version"),
     pytest.param("txn-0/{txnindex}", lambda p: flip(p, 9), "it says", id="bit of a producer"),
