@@ -574,16 +574,19 @@ class LogManager:
         """Make offset the end of that log, or of its future one; whether anything was cut. Blocks.
 
         If what goes had been flushed the recovery point on disk comes down with it, before anything
-        is written there again: else a crash of the machine would find the new batches unchecked.
-        Raises LogDirectoryError.
+        is written there again: else a crash of the machine would find the new batches unchecked. So
+        does the log's start, else the next one would take them for deleted. Raises
+        LogDirectoryError.
         """
         log = self.future(topic_partition) if is_future else self._logs.get(topic_partition)
         if log is None:
             raise InvariantError(f"{topic_partition} has no such log")
-        recovery_point = log.recovery_point
+        recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
         is_cut = log.truncate_to(offset, now_ms=self._now_ms())
         if is_cut and recovery_point >= log.log_end_offset:
             self.checkpoint_recovery_points()
+        if log.log_start_offset < log_start_offset:
+            self.checkpoint_start_offsets()
         return is_cut
 
     # -- faults -----------------------------------------------------------------------------------

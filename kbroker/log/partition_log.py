@@ -37,6 +37,7 @@ from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import (
     LogState,
     Marker,
+    cut_segments,
     end_transaction,
     load,
     markers_of,
@@ -573,15 +574,11 @@ class PartitionLog:
             return True
         logger.info("%s: truncated to offset %d", self.topic_partition, offset)
         try:
-            doomed = self.segments.at_or_after(offset + 1)
-            remove_segments(self._state, doomed[::-1], now_ms=now_ms)
-            active = self.segments.active
-            active.truncate_to(offset, index_bytes=self.config.segment_index_bytes, now_ms=now_ms)
+            cut_segments(self._state, offset, now_ms=now_ms, jitter_ms=self._jitter_ms())
             self.leader_epochs.truncate_from_end(offset)
-            # what was cut must not come back behind what is appended now
-            active.log_file().sync()
             self._sync_epochs()
-            self._moved_end(offset, min(self.log_start_offset, offset), now_ms)
+            begin = max(min(self.log_start_offset, offset), self.segments.first.base_offset)
+            self._moved_end(offset, begin, now_ms)
         except LogDirectoryError as error:
             self.failure = error
             raise
@@ -716,9 +713,10 @@ class PartitionLog:
             take_snapshot(self._state)
             active = self.segments.active
             active.close()
-            if self.log_end_offset != self._opened_at:
+            snapshots = self._state.snapshots.take_unsynced()
+            if self.log_end_offset != self._opened_at or snapshots:
                 # the next start takes them as they are
-                for path in active.file_paths():
+                for path in active.file_paths() + snapshots:
                     LogFile(path).sync()
                 sync_directory(self.directory)
         self.release()

@@ -120,6 +120,11 @@ def load(
     if epochs.entries != said:
         epochs.write()
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
+    if recovered_from >= 0 or (log_start_offset > 0 and not clean_shutdown):
+        # what a process cut or wrote before it died may not be on disk yet: it must not come back,
+        # or go, from under what is appended now
+        state.segments.active.log_file().sync()
+        sync_directory(directory)
     epochs.truncate_from_end(state.log_end_offset)
     state.log_start_offset = max(log_start_offset, state.segments.first.base_offset)
     if not epochs.entries and state.log_start_offset < state.log_end_offset:
@@ -396,11 +401,7 @@ def end_transaction(
 
 
 def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
-    """Recover the segments from the one with the recovery point on; those behind a cut go.
-
-    The end is on disk afterwards: what a process cut or wrote before it died may not be yet, and
-    must not come back, or go, from under what is appended now.
-    """
+    """Recover the segments from the one with the recovery point on; those behind a cut go."""
     segments = state.segments
     first = segments.floor_index(recovery_point)
     state.epochs.begin_recovery(segments[first].base_offset)
@@ -415,8 +416,6 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
                 segment.next_offset(),
             )
             break
-    segments.active.log_file().sync()
-    sync_directory(segments.directory)
 
 
 def recover_segment(
@@ -456,8 +455,7 @@ def recover_segment(
         )
     if removed_bytes and cut_following:
         doomed = state.segments.at_or_after(segment.base_offset + 1)
-        remove_segments(state, doomed[::-1], now_ms=now_ms)
-        sync_directory(state.segments.directory)
+        remove_segments(state, doomed[::-1], now_ms=now_ms, sync=True)
     segment.end_recovery(position)
     if removed_bytes:
         segment.log_file().sync()
@@ -621,14 +619,42 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
         state.recovery_point = min(state.recovery_point, state.log_end_offset)
 
 
-def remove_segments(state: LogState, doomed: list[Segment], *, now_ms: int) -> None:
-    """Remove segments and the snapshots that go with them, delayed."""
+def remove_segments(
+    state: LogState, doomed: list[Segment], *, now_ms: int, sync: bool = False
+) -> None:
+    """Remove segments and the snapshots that go with them, delayed. sync: before what is in front
+    of them is cut, else a crash of the machine may keep the cut and bring them back behind it.
+    """
     due_ms = now_ms + state.config.file_delete_delay_ms
     for segment in doomed:
         snapshot = state.snapshots.mark_deleted(segment.base_offset)
         if snapshot is not None:
             state.segments.doomed_files.append((due_ms, snapshot))
     state.segments.remove(doomed, due_ms=due_ms)
+    if sync and doomed:
+        sync_directory(state.segments.directory)
+
+
+def cut_segments(state: LogState, offset: int, *, now_ms: int, jitter_ms: int) -> None:
+    """Make offset the end of the last segment, which is the active one then: what contains it, and
+    what is behind, goes. That is on disk afterwards, so that it can't come back behind what is
+    appended next. Blocks.
+    """
+    segments, config = state.segments, state.config
+    remove_segments(state, segments.at_or_after(offset + 1)[::-1], now_ms=now_ms, sync=True)
+    active = segments.active
+    if offset > active.base_offset and not active.position_of(offset):
+        remove_segments(state, [active], now_ms=now_ms, sync=True)
+        segments.create_active(offset, config=config, now_ms=now_ms, jitter_ms=jitter_ms)
+        return
+    active.truncate_to(offset, index_bytes=config.segment_index_bytes, now_ms=now_ms)
+    active.log_file().sync()
+    if active.next_offset() < offset:
+        # compaction took what lay before offset: a new segment is to say where the log ends
+        active.become_inactive()
+        for path in active.file_paths():
+            LogFile(path).sync()
+        segments.create_active(offset, config=config, now_ms=now_ms, jitter_ms=jitter_ms)
 
 
 # -- producers ------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from kbroker.log.files import atomic_write, read_file, rename, unlink
 class ProducerSnapshots:
     """Offsets of the snapshots in a folder, ascending."""
 
-    __slots__ = ("directory", "offsets")
+    __slots__ = ("_is_unsynced", "directory", "offsets")
 
     def __init__(self, directory: Path, offsets: Iterable[int] = ()) -> None:
         self.directory = os.fspath(directory)
         self.offsets = sorted(offsets)
+        self._is_unsynced = False
 
     def path(self, offset: int) -> str:
         return os.path.join(self.directory, names.offset_name(offset, names.SNAPSHOT))
@@ -39,8 +40,16 @@ class ProducerSnapshots:
         and is left out.
         """
         atomic_write(self.path(offset), data, sync=False)
+        self._is_unsynced = True
         if offset not in self.offsets:
             insort(self.offsets, offset)
+
+    def take_unsynced(self) -> list[str]:
+        """At a clean stop: the newest one's path if any was written, so that it and the names are
+        synced. The next start trusts it: without one it would take the producers for unknown.
+        """
+        is_unsynced, self._is_unsynced = self._is_unsynced, False
+        return [self.path(self.offsets[-1])] if is_unsynced and self.offsets else []
 
     def delete(self, offset: int) -> None:
         """Delete one; harmless if there is none."""

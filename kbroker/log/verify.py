@@ -403,7 +403,9 @@ class PartitionCheck:
                     f"the transaction of producer {item.producer_id} that was aborted at "
                     f"{item.last_offset} is not in it",
                 )
-            elif mine.producer_id != item.producer_id or mine.first_offset > item.first_offset:
+            elif mine.producer_id != item.producer_id or mine.first_offset > max(
+                item.first_offset, self.log_start_offset
+            ):
                 yield Problem(
                     path,
                     f"the transaction aborted at {item.last_offset} is of producer "

@@ -1,18 +1,56 @@
-"""The crash model, a few hundred examples now and ten thousand in the slow run."""
+"""The crash model: some dozens of examples now, ten thousand in the slow run."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from tests.log.crash_model import CrashMachine
+from tests.log.crash_model import CompactingMachine, CrashMachine
 
 
-class TestCrashes(CrashMachine.TestCase):  # type: ignore[misc]  # hypothesis makes the class
-    settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+class Counted:
+    """Says how many examples were run, and sees to it that no fewer were than it promises."""
+
+    machine: ClassVar[type[CrashMachine]]
+    settings: ClassVar[settings]
+
+    def runTest(self) -> None:
+        before = self.machine.examples
+        super().runTest()  # type: ignore[misc]  # the other base's
+        count = self.machine.examples - before
+        print(f"{self.machine.__name__}: {count:,} examples")
+        assert count >= self.settings.max_examples
+
+
+class TestCrashes(Counted, CrashMachine.TestCase):  # type: ignore[misc]  # hypothesis makes it
+    machine = CrashMachine
+    settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+class TestCrashesOfACompactedLog(Counted, CompactingMachine.TestCase):  # type: ignore[misc]
+    machine = CompactingMachine
+    settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+AT_LENGTH = settings(
+    stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-class TestCrashesAtLength(CrashMachine.TestCase):  # type: ignore[misc]  # as above
-    settings = settings(max_examples=10_000, stateful_step_count=30, deadline=None)
+class TestCrashesAtLength(Counted, CrashMachine.TestCase):  # type: ignore[misc]
+    machine = CrashMachine
+    settings = settings(AT_LENGTH, max_examples=6000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+class TestCrashesOfACompactedLogAtLength(
+    Counted,
+    CompactingMachine.TestCase,  # type: ignore[misc]
+):
+    machine = CompactingMachine
+    settings = settings(AT_LENGTH, max_examples=4500)

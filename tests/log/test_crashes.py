@@ -11,18 +11,20 @@ from random import Random
 import pytest
 
 from kbroker.log.files import atomic_write, read_file
+from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
+from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.log.crash_model import Batch, read_all
+from tests.log.crash_truth import Batch, read_all
 from tests.sim.disk import Crashed, SimDisk
 
 TOPIC_PARTITION = TopicPartition("topic", 0)
 FOLDER = Path("/disk/data/topic-0")
 CONFIG = LogConfig(segment_bytes=2000, segment_index_bytes=240, index_interval_bytes=150)
-WAYS = 150
+WAYS = 40
 
 
 @pytest.fixture
@@ -129,3 +131,112 @@ def test_a_temporary_file_that_a_crash_left_is_not_written_again(
         atomic_write(path, b"new", sync=False)
         disk.restart(power_loss=True)
         assert read_file(path) in (None, b"", b"new", bytes(3))
+
+
+@pytest.mark.parametrize("crash_after", range(4, 20))
+def test_a_truncation_across_segments_leaves_no_hole(
+    disks: Callable[[], Iterator[SimDisk]], crash_after: int
+) -> None:
+    for disk in disks():
+        log = open_log()
+        for number in range(6):
+            append(log, timestamp=number)
+            if number % 2:
+                log.roll(0)
+        log.flush()
+        disk.crash_after = crash_after
+        try:
+            log.truncate_to(1)
+        except Crashed:
+            log = restart(disk, log, power_loss=True, recovery_point=6)
+        disk.crash_after = None
+        found = times(read_all(log))
+        assert found
+        assert is_first_part(found, list(range(6)))
+        log.release()
+
+
+def test_producers_are_known_after_an_orderly_stop_and_a_loss_of_power(
+    disks: Callable[[], Iterator[SimDisk]],
+) -> None:
+    for disk in disks():
+        log = open_log()
+        batch = build_batch(
+            [(0, b"key", b"value", ())], producer_id=5, producer_epoch=0, base_sequence=0
+        )
+        log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=0)
+        for _ in range(3):
+            log.close()
+            disk.restart(power_loss=True)
+            log = PartitionLog.open(
+                FOLDER, TOPIC_PARTITION, CONFIG, recovery_point=1, clean_shutdown=True, now_ms=0
+            )
+        assert log.append_as_leader(batch, leader_epoch=0, now_ms=0).duplicate
+        log.release()
+
+
+def test_a_start_that_lay_behind_what_was_lost_does_not_go_back(
+    disks: Callable[[], Iterator[SimDisk]],
+) -> None:
+    for disk in disks():
+        log = open_log()
+        append(log)
+        log.flush()
+        for _ in range(3):
+            append(log)
+        log.delete_records_before(4)
+        log.release()
+        for start in (4, 0):  # its checkpoint has no entry once the first segment begins there
+            disk.restart(power_loss=True)
+            log = PartitionLog.open(
+                FOLDER, TOPIC_PARTITION, CONFIG, log_start_offset=start, now_ms=0
+            )
+            if log.log_end_offset == 4 and log.segments.first.base_offset == 0:
+                break  # nothing was lost
+            assert log.log_start_offset == 4
+            log.release()
+
+
+def test_what_follows_a_truncation_before_the_start_is_not_taken_for_deleted(
+    disks: Callable[[], Iterator[SimDisk]],
+) -> None:
+    config = BrokerConfig.from_properties({"log.dirs": "/disk/data", "node.id": "1"})
+
+    def start() -> LogManager:
+        manager = LogManager(config, now_ms=lambda: 0)
+        manager.load(lambda _: CONFIG)
+        return manager
+
+    for disk in disks():
+        manager = start()
+        log = manager.get_or_create(TOPIC_PARTITION, None, CONFIG)
+        for number in range(4):
+            append(log, timestamp=number)
+        log.delete_records_before(3)
+        manager.checkpoint_start_offsets()
+        manager.truncate(TOPIC_PARTITION, 1)
+        append(log, timestamp=10)
+        log.flush()
+        manager.close(clean=False)
+        disk.restart(power_loss=True)
+        manager = start()
+        assert times(read_all(manager.logs[TOPIC_PARTITION]))[-1] == 10
+        manager.close(clean=False)
+
+
+@pytest.mark.parametrize(("cut", "left"), [(3, []), (4, [3]), (6, [3])])
+def test_a_compacted_log_still_ends_after_a_restart_where_it_was_cut(
+    tmp_path: Path, cut: int, left: list[int]
+) -> None:
+    log = PartitionLog.open(tmp_path, TOPIC_PARTITION, CONFIG, now_ms=0)
+    for offset in (3, 6, 7):  # what lay before and between was compacted
+        log.append_as_follower(build_batch([(0, b"key", b"", ())], base_offset=offset), now_ms=0)
+    log.truncate_to(cut)
+    assert log.log_end_offset == cut
+    log.close()
+    log = PartitionLog.open(
+        tmp_path, TOPIC_PARTITION, CONFIG, recovery_point=cut, clean_shutdown=True, now_ms=0
+    )
+    assert log.log_end_offset == cut
+    append(log, timestamp=9)
+    assert [batch.base for batch in read_all(log)] == [*left, cut]

@@ -1,0 +1,386 @@
+"""What a partition's log must be, whatever happened to it: a plain list of batches and a few
+offsets, held against the log that a restart found.
+
+The rules, and why each is no stricter:
+
+- A kill loses nothing that was acknowledged: what was written is in the page cache. The files hold
+  the list, batch for batch; only an operation that the kill interrupted may be done, half done from
+  its end, or not begun.
+- A loss of power loses nothing that was flushed. Of what was not, each segment keeps a first part.
+  A closed segment may lose its end while the one behind it survives: recovery cuts the log where it
+  sees damage, and a file that ends between two batches shows none (docs/adr/0014). A flushed batch
+  that goes by a truncation takes all behind it with it.
+- Nothing is altered or invented. Only segments that retention had retired may come back: their
+  names are not synced, as in Kafka, and DeleteRecords counts once the start is checkpointed.
+- Producers are a replay of what is there from the log's start on. They may know more: a snapshot or
+  the memory of the process has seen batches that DeleteRecords, retention or a lost end took. In
+  Kafka too a reload replays from the log's start and trusts the newest snapshot before it.
+- Leader epochs are those of the batches. Where the log's start has gone back by a crash they may be
+  unknown before where it had been, as in Kafka, which forgets them with DeleteRecords.
+- Look-ups by time and the aborted transactions are what a scan of the batches says.
+- Where the log was compacted, rows count in place of batches (`crash_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producer_state import (
+    CompletedTransaction,
+    ProducerState,
+    ProducerStateManager,
+)
+from kbroker.log.recovery import marker_of, replay_producer
+from kbroker.log.verify import PartitionCheck, Problem
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import BatchHeader, iter_batches, iter_records
+from tests.log.crash_rows import CompactedRows, Row
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was appended. data: with its offsets, as read back. times: of its records."""
+
+    header: BatchHeader
+    data: bytes
+    rows: tuple[Row, ...]
+    times: tuple[int, ...]
+
+    @property
+    def base(self) -> int:
+        return self.header.base_offset
+
+    @property
+    def end(self) -> int:
+        return self.header.next_offset
+
+
+def parse(data: bytes) -> list[Batch]:
+    """The batches in bytes that were read from a log."""
+    found = []
+    for position, header in iter_batches(data):
+        batch = data[position : position + header.size_bytes]
+        records = list(iter_records(batch, header))
+        rows = tuple((item.offset, item.key, item.value) for item in records)
+        found.append(Batch(header, batch, rows, tuple(item.timestamp for item in records)))
+    return found
+
+
+def read_all(log: PartitionLog) -> list[Batch]:
+    """Every batch from the log's start on, as a consumer reads them."""
+    found: list[Batch] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        info = log.read(offset, max_bytes=400)
+        assert info.end_offset > offset
+        data = info.records if isinstance(info.records, bytes) else info.records.read()
+        found += parse(data)
+        offset = info.end_offset
+    return found
+
+
+def stored(log: PartitionLog) -> list[Batch]:
+    """Every batch in the files of the log's segments, those before its start too."""
+    found: list[Batch] = []
+    for segment in log.segments:
+        found += parse(segment.log_file().read_at(0, segment.size))
+    return found
+
+
+@dataclass
+class Truth:
+    """See the module. batches: in the files, in order; gone: taken by the log's start, or from
+    between batches that are still there.
+
+    flushed: every batch before it is on disk. begins_from, begins_to: where the log may begin after
+    a kill. epochs_from: from there on leader epochs must be known. doubtful: appends that were
+    interrupted. cut, is_retiring: a truncation to there, or retention, was interrupted. retired:
+    may come back by a loss of power, has_retired: even empty segments may.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    gone: list[Batch] = field(default_factory=list)
+    retired: list[Batch] = field(default_factory=list)
+    has_retired: bool = False
+    doubtful: list[Batch] = field(default_factory=list)
+    flushed: int = 0
+    begins_from: int = 0
+    begins_to: int = 0
+    epochs_from: int = 0
+    cut: int | None = None
+    is_retiring: bool = False
+    compacted: CompactedRows = field(default_factory=CompactedRows)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end if self.batches else self.begins_to
+
+    # -- what happens to the log ------------------------------------------------------------------
+
+    def begins_at(self, log: PartitionLog) -> None:
+        """The log's start moved up, retention may have retired segments."""
+        first = log.segments.first.base_offset
+        retired = [batch for batch in self.batches if batch.base < first]
+        self.retired += retired
+        self.gone += retired
+        self.batches = [batch for batch in self.batches if batch.base >= first]
+        self.begins_to = log.log_start_offset
+        self.has_retired = self.has_retired or bool(retired) or first > self.begins_from
+        self.begins_from = max(self.begins_from, first)
+        self.epochs_from = max(self.epochs_from, self.begins_to)
+        self.is_retiring = False
+
+    def was_cut(self, offset: int, log: PartitionLog) -> None:
+        """The log was truncated to offset, which is synced with all names."""
+        assert self._may_begin_at(log.log_start_offset)
+        self.batches = [batch for batch in self.batches if batch.end <= offset]
+        self.gone = [batch for batch in self.gone if batch.base < offset]
+        self.retired, self.has_retired = [], False
+        self.cut = None
+        self.flushed = min(self.flushed, offset)
+        self.begins_from = min(self.begins_from, offset)
+        self.begins_to = log.log_start_offset
+        self.epochs_from = min(self.epochs_from, offset)
+        self._forget_compacted(offset)
+
+    def is_compacted(self, end: int) -> None:
+        """Compaction begins: it takes what it likes of what is before end."""
+        self.compacted.end = max(self.compacted.end, end)
+        self._remember_rows()
+
+    def was_compacted(self, found: list[Batch]) -> None:
+        """Compaction is done."""
+        self._same(self.batches, found, "compaction")
+        self.gone += [batch for batch in self.batches if batch not in found]
+        self.batches = found
+
+    def _forget_compacted(self, end: int) -> None:
+        self.compacted = CompactedRows(min(self.compacted.end, end))
+        self._remember_rows()
+
+    def _remember_rows(self) -> None:
+        low = [batch for batch in self.batches if batch.base < self.compacted.end]
+        aborted = self._aborted_ranges()
+        self.compacted.add(
+            self.retired + low,
+            committed=[
+                batch
+                for batch in low
+                if not batch.header.is_control and not _is_within(batch, aborted)
+            ],
+        )
+
+    # -- what a restart must find -----------------------------------------------------------------
+
+    def check_restart(self, log: PartitionLog, *, power_loss: bool, is_on_disk: bool) -> None:
+        """Hold the log against what may be there, then take what is there for true.
+
+        is_on_disk: what was found is on disk, all of it.
+        """
+        found = stored(log)
+        end = log.log_end_offset
+        assert end == max(log.segments.active.base_offset, found[-1].end if found else 0)
+        if power_loss:
+            self._check_loss(log, found)
+        else:
+            self._check_kill(log, found)
+        problems = self._problems(log, power_loss=power_loss)
+        assert problems == [], problems
+        known = {batch.data for batch in found}
+        candidates = [*self.gone, *self.batches, *self.doubtful]
+        self.gone = [each for each in candidates if each.data not in known and each.base < end]
+        self.batches = found
+        self.retired, self.doubtful = [], []
+        self.has_retired = False
+        self.cut, self.is_retiring = None, False
+        self.begins_from = self.begins_to = log.log_start_offset
+        self.epochs_from = max(min(self.epochs_from, end), self.begins_to)
+        self.flushed = end if is_on_disk else min(self.flushed, end)
+        self._forget_compacted(end)
+        self.check_derived(log)
+
+    def _may_begin_at(self, start: int) -> bool:
+        is_emptied = self.cut is not None and all(batch.base >= start for batch in self.batches)
+        return start <= (max(self.begins_to, self.cut or 0) if is_emptied else self.begins_to)
+
+    def _check_kill(self, log: PartitionLog, found: list[Batch]) -> None:
+        start, end, first = log.log_start_offset, log.log_end_offset, log.segments.first.base_offset
+        assert self.begins_from <= start and self._may_begin_at(start), "begin moved"
+        if self.cut is not None and self.cut < self.begins_from and not found:
+            return  # it was cut before its start: that counts, all of it goes
+        assert end >= (self.end if self.cut is None else min(self.cut, self.end)), "records lost"
+        is_whole = not self.is_retiring and self.cut is None
+        assert not is_whole or not self.batches or first <= self.batches[0].base, "segments lost"
+        candidates = self.batches + self.doubtful
+        wanted = [batch for batch in candidates if batch.base >= first and batch.end <= end]
+        self._same(wanted, found, "kill")
+
+    def _check_loss(self, log: PartitionLog, found: list[Batch]) -> None:
+        start = log.log_start_offset
+        assert self._may_begin_at(start), "begin moved"
+        # of a folder that was never synced even the name may be gone
+        is_anew = not found and log.log_end_offset == 0 and self.flushed == 0
+        assert is_anew or self.has_retired or start >= self.begins_from, "begin moved back"
+        candidates = self.retired + self.batches + self.doubtful
+        known = {batch.data for batch in found}
+        lost = [
+            batch.base
+            for batch in self.batches
+            if batch.data not in known
+            and start < batch.end <= self.flushed
+            and batch.base >= self.compacted.end
+        ]
+        if lost:
+            assert self.cut is not None and lost[0] >= self.cut, "flushed records lost"
+            assert not found or found[-1].base < lost[0], "a truncation left a hole"
+        for base, following in pairwise([*log.segments.base_offsets, log.log_end_offset]):
+            if base >= self.compacted.end:
+                here = [batch.data for batch in found if base <= batch.base < following]
+                wanted = [batch.data for batch in candidates if base <= batch.base < following]
+                assert here == wanted[: len(here)], "loss of power"
+        self._check_rows(found, self.flushed, "loss of power")
+
+    def check_same(self, log: PartitionLog, found: list[Batch], when: str) -> None:
+        """What a consumer reads from the log's start on."""
+        assert log.log_end_offset >= self.end
+        wanted = [batch for batch in self.batches if batch.end > log.log_start_offset]
+        self._same(wanted, found, when)
+
+    def _same(self, wanted: list[Batch], found: list[Batch], when: str) -> None:
+        low = self.compacted.end
+        assert [batch.data for batch in found if batch.base >= low] == [
+            batch.data for batch in wanted if batch.base >= low
+        ], when
+        self._check_rows(found, 1 << 62, when)
+
+    def _check_rows(self, found: list[Batch], end: int, when: str) -> None:
+        if self.cut is not None and self.cut < self.compacted.end:
+            return  # what a row that is cut had superseded is not there either
+        self.compacted.check(
+            [batch for batch in found if batch.base < self.compacted.end],
+            start=max(self.begins_to, found[0].base if found else 0),
+            end=end,
+            when=when,
+        )
+
+    def _aborted_ranges(self) -> list[tuple[int, int, int]]:
+        """(producer, first, last offset) of what was aborted, or is open still."""
+        replayed = ProducerStateManager(_NOBODY, expiration_ms=1 << 60)
+        found = []
+        for batch in self.batches:
+            completed = _replay(replayed, batch)
+            if completed is not None:
+                replayed.complete_transaction(completed)
+                if completed.is_aborted:
+                    found.append(completed[:3])
+        for producer_id, state in replayed.active_producers.items():
+            if state.transaction_first_offset is not None:
+                found.append((producer_id, state.transaction_first_offset, 1 << 62))
+        return found
+
+    def _problems(self, log: PartitionLog, *, power_loss: bool) -> list[Problem]:
+        check = PartitionCheck(
+            log.directory,
+            log_start_offset=max(log.log_start_offset, self.epochs_from),
+            records=True,
+        )
+        problems = [item for item in check.run() if isinstance(item, Problem)]
+        if power_loss:
+            # a torn snapshot is found out by its CRC when it is wanted
+            torn = "not a producer snapshot"
+            problems = [item for item in problems if not item.what.startswith(torn)]
+        return problems
+
+    # -- what follows from the batches ------------------------------------------------------------
+
+    def check_derived(self, log: PartitionLog) -> None:
+        """Producers, aborted transactions, epochs and times are what the batches say."""
+        visible = [batch for batch in self.batches if batch.end > log.log_start_offset]
+        self._check_producers(log, visible)
+        for batch in visible:
+            if batch.base >= log.log_start_offset:
+                known = log.leader_epochs.epoch_for_offset(batch.base)
+                is_forgotten = known is None and batch.base < self.epochs_from
+                assert is_forgotten or known == batch.header.partition_leader_epoch
+        self._check_times(log, visible)
+
+    def _check_producers(self, log: PartitionLog, visible: list[Batch]) -> None:
+        start = log.log_start_offset
+        before = self.gone + [batch for batch in self.batches if batch.base < start]
+        replayed = ProducerStateManager(_NOBODY, expiration_ms=1 << 60)
+        aborted = set()
+        for batch in visible:
+            completed = _replay(replayed, batch)
+            if completed is not None:
+                replayed.complete_transaction(completed)
+                if completed.is_aborted:
+                    aborted.add((completed.producer_id, completed.last_offset))
+        states = log.producers.active_producers
+        assert replayed.active_producers.keys() <= states.keys()
+        for producer_id, state in states.items():
+            mine = replayed.active_producers.get(producer_id, ProducerState(producer_id))
+            past = [batch for batch in before if batch.header.producer_id == producer_id]
+            if state.last_offset != mine.last_offset:
+                assert state.last_offset > mine.last_offset
+                assert state.last_offset in {
+                    batch.end - 1 for batch in past if not batch.header.is_control
+                }
+            elif mine.batches:
+                # a snapshot holds no time but the producer's
+                assert state.batches[-1][:3] == mine.batches[-1][:3]
+                assert state.last_timestamp == mine.last_timestamp or past
+            assert state.producer_epoch == 0
+            if state.transaction_first_offset != mine.transaction_first_offset:
+                assert state.transaction_first_offset in {None, *(batch.base for batch in past)}
+                assert state.transaction_first_offset is not None or any(
+                    batch.header.is_control for batch in past
+                )
+        listed = log.aborted_transactions(start, log.log_end_offset)
+        assert aborted <= {(item.producer_id, item.last_offset) for item in listed}
+        bases = {batch.base for batch in before}
+        extra = [item for item in listed if (item.producer_id, item.last_offset) not in aborted]
+        assert self.compacted.end or all(item.first_offset in bases for item in extra)
+
+    def _check_times(self, log: PartitionLog, visible: list[Batch]) -> None:
+        newest = log.max_timestamp_offset()
+        if not self.batches:
+            assert newest is None
+            return
+        time = max(batch.header.max_timestamp for batch in self.batches)
+        # a batch that compaction emptied may keep the largest time without a record that has it
+        assert self.compacted.end or (newest is not None and newest.timestamp == time)
+        if visible:
+            times = [batch.header.max_timestamp for batch in visible]
+            for wanted in {min(times), times[len(times) // 2], max(times), max(times) + 1}:
+                at = log.offset_for_timestamp(wanted)
+                assert (None if at is None else at.offset) == _first_from(
+                    visible, wanted, log.log_start_offset
+                )
+
+
+_NOBODY = TopicPartition("nobody", 0)
+
+
+def _replay(producers: ProducerStateManager, batch: Batch) -> CompletedTransaction | None:
+    if batch.header.producer_id < 0:
+        return None
+    return replay_producer(producers, batch.header, marker_of(batch.header, batch.data))
+
+
+def _is_within(batch: Batch, ranges: Iterable[tuple[int, int, int]]) -> bool:
+    return batch.header.is_transactional and any(
+        batch.header.producer_id == producer_id and first <= batch.base <= last
+        for producer_id, first, last in ranges
+    )
+
+
+def _first_from(batches: list[Batch], timestamp: int, start: int) -> int | None:
+    """A scan for what a look-up by time must find."""
+    for batch in batches:
+        for (offset, _, _), time in zip(batch.rows, batch.times, strict=True):
+            if time >= timestamp and offset >= start:
+                return offset
+    return None
