@@ -355,8 +355,14 @@ class LogCleaner:
 
 
 def plan(log: PartitionLog, now_ms: int) -> DirtyRange:
-    """What of a log can be cleaned now."""
-    stable = log.log_end_offset if log.high_watermark is None else log.high_watermark
+    """What of a log can be cleaned now.
+
+    Nothing that is not flushed: a crash of the machine must not lose the record for which an older
+    one of its key was taken away. Closed segments are flushed soon after the roll.
+    """
+    stable = log.recovery_point
+    if log.high_watermark is not None:
+        stable = min(stable, log.high_watermark)
     unstable = log.first_unstable_offset
     return dirty_range(
         log.segments,

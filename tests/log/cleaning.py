@@ -67,12 +67,20 @@ class Bench:
         self.log.roll(self.timers.now_ms())
 
     def clean(self) -> None:
-        """Everything is replicated; clean what is due."""
+        """Everything is replicated and flushed; clean what is due."""
+        say_flushed(self.log)
         self.log.on_high_watermark(self.log.log_end_offset)
         self.cleaner.look()
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.log.directory.iterdir())
+
+
+def say_flushed(log: PartitionLog) -> None:
+    """Closed segments are flushed, without which they are not cleaned; syncs nothing."""
+    end = log.segments.active.base_offset
+    log.unflushed_files(end)
+    log.mark_flushed(end)
 
 
 def batches_of(log: PartitionLog) -> Iterator[tuple[BatchHeader, bytes]]:

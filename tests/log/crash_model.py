@@ -414,11 +414,12 @@ class CompactingMachine(CrashMachine):
 
     @rule(is_rolled=st.booleans())
     def compact(self, is_rolled: bool) -> None:
+        if is_rolled:
+            self.roll()
+            self.flush_closed_segments()
         truth, manager = self.truth, self.manager
 
         def run(log: PartitionLog) -> None:
-            if is_rolled:
-                log.roll(self.now_ms)
             log.on_high_watermark(log.log_end_offset)
             log.high_watermark = None
             truth.is_compacted(plan(log, self.now_ms).first_uncleanable_offset)

@@ -26,7 +26,7 @@ from kbroker.protocol.records import (
     iter_records,
 )
 from tests.coordinator.simulation import START_MS
-from tests.log.cleaning import TOPIC, TOPIC_ID, Bench, batches_of, records_of
+from tests.log.cleaning import TOPIC, TOPIC_ID, Bench, batches_of, records_of, say_flushed
 
 DAY_MS = 86_400_000
 
@@ -212,8 +212,22 @@ def test_the_last_batch_of_a_producer_stays_emptied(bench: Bench) -> None:
     assert bench.log.producers.active_producers[5].last_sequence == 2
 
 
+def test_a_record_that_is_not_flushed_takes_no_older_one_away(bench: Bench) -> None:
+    """A crash of the machine could lose it, and the key with it."""
+    for value in "1", "2":
+        bench.append(batch(("a", value)))
+        bench.roll()
+    bench.log.on_high_watermark(2)
+    bench.cleaner.look()
+    assert len(view(bench)) == 2
+    say_flushed(bench.log)
+    bench.cleaner.look()
+    assert view(bench) == [(1, "a", "2")]
+
+
 def test_nothing_above_the_high_watermark(bench: Bench) -> None:
     filled(bench)
+    say_flushed(bench.log)
     bench.log.on_high_watermark(3)
     bench.cleaner.look()
     assert len(view(bench)) == 10
@@ -271,6 +285,7 @@ def test_as_many_logs_at_once_as_there_are_threads(tmp_path: Path) -> None:
             record = batch(("a", value))
             log.append_as_leader(record, leader_epoch=0, now_ms=bench.timers.now_ms())
             log.roll(bench.timers.now_ms())
+        say_flushed(log)
         log.on_high_watermark(log.log_end_offset)
     bench.cleaner.look()
     most = len(waiting)
