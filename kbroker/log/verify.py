@@ -398,6 +398,8 @@ class PartitionCheck:
         for item in check.aborted:
             mine = stored.pop(item.last_offset, None)
             if mine is None:
+                if item.first_offset < self.log_start_offset:
+                    continue  # recovery replays from the log's start: nothing of it may be visible
                 yield Problem(
                     path,
                     f"the transaction of producer {item.producer_id} that was aborted at "
