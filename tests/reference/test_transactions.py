@@ -154,3 +154,7 @@ def test_a_mixed_transactional_load(tmp_path: Path, cli: Cli) -> None:
         # Its coordinators are silent, not absent, until they have been told of their partitions.
         wait_until(lambda: len(names_of(cli, bootstrap)) == len(listed), 60, "all are loaded")
         assert said(cli, bootstrap) == before
+        start = str(hanging[0]["start_offset"])
+        aborted = cli("transactions", "abort", TOPIC, "0", "--start-offset", start, "-b", bootstrap)
+        assert aborted.code == 0, aborted.err
+        assert said(cli, bootstrap)[2] == []
