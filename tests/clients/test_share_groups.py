@@ -17,6 +17,7 @@ from spark_jobs.java import java_problem
 
 pytestmark = [
     pytest.mark.clients,
+    pytest.mark.timeout(300),  # Java starts many times
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
@@ -67,7 +68,7 @@ def read_from_the_start(bootstrap: str, group: str) -> None:
 
 def consume(bootstrap: str, topic: str, group: str, count: int, *more: str) -> list[str]:
     where = ("--bootstrap-server", bootstrap, "--topic", topic, "--group", group)
-    how_much = ("--max-messages", str(count), "--timeout-ms", "30000")
+    how_much = ("--max-messages", str(count), "--timeout-ms", "60000")
     return kafka_tool(CONSUMER, *where, *how_much, *more).split()
 
 
@@ -94,6 +95,7 @@ def test_two_consumers_share_a_partition_and_a_third_goes_on(
     assert row[-1] == "0", "a lag where all is read"
 
 
+@pytest.mark.slow
 def test_rejected_and_released_records(bootstrap: str, new_name: Callable[[str], str]) -> None:
     topic, group = new_name("refused"), new_name("share")
     produce(bootstrap, topic, range(10))
