@@ -211,7 +211,7 @@ class Truth:
         assert self.begins_from <= start and self._may_begin_at(start), "begin moved"
         if self.cut is not None and self.cut < self.begins_from and not found:
             return  # it was cut before its start: that counts, all of it goes
-        # where compaction left nothing right before a cut, an interrupted one may end the log earlier
+        # where compaction left nothing right before a cut, an interrupted one may end there
         cut = self.cut
         must = [batch.end for batch in self.batches if cut is None or batch.end <= cut]
         assert end >= (self.end if cut is None else max(must, default=0)), "records lost"
