@@ -83,7 +83,8 @@ class LogMachine(RuleBasedStateMachine):
         if offset < first_base:
             self.batches = []
         self.end = offset
-        self.start = min(self.start, offset)
+        # of a log whose first batch goes in part, nothing is left: it begins anew at offset
+        self.start = max(min(self.start, offset), self.log.segments.first.base_offset)
         self.flushed = min(self.flushed, offset)
 
     @rule(share=st.floats(0, 1))
