@@ -208,7 +208,8 @@ class Truth:
 
     def _check_kill(self, log: PartitionLog, found: list[Batch]) -> None:
         start, end, first = log.log_start_offset, log.log_end_offset, log.segments.first.base_offset
-        assert self.begins_from <= start and self._may_begin_at(start), "begin moved"
+        low = self.begins_from if self.cut is None else min(self.begins_from, self.cut)
+        assert low <= start and self._may_begin_at(start), "begin moved"
         if self.cut is not None and self.cut < self.begins_from and not found:
             return  # it was cut before its start: that counts, all of it goes
         # where compaction left nothing right before a cut, an interrupted one may end there
@@ -226,7 +227,8 @@ class Truth:
         assert self._may_begin_at(start), "begin moved"
         # of a folder that was never synced even the name may be gone
         is_anew = not found and log.log_end_offset == 0 and self.flushed == 0
-        assert is_anew or self.has_retired or start >= self.begins_from, "begin moved back"
+        low = self.begins_from if self.cut is None else min(self.begins_from, self.cut)
+        assert is_anew or self.has_retired or start >= low, "begin moved back"
         candidates = self.retired + self.batches + self.doubtful
         known = {batch.data for batch in found}
         lost = [
