@@ -57,6 +57,7 @@ def librdkafka(bootstrap: str, group: str, topic: str, settings: dict[str, str])
                 consumer.commit(asynchronous=False)
             except KafkaException as error:
                 say("commit_failed", error=str(error))
+    say("stopping")
     consumer.close()
 
 
@@ -90,6 +91,7 @@ async def with_aiokafka(bootstrap: str, group: str, topic: str, settings: dict[s
                 await consumer.commit()
         except KafkaError as error:
             say("commit_failed", error=str(error))
+    say("stopping")
     await consumer.stop()
 
 
@@ -126,6 +128,7 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
                 consumer.commit()
         except KafkaError as error:
             say("commit_failed", error=str(error))
+    say("stopping")
     consumer.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.coordinator.group_state import GroupState
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+from kbroker.protocol.messages.groups import SyncGroupResponse
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer
 from tests.coordinator.members import PARTITION_COUNT, ClientMember
@@ -23,15 +23,7 @@ Either = ClientMember | Consumer
 
 
 class Classic(ClientMember):
-    """Keeps what it was told in order: a generation never goes back while it keeps its id."""
-
-    def _joined(self, response: JoinGroupResponse) -> None:
-        same_one = self.member_id == response.member_id
-        if response.error_code == ErrorCode.NONE and same_one:
-            assert response.generation_id >= max(self.generations, default=0)
-        if not same_one:
-            self.generations.clear()
-        super()._joined(response)
+    """Looks at what it is assigned."""
 
     def _synced(self, response: SyncGroupResponse) -> None:
         super()._synced(response)

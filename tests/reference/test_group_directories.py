@@ -22,6 +22,7 @@ from tests.reference.test_log_dirs import answers
 
 pytestmark = [
     pytest.mark.reference,
+    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
