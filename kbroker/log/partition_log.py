@@ -161,7 +161,8 @@ class PartitionLog:
         log.topic_partition = topic_partition
         log.config = config
         # what the process before this one had synced of names and small files is not known
-        log._is_new = log._unsynced_names = make_directory(directory) or not clean_shutdown
+        is_made = make_directory(directory)
+        log._is_new = log._unsynced_names = is_made or not clean_shutdown
         log.topic_id = read_topic_id_after_stop(directory, clean_shutdown=clean_shutdown)
         log._unsynced_topic_id = log.topic_id is not None and not clean_shutdown
         if log.topic_id is None and topic_id is not None:
@@ -178,6 +179,7 @@ class PartitionLog:
                 recovery_point=recovery_point,
                 log_start_offset=log_start_offset,
                 clean_shutdown=clean_shutdown,
+                is_new=is_made,
                 now_ms=now_ms,
                 producer_id_expiration_ms=producer_id_expiration_ms,
                 open_files=_open_files if open_files is None else open_files,

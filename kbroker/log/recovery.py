@@ -84,11 +84,14 @@ def load(
     recovery_point: int,
     log_start_offset: int,
     clean_shutdown: bool,
+    is_new: bool,
     now_ms: int,
     producer_id_expiration_ms: int,
     open_files: OpenFiles,
 ) -> LogState:
-    """Open what is in directory. Raises LogDirectoryError, CheckpointError."""
+    """Open what is in directory. is_new: it was just made. Raises LogDirectoryError,
+    CheckpointError.
+    """
     found = _settle_temporary_files(directory)
     state = LogState(
         topic_partition,
@@ -120,9 +123,9 @@ def load(
     if epochs.entries != said:
         epochs.write()
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
-    if recovered_from >= 0 or (log_start_offset > 0 and not clean_shutdown):
+    if not clean_shutdown and not is_new:
         # what a process cut or wrote before it died may not be on disk yet: it must not come back,
-        # or go, from under what is appended now
+        # or go, from under what is appended now; also where it had removed all segments
         state.segments.active.log_file().sync()
         sync_directory(directory)
     epochs.truncate_from_end(state.log_end_offset)

@@ -96,6 +96,30 @@ def test_what_a_killed_truncation_cut_does_not_come_back_among_later_records(
         assert [item for item in verify_folder(FOLDER) if isinstance(item, Problem)] == []
 
 
+@pytest.mark.parametrize("crash_after", range(16))
+def test_a_segment_that_a_killed_truncation_removed_does_not_come_back(
+    disks: Callable[[], Iterator[SimDisk]], crash_after: int
+) -> None:
+    for disk in disks():
+        log = open_log()
+        for offset in (3, 4):  # what lay before was compacted
+            batch = build_batch([(offset, b"key", b"", ())], base_offset=offset)
+            log.append_as_follower(batch, now_ms=0)
+        log.flush()
+        disk.crash_after = crash_after
+        try:
+            log.truncate_to(2)
+        except Crashed:
+            log = restart(disk, log, power_loss=False)
+        disk.crash_after = None
+        kept = times(read_all(log))
+        append(log, timestamp=10)
+        log = restart(disk, log, power_loss=True)
+        assert is_first_part(times(read_all(log)), [*kept, 10])
+        assert [item for item in verify_folder(FOLDER) if isinstance(item, Problem)] == []
+        log.release()
+
+
 def test_an_outdated_leader_epoch_checkpoint_does_not_outlive_recovery(tmp_path: Path) -> None:
     log = PartitionLog.open(tmp_path, TOPIC_PARTITION, CONFIG, now_ms=0)
     for epoch in (1, 1, 3, 3):
