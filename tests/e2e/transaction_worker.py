@@ -126,7 +126,9 @@ class ConfluentLoop:
                 getattr(self._producer, name)(*arguments, CALL_TIMEOUT_S)
                 return
             except KafkaException as error:
-                if not error.args[0].retriable():
+                # An abort that is called again after its timeout keeps the epoch and gives the next
+                # records sequences that were used: the broker takes them for duplicates.
+                if not error.args[0].retriable() or name == "abort_transaction":
                     raise
                 say("again", name, error)
             finally:
@@ -171,6 +173,8 @@ class ConfluentLoop:
 
         say("failed", attempt, why)
         try:
+            if why.args[0].retriable():  # an abort that took too long
+                raise why
             self._call("abort_transaction")
         except KafkaException as error:
             say("fresh", error)
