@@ -9,6 +9,8 @@ from typing import Any
 from kbroker.model import Uuid
 from kbroker.protocol.schema import Message
 
+UNKNOWN_ID: Uuid = bytes(range(16))
+
 
 @dataclass
 class State:
