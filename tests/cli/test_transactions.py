@@ -27,6 +27,13 @@ Kbroker = Callable[..., Any]
 HANGING_ID = 77_000
 
 
+@pytest.fixture(scope="session")
+def transactions_tool() -> list[str]:
+    """Kafka's TransactionsCommand, fetched before a transaction is open: that lasts a minute."""
+    tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
+    return [*tool, "org.apache.kafka.tools.TransactionsCommand"]
+
+
 @pytest.fixture
 def producers(kafka_broker: EmbeddedBroker, kafka_topic: str) -> Iterator[dict[str, Any]]:
     """`done` has committed, `undone` aborted, `open` has written and done neither."""
@@ -77,13 +84,16 @@ def hang(broker: EmbeddedBroker, topic: str) -> int:
     return broker.call(append)
 
 
-def kafkas_tool(bootstrap: str, *arguments: str) -> list[dict[str, str]]:
-    """The table that kafka-transactions.sh prints."""
-    tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-    tool += ["org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", bootstrap]
-    done = subprocess.run([*tool, *arguments], capture_output=True, text=True, timeout=60)
+def run_tool(tool: list[str], bootstrap: str, *arguments: str) -> str:
+    """What kafka-transactions.sh prints."""
+    command = [*tool, "--bootstrap-server", bootstrap, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    names, *rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    return done.stdout
+
+
+def table_of(output: str) -> list[dict[str, str]]:
+    names, *rows = [line.split() for line in output.splitlines() if line.strip()]
     return [dict(zip(names, row, strict=False)) for row in rows]
 
 
@@ -159,10 +169,16 @@ def test_find_and_abort(
 
 @pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
 def test_kafkas_tool_says_the_same(
-    kbroker: Kbroker, kafka_broker: EmbeddedBroker, producers: dict[str, Any], kafka_topic: str
+    kbroker: Kbroker,
+    transactions_tool: list[str],
+    kafka_broker: EmbeddedBroker,
+    producers: dict[str, Any],
+    kafka_topic: str,
 ) -> None:
-    bootstrap = kafka_broker.bootstrap_servers
-    listed = kafkas_tool(bootstrap, "list")
+    def tool(*arguments: str) -> str:
+        return run_tool(transactions_tool, kafka_broker.bootstrap_servers, *arguments)
+
+    listed = table_of(tool("list"))
     theirs = {
         (r["TransactionalId"], int(r["Coordinator"]), int(r["ProducerId"]), r["TransactionState"])
         for r in listed
@@ -170,7 +186,7 @@ def test_kafkas_tool_says_the_same(
     ours = rows_of(kbroker("transactions", "list", "--json"))
     assert theirs == {tuple(row.values()) for row in ours}
     name = f"open-{kafka_topic}"
-    (described,) = kafkas_tool(bootstrap, "describe", "--transactional-id", name)
+    (described,) = table_of(tool("describe", "--transactional-id", name))
     (row,) = rows_of(kbroker("transactions", "describe", name, "--json"))
     assert int(described["ProducerId"]) == row["producer_id"]
     assert int(described["ProducerEpoch"]) == row["producer_epoch"]
@@ -180,7 +196,7 @@ def test_kafkas_tool_says_the_same(
     assert described["TopicPartitions"] == row["partitions"]
     start = hang(kafka_broker, kafka_topic)
     place = ("--topic", kafka_topic, "--partition", "0")
-    (hanging,) = kafkas_tool(bootstrap, "find-hanging", *place)
+    (hanging,) = table_of(tool("find-hanging", *place))
     (row,) = rows_of(kbroker("transactions", "find-hanging", *place, "--json"))
     assert hanging["Topic"] == row["topic"]
     assert int(hanging["ProducerId"]) == row["producer_id"]
@@ -188,13 +204,5 @@ def test_kafkas_tool_says_the_same(
     assert int(hanging["CoordinatorEpoch"]) == row["coordinator_epoch"]
     assert int(hanging["StartOffset"]) == row["start_offset"] == start
     assert int(hanging["LastTimestamp"]) == row["last_timestamp"]
-    aborting = ["--topic", kafka_topic, "--partition", "0", "--start-offset", str(start)]
-    kafkas_tool_abort(bootstrap, aborting)
+    tool("abort", *place, "--start-offset", str(start))
     assert kbroker("transactions", "find-hanging", *place).lines == []
-
-
-def kafkas_tool_abort(bootstrap: str, arguments: list[str]) -> None:
-    tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-    tool += ["org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", bootstrap]
-    done = subprocess.run([*tool, "abort", *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
