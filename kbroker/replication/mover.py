@@ -20,7 +20,7 @@ from typing import Final
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, StartupError, Timers, TopicPartition, Uuid
+from kbroker.model import Deferred, StartupError, TimerHandle, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import read_batch_header
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
@@ -47,14 +47,17 @@ AssignDirectory = Callable[[TopicPartition, Uuid, Uuid], Deferred[None]]
 
 
 class _Move:
-    """One move. future: the log that is being made; is_assigned: None while nobody was asked."""
+    """One move. future: the log that is being made; is_assigned: None while nobody was asked;
+    throttled: the end of a rest that only the limit asks for.
+    """
 
-    __slots__ = ("copied_bytes", "future", "is_assigned", "key", "unsynced_bytes")
+    __slots__ = ("copied_bytes", "future", "is_assigned", "key", "throttled", "unsynced_bytes")
 
     def __init__(self, key: TopicPartition, future: PartitionLog) -> None:
         self.key = key
         self.future = future
         self.is_assigned: bool | None = None
+        self.throttled: TimerHandle | None = None
         self.copied_bytes = 0
         self.unsynced_bytes = 1  # the folder's name
 
@@ -62,8 +65,8 @@ class _Move:
 class LogMover:
     """All moves of a broker; each goes on by itself, one chunk after the other.
 
-    bytes_per_second: replica.alter.log.dirs.io.max.bytes.per.second, of each move; may be changed
-    at any time. find: the replica of a partition. assign: without it a move does not wait for the
+    bytes_per_second: replica.alter.log.dirs.io.max.bytes.per.second, of each move; a change counts
+    at once. find: the replica of a partition. assign: without it a move does not wait for the
     metadata. on_replaced: told of the log that went and the one that took its place.
     """
 
@@ -82,10 +85,27 @@ class LogMover:
         self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
         self._find = find
         self._on_replaced = on_replaced
-        self.bytes_per_second = UNLIMITED
+        self._bytes_per_second = UNLIMITED
         self._moves: dict[TopicPartition, _Move] = {}
         self.assign: AssignDirectory | None = None
         self.running = False
+
+    @property
+    def bytes_per_second(self) -> int:
+        """See the class."""
+        return self._bytes_per_second
+
+    @bytes_per_second.setter
+    def bytes_per_second(self, limit: int) -> None:
+        if limit == self._bytes_per_second:
+            return
+        self._bytes_per_second = limit
+        for move in self._moves.values():
+            # a chunk at a low limit may have earned a rest of minutes
+            throttled, move.throttled = move.throttled, None
+            if throttled is not None:
+                throttled.cancel()
+                self._later(move, 0)
 
     def start(self) -> None:
         """Take up the moves that the last stop or crash interrupted."""
@@ -113,11 +133,12 @@ class LogMover:
         logger.info("%s: copying to %s", key, future.directory)
         self._later(move, 0)
 
-    def _later(self, move: _Move, delay_ms: float) -> None:
-        self._timers.call_later(delay_ms, lambda: self._step(move))
+    def _later(self, move: _Move, delay_ms: float) -> TimerHandle:
+        return self._timers.call_later(delay_ms, lambda: self._step(move))
 
     def _step(self, move: _Move) -> None:
         """Do what is next. A move that was ended, or whose disk failed, just stops here."""
+        move.throttled = None
         if self._moves.get(move.key) is not move:
             return
         source, future = self._logs.get(move.key), self._logs.future(move.key)
@@ -203,7 +224,8 @@ class LogMover:
             return
         move.copied_bytes += len(data)
         move.unsynced_bytes += len(data)
-        self._later(move, 1000 * len(data) / max(1, self.bytes_per_second))
+        rest_ms = 1000 * len(data) / max(1, self._bytes_per_second)
+        move.throttled = self._later(move, rest_ms)
 
     def _append(self, future: PartitionLog, data: bytes) -> None:
         now_ms = self._timers.now_ms()

@@ -299,6 +299,22 @@ def test_a_throttled_move_takes_its_time(world: TwoDirs) -> None:
     assert future.log_end_offset > copied
 
 
+def test_a_higher_limit_counts_at_once(world: TwoDirs) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3, size=100))
+    world.replicas.mover.bytes_per_second = 1
+    world.move(1)
+    world.step(3)
+    future = world.logs.future(KEY)
+    assert future is not None
+    copied = future.log_end_offset
+    world.step(20)
+    assert future.log_end_offset == copied
+    world.replicas.mover.bytes_per_second = 1 << 40
+    world.step(3)
+    assert future.log_end_offset > copied
+
+
 def test_the_metadata_is_asked_before_the_swap(world: TwoDirs) -> None:
     asked: list[tuple[TopicPartition, Uuid, Uuid]] = []
     answer: Deferred[None] = Deferred()
