@@ -67,6 +67,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "expired": {"internal_segment_bytes": "4096", "retention_ms": "1000"},
     "preallocated": {"internal_segment_bytes": "8192", "preallocate": "true"},
     "table": {
+        "flush_messages": "1",  # we clean what is flushed: all of it at once, as Kafka does
         "internal_segment_bytes": "4096",
         "index_interval_bytes": "256",
         "min_cleanable_dirty_ratio": "0.01",
