@@ -179,17 +179,18 @@ class ConsumerGroup:
         return names
 
     def check_commit(
-        self, member_id: str, epoch: int, version: int, places: Iterable[tuple[Uuid, int]]
+        self, member_id: str, epoch: int, version: int | None, places: Iterable[tuple[Uuid, int]]
     ) -> ErrorCode:
         """Whether a member of this epoch may commit these (topic id, partition). KIP-1251: an
-        older epoch will do for what was assigned in it and still is.
+        older epoch will do for what was assigned in it and still is. version: of OffsetCommit;
+        None for offsets in a transaction.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
         if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
         is_classic = self.is_classic(member_id)
-        if version < MEMBER_EPOCH_VERSION and not is_classic:
+        if version is not None and version < MEMBER_EPOCH_VERSION and not is_classic:
             return ErrorCode.UNSUPPORTED_VERSION
         stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         current = self.current(member_id)

@@ -227,6 +227,8 @@ class GroupShard:
         if isinstance(key, OffsetCommitKey):
             offset = value if isinstance(value, OffsetCommitValue) else None
             self.offsets.replay_pending(producer_id, key, offset)
+            if offset is not None:
+                self._ensure_group(key.group)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply the marker that ends a transaction."""
@@ -440,12 +442,14 @@ class GroupShard:
         """
         is_nobody = member_id == UNKNOWN_MEMBER and instance_id is None
         consumer_group = self.consumer.groups.get(group_id)
-        if consumer_group is not None:
-            return consumer_group.check_fetch(None if is_nobody else member_id, generation_id)
-        if group_id in self.streams.groups:
+        if consumer_group is not None or group_id in self.streams.groups:
             if is_nobody and generation_id == -1:
                 return ErrorCode.NONE
-            error = self._check_streams_commit(group_id, member_id, generation_id, None, places)
+            error = (
+                consumer_group.check_commit(member_id, generation_id, None, places)
+                if consumer_group is not None
+                else self._check_streams_commit(group_id, member_id, generation_id, None, places)
+            )
             is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
             return ErrorCode.ILLEGAL_GENERATION if is_stale else error
         group = self.groups.get(group_id)

@@ -567,6 +567,14 @@ CHANGES = (
 """Answers to what changes the metadata, which a broker of a cluster learns a little later."""
 
 
+NOT_READY = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""A coordinator's topic is made, or read."""
+
+
 def await_topics(host: str, port: int, names: tuple[str, ...]) -> None:
     """Wait until the broker tells of these topics."""
     if not names:
@@ -601,7 +609,7 @@ def hold(
         for step in conversation():
             try:
                 answer: Any = call(connection, step.request(state), step.version)
-                while getattr(answer, "error_code", 0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                while getattr(answer, "error_code", 0) in NOT_READY:
                     time.sleep(0.05)
                     answer = call(connection, step.request(state), step.version)
             except ConnectionError:

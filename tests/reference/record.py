@@ -23,12 +23,15 @@ from tests.reference.share_groups import OVERRIDES as SHARE_OVERRIDES
 from tests.reference.share_groups import STATE_SEGMENT, share_steps
 from tests.reference.step import Step
 from tests.reference.streams_groups import OFFSETS_SEGMENT, OVERRIDES, streams_steps
+from tests.reference.transactional_offsets import OVERRIDES as TRANSACTION_OVERRIDES
+from tests.reference.transactional_offsets import transactional_offset_steps
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
     "answers": (steps, {}),
     "streams": (streams_steps, OVERRIDES),
     "share": (share_steps, SHARE_OVERRIDES),
+    "transactional-offsets": (transactional_offset_steps, TRANSACTION_OVERRIDES),
 }
 """File name -> the conversation, and the broker's properties for it."""
 

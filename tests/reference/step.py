@@ -20,6 +20,7 @@ class State:
     members: dict[str, str] = field(default_factory=dict)
     session_id: int = 0
     producer_id: int = -1
+    producer_epoch: int = 0
 
 
 @dataclass(frozen=True)
