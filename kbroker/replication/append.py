@@ -13,6 +13,7 @@ from typing import Final
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
+from kbroker.metrics import TopicTraffic
 from kbroker.model import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.partition import OffsetWaiter, Partition
@@ -75,7 +76,14 @@ class Appender:
     of a log that could not be written; its directory goes offline.
     """
 
-    __slots__ = ("_on_storage_error", "_preparation", "_purgatory", "_timers", "_when_flushed")
+    __slots__ = (
+        "_on_storage_error",
+        "_preparation",
+        "_purgatory",
+        "_timers",
+        "_traffic",
+        "_when_flushed",
+    )
 
     def __init__(
         self,
@@ -85,7 +93,9 @@ class Appender:
         *,
         when_flushed: Callable[[PartitionLog, int, Callable[[bool], None]], None],
         on_storage_error: Callable[[Partition, OSError], None],
+        traffic: TopicTraffic,
     ) -> None:
+        self._traffic = traffic
         self._timers = timers
         self._purgatory = purgatory
         self._preparation = preparation
@@ -204,6 +214,7 @@ class Appender:
                 transaction_version=transaction_version,
             )
         except KafkaError as failure:
+            self._traffic.failed_produces += 1
             return PartitionAppendResult(
                 failure.code,
                 log_start_offset=-1 if failure.code in _BEFORE_THE_LOG else log.log_start_offset,
@@ -218,6 +229,9 @@ class Appender:
         if not info.duplicate:
             size = len(batches.batches if isinstance(batches, ValidatedBatches) else batches)
             partition.after_append(size, self._timers.monotonic_ms())
+            traffic = self._traffic
+            traffic.bytes_in += size
+            traffic.messages_in += info.last_offset - info.base_offset + 1
         result = PartitionAppendResult(
             ErrorCode.NONE,
             info.base_offset,

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kbroker.metrics import TopicTraffic
 from kbroker.model import Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
@@ -74,7 +75,7 @@ class FetchReader:
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
     """
 
-    __slots__ = ("_damages", "_find", "_on_storage_error", "_purgatory", "_timers")
+    __slots__ = ("_damages", "_find", "_on_storage_error", "_purgatory", "_timers", "_traffic")
 
     def __init__(
         self,
@@ -83,7 +84,9 @@ class FetchReader:
         on_storage_error: Callable[[Partition, OSError], None],
         purgatory: Purgatory,
         timers: Timers,
+        traffic: TopicTraffic,
     ) -> None:
+        self._traffic = traffic
         self._find = find
         self._on_storage_error = on_storage_error
         self._purgatory = purgatory
@@ -304,6 +307,7 @@ class FetchReader:
 
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
         """Partitions grouped by topic as they come; a full response keeps the request's order."""
+        self._traffic.bytes_out += progress.size_bytes
         responses: list[FetchResponse.FetchableTopicResponse] = []
         topic: TopicKey | None = None
         partitions: list[PartitionData] = []

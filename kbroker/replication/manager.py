@@ -20,6 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
+from kbroker.metrics import TopicTraffic
 from kbroker.model import ZERO_UUID, Deferred, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -92,6 +93,7 @@ class ReplicaManager:
         self._fetch_max_bytes = config.get_int("fetch.max.bytes")
         self._lag_max_ms = config.get_int("replica.lag.time.max.ms")
         self.purgatory = Purgatory(timers)
+        self.traffic = TopicTraffic()
         self.sessions = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"), random or Random()
         )
@@ -100,6 +102,7 @@ class ReplicaManager:
             on_storage_error=self._read_failed,
             purgatory=self.purgatory,
             timers=timers,
+            traffic=self.traffic,
         )
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
@@ -111,6 +114,7 @@ class ReplicaManager:
             Preparation(offload or ThreadOffload("kbroker-check"), timers.now_ms),
             when_flushed=self._maintenance.when_flushed,
             on_storage_error=self._read_failed,
+            traffic=self.traffic,
         )
         self.append_to = self._appender.append_to
         self.mover = LogMover(

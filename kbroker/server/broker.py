@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
@@ -45,6 +45,7 @@ from kbroker.server.offload import ExecutorOffload
 from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.server.services import Services
 from kbroker.server.share_services import ShareServices, build_share_services
+from kbroker.server.stall_probe import StallProbe
 from kbroker.server.timers import LoopTimers
 from kbroker.server.transactions import MarkerRouter, PartitionGate
 from kbroker.settings.broker import BrokerConfig
@@ -55,6 +56,9 @@ from kbroker.settings.log_config import LogConfig
 from kbroker.settings.network import NetworkConfig
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
+
+if TYPE_CHECKING:
+    from kbroker.server.metrics_endpoint import MetricsEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +107,8 @@ class Broker:
         self._shared: ConnectionShared | None = None
         self._dispatcher: Dispatcher | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._metrics: MetricsEndpoint | None = None
+        self.stalls = StallProbe(_call_later)
 
     @property
     def services(self) -> Services:
@@ -414,10 +420,31 @@ class Broker:
         shared.on_lost = self.services.share_reader.disconnected
         if network.queued_max_request_bytes > 0:
             shared.max_buffered_bytes = network.queued_max_request_bytes
+        await self._serve_metrics(dispatcher, shared)
+        self.stalls.start()
+        shared.stalls = self.stalls
         for listener in self._listeners:
             await listener.start(shared)
         idle_ms = network.connections_max_idle_ms
         self._sweep(loop, idle_ms / 1000 if idle_ms >= 0 else float("inf"))
+
+    async def _serve_metrics(self, dispatcher: Dispatcher, shared: ConnectionShared) -> None:
+        """Where they are asked for; prometheus-client is imported then only."""
+        address = self.config.get_string("kbroker.metrics.listener")
+        if not address:
+            return
+        from kbroker.server.metrics import MetricsSources
+        from kbroker.server.metrics_endpoint import MetricsEndpoint
+
+        dispatcher.times = {}
+        sources = MetricsSources(self.services, dispatcher, shared, self.stalls)
+        self._metrics = MetricsEndpoint(address, sources)
+        await self._metrics.start()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics are served, None if they are not."""
+        return None if self._metrics is None else self._metrics.port
 
     def _sweep(self, loop: asyncio.AbstractEventLoop, max_idle_seconds: float) -> None:
         """One timer for all connections: memory given back, idle ones ended."""
@@ -448,8 +475,7 @@ class Broker:
         logger.info("stopping")
         for listener in self._listeners:
             listener.close()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        self._stop_watching()
         drained = asyncio.Event()
         connections: set[Connection] = set()
         if self._shared is not None:
@@ -474,6 +500,13 @@ class Broker:
         await self._release()
         logger.info("stopped")
 
+    def _stop_watching(self) -> None:
+        self.stalls.stop()
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+
     async def _hand_over(self) -> None:
         controller = self.services.controller
         try:
@@ -487,8 +520,7 @@ class Broker:
         self._stopped = True
         for listener in self._listeners:
             listener.close()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        self._stop_watching()
         for connection in list(self._shared.connections) if self._shared is not None else ():
             connection.abort()
         if self._logs is not None:
@@ -504,6 +536,7 @@ class Broker:
         broker_epoch = -1
         for listener in self._listeners:
             listener.close()
+        self._stop_watching()
         if self._replicas is not None:
             self._replicas.close()
         if self._controller is not None:
@@ -515,6 +548,10 @@ class Broker:
             close = partial(logs.close, clean=clean, broker_epoch=broker_epoch)
             await asyncio.get_running_loop().run_in_executor(self._executor, close)
         self._executor.shutdown(wait=False)
+
+
+def _call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 def _move_limit(image: MetadataImage, node_id: int) -> int:

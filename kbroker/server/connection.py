@@ -25,6 +25,7 @@ from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResp
 from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
 from kbroker.server.receive_buffer import KEEP_BYTES, ReceiveBuffer
 from kbroker.server.response_writer import ResponseWriter
+from kbroker.server.stall_probe import StallProbe
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class ConnectionShared:
     max_buffered_bytes: int = 1 << 30
     """What all connections together may hold of requests that are not whole yet."""
     buffered_bytes: int = 0
+    stalls: StallProbe | None = None
     connections: set[Connection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0
@@ -160,7 +162,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._buffer.received(nbytes)
-        self._last_active = self._shared.loop.time()
+        shared = self._shared
+        self._last_active = shared.loop.time()
+        if shared.stalls is not None and shared.stalls.resting:
+            shared.stalls.wake()
         if self._buffer.capacity_bytes != self._held_bytes and not self._may_hold():
             return
         if not self._pump_planned:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kbroker.metrics import Histogram
 from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.apis import ApiKey, request_class
 from kbroker.protocol.codec import Part, decode
@@ -110,7 +112,7 @@ class PendingResponse:
     one.
     """
 
-    __slots__ = ("api_key", "api_version", "correlation_id", "deferred", "message")
+    __slots__ = ("api_key", "api_version", "correlation_id", "deferred", "message", "started_s")
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         self.api_key = api_key
@@ -118,6 +120,7 @@ class PendingResponse:
         self.correlation_id = correlation_id
         self.message: Message | None = None
         self.deferred: Deferred[Any] | None = None
+        self.started_s = 0.0
 
 
 class _Route:
@@ -132,10 +135,10 @@ class _Route:
 
 class Dispatcher:
     """The handler table at work. counters: requests by API key, and `surprises`, exceptions nobody
-    meant to raise.
+    meant to raise. times: by API key, from `dispatch` to the end of `render`; None: not measured.
     """
 
-    __slots__ = ("_routes", "_services", "interceptors", "requests", "surprises")
+    __slots__ = ("_routes", "_services", "interceptors", "requests", "surprises", "times")
 
     def __init__(self, handlers: Sequence[ApiHandler], services: Services) -> None:
         self._routes = {int(handler.api_key): _Route(handler) for handler in handlers}
@@ -143,6 +146,7 @@ class Dispatcher:
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
         self.surprises = 0
+        self.times: dict[int, Histogram] | None = None
         services.api_versions = api_version_ranges(handlers)
 
     def dispatch(
@@ -185,6 +189,7 @@ class Dispatcher:
             request_type = route.request_type = request_class(api_key)
         # Bytes behind the body are ignored, as Kafka does: librdkafka 2.16 puts three behind a
         # Metadata v13 request for all topics.
+        started_s = 0.0 if self.times is None else time.perf_counter()
         request, _ = decode(request_type, frame, api_version, position)
         outcome = self._handle(handler, context, request)
         if api_key == ApiKey.API_VERSIONS:
@@ -193,6 +198,7 @@ class Dispatcher:
         if outcome is None:
             return None
         pending = PendingResponse(api_key, api_version, correlation_id)
+        pending.started_s = started_s
         if not isinstance(outcome, Deferred):
             pending.message = outcome
         elif outcome.done:
@@ -209,9 +215,12 @@ class Dispatcher:
         if message is None:
             raise CloseConnection("a response was due before it was there")
         try:
-            return encode_response_frame(
+            parts = encode_response_frame(
                 pending.api_key, pending.api_version, pending.correlation_id, message
             )
+            if pending.started_s:
+                self._observe(pending)
+            return parts
         except Exception as error:
             self.surprises += 1
             logger.exception(
@@ -221,6 +230,14 @@ class Dispatcher:
                 pending.api_version,
             )
             raise CloseConnection("its response could not be encoded") from error
+
+    def _observe(self, pending: PendingResponse) -> None:
+        """Count how long a request took."""
+        if self.times is not None:
+            histogram = self.times.get(pending.api_key)
+            if histogram is None:
+                histogram = self.times[pending.api_key] = Histogram()
+            histogram.observe(time.perf_counter() - pending.started_s)
 
     def _handle(self, handler: ApiHandler, context: RequestContext, request: Message) -> Outcome:
         try:

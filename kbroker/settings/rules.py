@@ -89,6 +89,11 @@ def _check_connections(config: Settings) -> None:
     if config.get_int("max.connections.per.ip") == 0 and not config.get_string(overrides):
         allowed = f"1 up, or 0 together with {overrides}"
         raise _error("max.connections.per.ip", 0, "0 would let nobody in", allowed)
+    metrics = config.get_string("kbroker.metrics.listener")
+    host, _, port = metrics.rpartition(":")
+    if metrics and (not host or not port.isdecimal() or int(port) > 65535):
+        name = "kbroker.metrics.listener"
+        raise _error(name, metrics, "it names no address", "host:port, or empty for none")
     queued = config.get_int("queued.max.request.bytes")
     largest = config.get_int("socket.request.max.bytes")
     if 0 < queued < largest:

@@ -91,7 +91,11 @@ QUIET_KEYS: Final = _words(
 a single node: no warning."""
 
 OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
-    key.name: key for key in (ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),)
+    key.name: key
+    for key in (
+        ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
+        ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),
+    )
 }
 """kbroker's own keys. Kafka does not know them and ignores them if it reads the file."""
 

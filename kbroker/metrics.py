@@ -1,0 +1,53 @@
+"""Counters and histograms that any room may touch: plain numbers, no clock, no threads.
+
+Counting is one addition; names, labels and text come in only when somebody asks for them
+(`server/metrics`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+LATENCY_BOUNDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+)  # fmt: skip
+"""Seconds, upper ends (inclusive) of a histogram's classes."""
+
+
+class Histogram:
+    """How often a value fell into which class. counts: one per bound, and one for what is larger.
+    total: the sum of all values; maximum: the largest, 0 before the first.
+    """
+
+    __slots__ = ("bounds", "count", "counts", "maximum", "total")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.total = 0.0
+        self.maximum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.total += value
+        if value > self.maximum:
+            self.maximum = value
+
+
+class TopicTraffic:
+    """Records in and out of the logs led here, as Kafka's BrokerTopicMetrics count them: bytes of
+    whole batches, also those of internal topics.
+    """
+
+    __slots__ = ("bytes_in", "bytes_out", "failed_produces", "messages_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.messages_in = 0
+        self.failed_produces = 0

@@ -1,0 +1,115 @@
+"""How long the loop makes everybody wait: a timer that looks how late it is.
+
+While the broker works it is due every `BUSY_SECONDS`, so a stall is seen with at most that much of
+it missing; a broker at rest is woken `1 / REST_SECONDS` times a second, and the first request wakes
+the probe (`wake`). Whether there was work is told by the CPU time of the loop's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kbroker.metrics import Histogram
+
+BUSY_SECONDS: Final = 0.005
+REST_SECONDS: Final = 0.2
+WORK_SHARE: Final = 0.02
+"""With less of the time spent than this the broker is at rest."""
+
+RECENT_SECONDS: Final = 60.0
+"""`recent_maximum` forgets what is older than one or two of these."""
+
+
+class Cancellable(Protocol):
+    """What a timer gives."""
+
+    def cancel(self) -> None: ...
+
+
+class StallProbe:
+    """See the module. call_later: seconds and callback, of the loop. clock: steady, seconds, not
+    the loop's own, which stands still during a turn. cpu_clock: seconds of CPU of the loop's
+    thread.
+
+    stalls: all that was seen, in seconds; one value for every look while busy.
+    """
+
+    __slots__ = (
+        "_call_later",
+        "_clock",
+        "_cpu_clock",
+        "_cpu_s",
+        "_due",
+        "_handle",
+        "_last",
+        "_previous",
+        "_recent",
+        "_recent_since",
+        "on_stall",
+        "resting",
+        "stalls",
+    )
+
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], Cancellable],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._call_later = call_later
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._handle: Cancellable | None = None
+        self._due = self._last = self._cpu_s = 0.0
+        self._recent = self._previous = self._recent_since = 0.0
+        self.resting = False
+        self.stalls = Histogram()
+        self.on_stall: Callable[[float], None] | None = None
+        """Told of each look's lateness, in seconds (for benchmarks)."""
+
+    @property
+    def recent_maximum(self) -> float:
+        """Seconds, the longest of the last minute or two."""
+        return max(self._recent, self._previous)
+
+    def start(self) -> None:
+        """Begin to look, on the loop's thread."""
+        self._last = self._recent_since = self._clock()
+        self._cpu_s = self._cpu_clock()
+        self._plan(BUSY_SECONDS)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self.resting = False
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def wake(self) -> None:
+        """Work has come: look soon. Cheap to leave out while `resting` is false."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._last = self._clock()
+            self._cpu_s = self._cpu_clock()
+            self._plan(BUSY_SECONDS)
+
+    def _plan(self, seconds: float) -> None:
+        self.resting = seconds > BUSY_SECONDS
+        self._due = self._clock() + seconds
+        self._handle = self._call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        now, cpu_s = self._clock(), self._cpu_clock()
+        late = max(0.0, now - self._due)
+        self.stalls.observe(late)
+        if now - self._recent_since >= RECENT_SECONDS:
+            self._previous, self._recent, self._recent_since = self._recent, 0.0, now
+        self._recent = max(self._recent, late)
+        if self.on_stall is not None:
+            self.on_stall(late)
+        is_busy = cpu_s - self._cpu_s > WORK_SHARE * (now - self._last)
+        self._last, self._cpu_s = now, cpu_s
+        self._plan(BUSY_SECONDS if is_busy else REST_SECONDS)
