@@ -21,9 +21,10 @@ Uuid = bytes
 ZERO_UUID: Final[Uuid] = bytes(16)
 """Kafka's Uuid.ZERO_UUID: "no id"."""
 
-RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset(
-    {ZERO_UUID, bytes(15) + b"\x01", bytes(15) + b"\x02"}
-)
+LOST_DIRECTORY: Final[Uuid] = bytes(15) + b"\x01"
+"""Kafka's DirectoryId.LOST: of a replica that is in no directory that can be used (KIP-858)."""
+
+RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset({ZERO_UUID, LOST_DIRECTORY, bytes(15) + b"\x02"})
 """ZERO, METADATA_TOPIC_ID/LOST_DIR and MIGRATING_DIR: never given to a topic or a directory."""
 
 

@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker.log import names
-from kbroker.log.checkpoint import CheckpointError, read_offsets
-from kbroker.log.files import DirectoryLock, LogDirectoryError, remove_tree, unlink
+from kbroker.log.checkpoint import CheckpointError, read_offsets, write_offsets
+from kbroker.log.damaged import DamagedLog
+from kbroker.log.files import (
+    DirectoryLock,
+    LogDirectoryError,
+    read_file,
+    remove_tree,
+    rename,
+    sync_directory,
+    unlink,
+)
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import ZERO_UUID, StartupError, TopicPartition, Uuid
+from kbroker.model import ZERO_UUID, TopicPartition, Uuid
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +42,12 @@ class LogDirectory:
 
     directory_id: of meta.properties, zero until the broker says it. is_cordoned: gets no new
     partitions (cordoned.log.dirs). futures: logs that shall take the place of one in another
-    directory (AlterReplicaLogDirs).
+    directory (AlterReplicaLogDirs). damaged: logs whose folders are here and cannot be opened.
     """
 
     __slots__ = (
         "broker_epoch",
+        "damaged",
         "directory_id",
         "doomed",
         "failure",
@@ -54,6 +64,7 @@ class LogDirectory:
         self.lock = DirectoryLock(path)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.futures: dict[TopicPartition, PartitionLog] = {}
+        self.damaged: dict[TopicPartition, DamagedLog] = {}
         self.was_clean = False
         self.broker_epoch = NO_BROKER_EPOCH
         self.directory_id: Uuid = ZERO_UUID
@@ -85,30 +96,52 @@ class LogDirectory:
 
     def start_offsets(self) -> dict[TopicPartition, int]:
         """Of each log that begins behind its first segment's base: log-start-offset-checkpoint."""
-        return {
+        starts = {
             key: log.log_start_offset
             for key, log in self.all_logs()
             if log.log_start_offset > log.segments.first.base_offset
         }
+        for key, damaged in self.damaged.items():
+            if damaged.log_start_offset:
+                starts.setdefault(key, damaged.log_start_offset)
+        return starts
 
-    def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """Those of the last checkpoint. Raises StartupError for a corrupt file."""
-        try:
-            return read_offsets(self.file(names.HIGH_WATERMARKS))
-        except CheckpointError as error:
-            raise StartupError(
-                f"{error}; remove the file to start from each log's start"
-            ) from error
-
-    def read_or_forget(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint that costs only time if it is lost: everything is recovered from offset 0
-        then, as in Kafka.
+    def write_damaged(self) -> None:
+        """Keep in mind which logs were closed in order and cannot be opened. Blocks. Raises
+        LogDirectoryError.
         """
+        path = self.file(names.DAMAGED_LOGS)
+        points = {key: log.recovery_point for key, log in self.damaged.items() if log.was_clean}
+        if points:
+            write_offsets(path, points)
+        elif path.exists():
+            unlink(path)
+            sync_directory(self.path)
+
+    def doom_damaged(self, key: TopicPartition, *, unique: str, due_ms: int) -> bool:
+        """Rename the folder of a damaged log to `-delete`. Returns whether there is one. Blocks.
+        Raises LogDirectoryError.
+        """
+        damaged = self.damaged.pop(key, None)
+        if damaged is None:
+            return False
+        name = names.marked_directory_name(key, unique, names.DELETE_SUFFIX)
+        folder = damaged.folder.with_name(name)
+        rename(damaged.folder, folder)
+        self.doomed.append((due_ms, folder))
+        self.write_damaged()
+        return True
+
+    def read_or_forget(self, name: str) -> dict[TopicPartition, int] | None:
+        """A checkpoint that costs only time if it is lost: everything is recovered from offset 0
+        then, high watermarks are found again, as in Kafka. None if it is missing, empty or corrupt.
+        """
+        path = self.file(name)
         try:
-            return read_offsets(self.file(name))
+            return read_offsets(path) if read_file(path) else None
         except CheckpointError as error:
             logger.warning("%s; started without it", error)
-            return {}
+            return None
 
     def take_due(self, now_ms: int) -> list[str]:
         """Paths to delete now: `.deleted` files and `-delete` folders whose delay is over."""

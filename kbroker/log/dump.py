@@ -61,6 +61,7 @@ TEXT_FILES: Final = (
     names.LOG_START_OFFSETS,
     names.HIGH_WATERMARKS,
     names.CLEANER_OFFSETS,
+    names.DAMAGED_LOGS,
     names.CLEAN_SHUTDOWN,
     "quorum-state",
     "meta.properties",

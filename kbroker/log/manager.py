@@ -9,35 +9,38 @@ flushing.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Final
 
 from kbroker.log import names
 from kbroker.log.checkpoint import (
     Checkpoint,
     CheckpointError,
-    read_clean_shutdown,
     write_clean_shutdown,
     write_offsets,
 )
+from kbroker.log.damaged import DamagedLog, DamagedLogError, damage_told_by
 from kbroker.log.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
 from kbroker.log.files import (
     LogDirectoryError,
-    create_file,
     disk_space,
-    list_directory,
     make_directory,
-    read_file,
-    sync_directory,
-    unlink,
+    rename,
 )
-from kbroker.log.loading import LoadJob, Opened, open_logs
+from kbroker.log.loading import (
+    LoadJob,
+    Opened,
+    TopicConfigs,
+    find_logs,
+    make_checkpoints,
+    open_logs,
+)
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import (
     RESERVED_UUIDS,
@@ -53,14 +56,6 @@ from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINTS: Final = (
-    names.RECOVERY_POINTS,
-    names.LOG_START_OFFSETS,
-    names.HIGH_WATERMARKS,
-    names.CLEANER_OFFSETS,
-)
-
-TopicConfigs = Callable[[str], LogConfig]
 IsKnown = Callable[[TopicPartition, Uuid | None], bool]
 AssignedDirectory = Callable[[TopicPartition], Uuid | None]
 """The directory id that the metadata gives this broker's replica of a partition."""
@@ -154,9 +149,12 @@ class LogManager:
         jobs: list[LoadJob] = []
         for directory in self._online():
             try:
-                jobs += self._find_logs(directory, topic_config or self._default_config)
+                jobs += find_logs(directory, topic_config or self._default_config, self._now_ms())
             except LogDirectoryError as error:
                 self._fail(directory, error)
+            except CheckpointError as error:
+                fault = OSError(errno.EINVAL, f"{error}; mend it")
+                self._fail(directory, LogDirectoryError(directory.path, "read", fault))
         threads = self.config.get_int("num.recovery.threads.per.data.dir") * len(self._online())
         with closing(open_logs(jobs, self._open_one, threads=threads)) as opened_logs:
             for job, opened in opened_logs:
@@ -165,12 +163,12 @@ class LogManager:
                         self._take_in(job, opened, is_known)
                 except LogDirectoryError as error:
                     self._fail(job.directory, error)
-                except CheckpointError as error:
-                    raise StartupError(
-                        f"{error}; mend the file, or remove it to do without it"
-                    ) from error
         for directory in self._online():
-            self._make_checkpoints(directory)
+            try:
+                make_checkpoints(directory)
+                directory.write_damaged()
+            except LogDirectoryError as error:
+                self._fail(directory, error)
         self._settle_futures(assigned or (lambda topic_partition: None))
         # before anything is appended: see LogDirectory.recovery_points
         self.checkpoint_recovery_points()
@@ -186,58 +184,20 @@ class LogManager:
                 try:
                     if current is directory:
                         self._doom(directory, directory.futures.pop(key))
-                    elif current is None and assigned(key) == directory.directory_id:
+                    elif current is not None or self._damaged(key) is not None:
+                        continue
+                    elif assigned(key) == directory.directory_id:
                         self.promote_future(key)
                         logger.warning("%s: its move to %s is finished", key, directory.path)
                 except LogDirectoryError as error:
                     self._fail(directory, error)
+        for directory in self._online():
+            # a damaged copy is nothing to a log that is there; without one it is the log
+            self.offline_partitions |= directory.damaged.keys() - self._logs.keys()
 
     def _default_config(self, topic: str) -> LogConfig:
         del topic
         return self.default_log_config
-
-    def _find_logs(self, directory: LogDirectory, topic_config: TopicConfigs) -> Iterator[LoadJob]:
-        """What there is to open in a directory; the marker of a clean stop goes."""
-        epoch = read_clean_shutdown(directory.path)
-        directory.was_clean = epoch is not None
-        directory.broker_epoch = NO_BROKER_EPOCH if epoch is None else epoch
-        if directory.was_clean:
-            # before anything is written: a crash of the machine must not bring the marker back
-            unlink(directory.file(names.CLEAN_SHUTDOWN))
-            sync_directory(directory.path)
-        for name in _CHECKPOINTS:
-            read_file(directory.file(name))  # one that cannot be read is better known now
-        directory.read_high_watermarks()
-        recovery_points = directory.read_or_forget(names.RECOVERY_POINTS)
-        start_offsets = directory.read_or_forget(names.LOG_START_OFFSETS)
-        now_ms = self._now_ms()
-        for name, _, is_directory in list_directory(directory.path):
-            parsed = names.parse_directory_name(name) if is_directory else None
-            if parsed is None or parsed[0].topic == names.CLUSTER_METADATA:
-                continue
-            topic_partition, suffix = parsed
-            folder = directory.path / name
-            if suffix == names.DELETE_SUFFIX:
-                delay_ms = topic_config(topic_partition.topic).file_delete_delay_ms
-                directory.doomed.append((now_ms + delay_ms, folder))
-            elif suffix in ("", names.FUTURE_SUFFIX):
-                yield LoadJob(
-                    directory,
-                    folder,
-                    topic_partition,
-                    topic_config(topic_partition.topic),
-                    recovery_points.get(topic_partition, 0),
-                    start_offsets.get(topic_partition, 0),
-                )
-
-    def _make_checkpoints(self, directory: LogDirectory) -> None:
-        try:
-            present = {name for name, _, _ in list_directory(directory.path)}
-            for name in _CHECKPOINTS:
-                if name not in present:
-                    create_file(str(directory.file(name)))
-        except LogDirectoryError as error:
-            self._fail(directory, error)
 
     def _open_one(self, job: LoadJob) -> PartitionLog:
         log = job.open(self._now_ms(), self._expiration_ms)
@@ -245,16 +205,18 @@ class LogManager:
         return log
 
     def _take_in(self, job: LoadJob, opened: Opened, is_known: IsKnown | None) -> None:
-        """Keep account of an opened log."""
-        directory, folder, topic_partition = job.directory, job.folder, job.topic_partition
-        is_future = folder.name.endswith(names.FUTURE_SUFFIX)
-        if topic_partition in self._logs and not is_future:
-            raise StartupError(
-                f"{topic_partition} is in two log directories "
-                f"({self._logs[topic_partition].directory} and {folder}): "
-                "remove the older one"
-            )
-        log = opened()
+        """Keep account of an opened log, or of one that cannot be opened."""
+        directory, topic_partition = job.directory, job.topic_partition
+        if not job.is_future:
+            self._require_one_folder(job)
+        try:
+            log = opened()
+        except (DamagedLogError, CheckpointError, LogDirectoryError) as error:
+            why = damage_told_by(error, directory.path)
+            if why is None:
+                raise
+            self._set_damaged(job, why, is_known)
+            return
         log.share_open_files()
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._unique())
@@ -266,11 +228,39 @@ class LogManager:
                 target.name,
             )
             return
-        if is_future:
+        if job.is_future:
             log.on_rolled = self.on_rolled
             directory.futures[topic_partition] = log
         else:
             self._add(directory, topic_partition, log)
+
+    def _require_one_folder(self, job: LoadJob) -> None:
+        key = job.topic_partition
+        damaged = self._damaged(key)
+        other = None if damaged is None else damaged.folder
+        if key in self._logs:
+            other = self._logs[key].directory
+        if other is not None:
+            raise StartupError(
+                f"{key} is in two log directories ({other} and {job.folder}): remove the older one"
+            )
+
+    def _damaged(self, key: TopicPartition) -> DamagedLog | None:
+        found = [each.damaged[key] for each in self._online() if key in each.damaged]
+        return next((log for log in found if not log.is_future), None)
+
+    def _set_damaged(self, job: LoadJob, why: str, is_known: IsKnown | None) -> None:
+        """The log is offline, all others go on."""
+        key = job.topic_partition
+        if is_known is not None and not is_known(key, None):
+            target = names.marked_directory_name(key, self._unique(), names.STRAY_SUFFIX)
+            rename(job.folder, job.folder.with_name(target))
+            logger.warning("%s is unknown to the metadata, set aside as %s", key, target)
+            return
+        job.directory.damaged[key] = DamagedLog(
+            job.folder, job.recovery_point, job.log_start_offset, job.was_clean
+        )
+        logger.error("%s is offline: %s", key, why)
 
     def _add(
         self, directory: LogDirectory, topic_partition: TopicPartition, log: PartitionLog
@@ -370,7 +360,9 @@ class LogManager:
             which = f" {uuid_to_string(directory_id)}" if named and directory_id else ""
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the log directory{which} of {topic_partition} is offline",
+                f"{topic_partition} is damaged"
+                if self.is_damaged(topic_partition)
+                else f"the log directory{which} of {topic_partition} is offline",
             )
         return min(candidates, key=lambda each: len(each.logs) + len(each.futures))
 
@@ -499,7 +491,7 @@ class LogManager:
         log = self._logs.pop(topic_partition, None)
         self.offline_partitions.discard(topic_partition)
         if log is None:
-            return False
+            return any(self._delete_damaged(each, topic_partition) for each in self._online())
         directory = self._directory_of.pop(topic_partition)
         del directory.logs[topic_partition]
         try:
@@ -507,6 +499,20 @@ class LogManager:
         except LogDirectoryError as error:
             self._fail(directory, error)
         return True
+
+    def _delete_damaged(self, directory: LogDirectory, key: TopicPartition) -> bool:
+        due_ms = self._now_ms() + self.default_log_config.file_delete_delay_ms
+        try:
+            return directory.doom_damaged(key, unique=self._unique(), due_ms=due_ms)
+        except LogDirectoryError as error:
+            self._fail(directory, error)
+            return True
+
+    def is_damaged(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log is here and offline since it cannot be opened."""
+        return topic_partition in self.offline_partitions and any(
+            topic_partition in directory.damaged for directory in self._online()
+        )
 
     @property
     def previous_broker_epoch(self) -> int:
@@ -661,11 +667,11 @@ class LogManager:
         self._write(self.start_offset_checkpoints())
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """The high watermarks at the last checkpoint. Raises StartupError for a corrupt file."""
+        """The high watermarks at the last checkpoint."""
         watermarks: dict[TopicPartition, int] = {}
         for directory in self._online():
             try:
-                watermarks |= directory.read_high_watermarks()
+                watermarks |= directory.read_or_forget(names.HIGH_WATERMARKS) or {}
             except LogDirectoryError as error:
                 self._fail(directory, error)
         return watermarks
@@ -764,7 +770,8 @@ class LogManager:
             if clean:
                 self._close_directory(directory, broker_epoch)
             else:
-                _release(log for _, log in directory.all_logs())
+                for _, log in directory.all_logs():
+                    log.release()
         for directory in self._directories:
             directory.lock.release()
         self._logs.clear()
@@ -790,8 +797,3 @@ def _cordoned(config: BrokerConfig) -> Sequence[str]:
     """cordoned.log.dirs; `*` stands for all."""
     cordoned = config.get_list("cordoned.log.dirs")
     return config.log_dirs if "*" in cordoned else cordoned
-
-
-def _release(logs: Iterable[PartitionLog]) -> None:
-    for log in logs:
-        log.release()

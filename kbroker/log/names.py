@@ -1,4 +1,4 @@
-"""Names of files and folders in a log directory, exactly Kafka's."""
+"""Names of files and folders in a log directory, exactly Kafka's but for one."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+DAMAGED_LOGS: Final = "kbroker-damaged-logs"
+"""Not Kafka's, which passes it over: see `damaged`."""
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 

@@ -22,6 +22,7 @@ from typing import Final
 
 from kbroker.log import names
 from kbroker.log.checkpoint import read_topic_id_after_stop, write_topic_id
+from kbroker.log.damaged import DamagedLogError
 from kbroker.log.files import (
     LogDirectoryError,
     LogFile,
@@ -57,7 +58,7 @@ from kbroker.log.validator import (
     validate_batches,
     validate_replicated,
 )
-from kbroker.model import InvariantError, StartupError, TopicPartition, Uuid
+from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.log_config import LogConfig
 
@@ -154,7 +155,7 @@ class PartitionLog:
 
         Blocks. topic_id: written to partition.metadata if that is missing; what the file says is in
         `topic_id`. Raises LogDirectoryError, CheckpointError (a file of the folder is corrupt),
-        StartupError.
+        DamagedLogError.
         """
         log = cls()
         log.directory = directory
@@ -185,10 +186,7 @@ class PartitionLog:
                 open_files=_open_files if open_files is None else open_files,
             )
         except KafkaError as error:
-            raise StartupError(
-                f"{error.message}: damaged after a clean stop; put the file back, or remove "
-                f"{directory.parent / names.CLEAN_SHUTDOWN} to go on without what is lost"
-            ) from error
+            raise DamagedLogError(error.message) from error
         log._state = state
         log.segments = state.segments
         log.producers = state.producers

@@ -258,6 +258,10 @@ def _find_segments(
             created_ms=now_ms,
             has_transaction_index=(base_offset, names.TRANSACTION_INDEX) in found,
         )
+        if clean_shutdown and not segment.size and found.get((base_offset, names.INDEX)):
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"{segment.path}: it is empty, its index is not"
+            )
         state.segments.add(segment)
         problem = _index_problem(state.segments, segment, found)
         if problem:

@@ -41,6 +41,7 @@ _OFFSET_CHECKPOINTS: Final = (
     names.LOG_START_OFFSETS,
     names.HIGH_WATERMARKS,
     names.CLEANER_OFFSETS,
+    names.DAMAGED_LOGS,
 )
 _FOREVER_MS: Final = 1 << 62
 

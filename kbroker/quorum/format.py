@@ -10,6 +10,7 @@ all: a crash on the way leaves a directory that is formatted again from the star
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,7 @@ from kbroker.quorum.bootstrap import METADATA_VERSION_NAME, default_bootstrap_re
 from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint
 from kbroker.quorum.meta_properties import (
     META_PROPERTIES,
+    CorruptMetaProperties,
     DirectoryProperties,
     read_meta_properties,
     write_meta_properties,
@@ -209,6 +211,11 @@ def _read_all(
             if on_failed is None or path == config.metadata_log_dir:
                 raise StartupError(f"log directory {path}: {error}") from error
             on_failed(error)
+        except CorruptMetaProperties as error:
+            if on_failed is None or path == config.metadata_log_dir:
+                raise
+            fault = OSError(errno.EINVAL, str(error))
+            on_failed(LogDirectoryError(Path(path) / META_PROPERTIES, "use", fault))
     return found
 
 

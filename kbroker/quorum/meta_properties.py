@@ -13,6 +13,10 @@ from kbroker.settings.properties import parse_properties
 META_PROPERTIES: Final = "meta.properties"
 
 
+class CorruptMetaProperties(StartupError):
+    """A file that makes no sense."""
+
+
 class DirectoryProperties(NamedTuple):
     """The content of one file."""
 
@@ -22,14 +26,17 @@ class DirectoryProperties(NamedTuple):
 
 
 def read_meta_properties(directory: Path) -> DirectoryProperties | None:
-    """What the directory's file says, None without one. Raises StartupError if it makes no
-    sense.
+    """What the directory's file says, None without one. Raises CorruptMetaProperties,
+    StartupError for one of a Kafka that is too old.
     """
     path = directory / META_PROPERTIES
     data = read_file(path)
     if data is None:
         return None
-    values = parse_properties(data.decode("utf-8", errors="replace"), source=str(path))
+    try:
+        values = parse_properties(data.decode("utf-8", errors="replace"), source=str(path))
+    except StartupError as error:
+        raise CorruptMetaProperties(str(error)) from error
     version = values.get("version", "0")
     if version == "0" and "broker.id" in values:
         raise StartupError(
@@ -48,7 +55,7 @@ def read_meta_properties(directory: Path) -> DirectoryProperties | None:
             raise ValueError(f"directory.id={values['directory.id']} is reserved")
         return DirectoryProperties(values["cluster.id"], int(values["node.id"]), directory_id)
     except ValueError as error:
-        raise StartupError(
+        raise CorruptMetaProperties(
             f"{path} is corrupt: {error}; restore it from a backup of this directory"
         ) from None
 

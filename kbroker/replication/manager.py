@@ -21,7 +21,7 @@ from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.metrics import TopicTraffic
-from kbroker.model import ZERO_UUID, Deferred, Timers, TopicPartition, Uuid
+from kbroker.model import LOST_DIRECTORY, ZERO_UUID, Deferred, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.append import Appender, PartitionAppendResult
@@ -238,6 +238,11 @@ class ReplicaManager:
         ):
             self.on_directory(key, order.topic_id, here)
 
+    def _report_lost(self, order: HostPartition) -> None:
+        """The metadata has to know that nobody can lead the replica that is here."""
+        if self.on_directory is not None and order.directory_id != LOST_DIRECTORY:
+            self.on_directory(order.topic_partition, order.topic_id, LOST_DIRECTORY)
+
     def _open(self, order: HostPartition) -> Partition | None:
         """Open the log and make the replica; None if its directory is offline."""
         key = order.topic_partition
@@ -250,7 +255,10 @@ class ReplicaManager:
                 is_new=order.partition_epoch == 0,
             )
         except KafkaError as error:
-            logger.error("node %d cannot host %s: %s", self.node_id, key, error)
+            if self.logs.is_damaged(key):  # which was said when it was found
+                self._report_lost(order)
+            else:
+                logger.error("node %d cannot host %s: %s", self.node_id, key, error)
             topic = self._topic_for(key.topic, order.topic_id)
             topic.partitions.pop(key.partition, None)
             topic.unopened.add(key.partition)

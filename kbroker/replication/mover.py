@@ -17,10 +17,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kbroker.log.damaged import DamagedLogError
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, StartupError, TimerHandle, Timers, TopicPartition, Uuid
+from kbroker.model import Deferred, TimerHandle, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import read_batch_header
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
@@ -150,7 +151,7 @@ class LogMover:
         except LogDirectoryError as error:
             self._logs.directory_failed(error)
             self._moves.pop(move.key, None)
-        except (KafkaError, StartupError) as error:
+        except (KafkaError, DamagedLogError) as error:
             logger.error("%s: cannot be copied to %s: %s", move.key, future.directory, error)
             self._logs.drop_future(move.key)
             self._moves.pop(move.key, None)

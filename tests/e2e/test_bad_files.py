@@ -1,5 +1,6 @@
 """A stopped broker's files are cut, flipped, replaced or lost: the next start has the right data,
-or ends with one line that names the file. A disk that is full takes only its own partitions.
+or takes the one partition offline, or, for what the whole broker rests on, ends with one line that
+names the file. A disk that is full takes only its own partitions.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ def nothing_lost(folder: Path) -> None:
         f"{LAST}.timeindex",
         "recovery-point-offset-checkpoint",
         "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
         "cleaner-offset-checkpoint",
         ".kafka_cleanshutdown",
     ],
@@ -135,18 +137,11 @@ def test_what_can_be_had_from_the_log_again_is(data: Path, name: str, damage: Da
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        (f"{LAST}.log", cut),
-        (f"{LAST}.log", junk),
-        (f"{LAST}.log", Path.unlink),
-        (f"{LAST}.index", become_a_folder),
         ("recovery-point-offset-checkpoint", become_a_folder),
-        ("replication-offset-checkpoint", junk),
         ("meta.properties", flip),
         ("meta.properties", cut),
         ("meta.properties", junk),
         ("meta.properties", Path.unlink),
-        ("t-0/partition.metadata", junk),
-        ("t-0/leader-epoch-checkpoint", junk),
     ],
 )
 def test_one_line_names_the_file(data: Path, name: str, damage: Damage) -> None:
@@ -156,6 +151,58 @@ def test_one_line_names_the_file(data: Path, name: str, damage: Damage) -> None:
     named = name if damage is not Path.unlink else str(data)
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def await_leader(broker: EmbeddedBroker, topic: str, leader: int) -> None:
+    """Until Metadata has it."""
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)])
+    deadline = time.monotonic() + 20
+    with socket.create_connection((broker.host, broker.port), 10) as connection:
+        while True:
+            answer: Any = call(connection, asked, 12)
+            if answer.topics[0].partitions[0].leader_id == leader:
+                return
+            assert time.monotonic() < deadline, answer
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (f"{LAST}.log", cut),
+        (f"{LAST}.log", junk),
+        (f"{LAST}.log", Path.unlink),
+        (f"{LAST}.log", become_a_folder),
+        (f"{LAST}.index", become_a_folder),
+        ("t-0/partition.metadata", junk),
+        ("t-0/leader-epoch-checkpoint", junk),
+    ],
+)
+def test_one_partition_is_offline_and_the_other_goes_on(
+    data: Path,
+    stopped: Path,
+    name: str,
+    damage: Damage,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damage(data / name)
+    for start in range(2):
+        caplog.clear()
+        with EmbeddedBroker(data=data) as broker:
+            assert produce(broker, "u") == 0
+            assert offsets(broker, "u") == list(range(COUNT + 1 + start))
+            assert produce(broker, "t") == ErrorCode.KAFKA_STORAGE_ERROR
+            await_leader(broker, "t", -1)
+            if start == 0:  # no crash may have it cut
+                broker.kill()
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len([line for line in lines if str(data / name) in line]) == 1, lines
+    if (data / name).is_dir():
+        (data / name).rmdir()
+    shutil.copy2(stopped / name, data / name)
+    with EmbeddedBroker(data=data) as broker:
+        await_leader(broker, "t", 1)
+        assert offsets(broker, "t") == list(range(COUNT))
+        assert produce(broker, "t") == 0
 
 
 def test_foreign_files_are_left_alone(data: Path) -> None:

@@ -14,7 +14,7 @@ from kbroker.log.files import LogDirectoryError
 from kbroker.log.loading import LoadJob
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import StartupError, TopicPartition
+from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
@@ -100,10 +100,16 @@ def test_a_disk_that_fails_meanwhile_takes_its_directory_only(
     manager.close()
 
 
-def test_a_corrupt_file_ends_the_start_with_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_corrupt_file_takes_only_its_log_offline(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = start(1)
     fill(manager)
     manager.close()
     (tmp_path / "d2" / str(KEYS[5]) / names.LEADER_EPOCHS).write_text("7\n")
-    with pytest.raises(StartupError, match="leader-epoch-checkpoint"):
-        start(4)
+    manager = start(4)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "leader-epoch-checkpoint" in line and str(KEYS[5]) in line and "\n" not in line
+    assert manager.offline_partitions == {KEYS[5]} and len(manager.logs) == len(KEYS) - 1
+    assert not manager.offline_directories
+    manager.close()

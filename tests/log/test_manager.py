@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -219,16 +220,15 @@ def test_corrupt_checkpoints(start: Start, tmp_path: Path) -> None:
     (tmp_path / "d1" / names.RECOVERY_POINTS).write_text("junk")
     manager = start()
     assert manager.logs[A0].log_end_offset == 20
+    # are found again: by each leader of its followers
     (tmp_path / "d1" / names.HIGH_WATERMARKS).write_text("junk")
-    with pytest.raises(StartupError, match=names.HIGH_WATERMARKS):
-        manager.read_high_watermarks()
+    assert manager.read_high_watermarks() == {}
     manager.close()
-    (tmp_path / "d1" / names.HIGH_WATERMARKS).unlink()
     # would cost history
     (tmp_path / "d1" / "a-0" / names.LEADER_EPOCHS).write_text("junk")
-    with pytest.raises(StartupError, match=names.LEADER_EPOCHS) as caught:
-        start()
-    assert "\n" not in str(caught.value)
+    manager = start()
+    assert not manager.logs and manager.is_damaged(A0)
+    manager.close()
 
 
 def test_one_partition_in_two_directories_stops_the_start(start: Start, tmp_path: Path) -> None:
@@ -247,7 +247,9 @@ def test_no_usable_directory_stops_the_start(tmp_path: Path) -> None:
         LogManager(config, now_ms=lambda: NOW_MS).lock()
 
 
-def test_a_log_that_ends_elsewhere_than_it_was_closed_at(start: Start, tmp_path: Path) -> None:
+def test_a_log_that_ends_elsewhere_than_it_was_closed_at(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = start()
     fill(manager, A0)
     manager.close()
@@ -255,10 +257,145 @@ def test_a_log_that_ends_elsewhere_than_it_was_closed_at(start: Start, tmp_path:
     sound = path.read_bytes()
     position, _ = list(iter_batches(sound))[-1]
     path.write_bytes(sound[: position + 5] + b"\x01" + sound[position + 6 :])
-    with pytest.raises(StartupError, match=r"ends at offset 65556 and was closed at 20") as caught:
-        start()
-    assert str(path) in str(caught.value)
-    assert (tmp_path / "d1" / names.CLEAN_SHUTDOWN).exists()
+    manager = start()
+    assert f"{path}: the log ends at offset 65556 and was closed at 20" in caplog.text
+    assert manager.is_damaged(A0) and not manager.logs
+
+
+def damage(start: Start, tmp_path: Path) -> tuple[Path, bytes]:
+    """Three logs closed in order, two in d1; one of them lost its end. Returns its file, and what
+    was in it.
+    """
+    manager = start()
+    for partition in (A0, A1, B0):
+        fill(manager, partition)
+    manager.logs[A0].delete_records_before(3)
+    manager.close()
+    path = max((tmp_path / "d1" / "a-0").glob("*.log"))
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-9])
+    return path, sound
+
+
+@pytest.mark.parametrize("ends", [[True], [False], [True, False, True], [False, True, False]])
+def test_a_damaged_log_is_offline_until_it_is_mended(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, ends: list[bool]
+) -> None:
+    path, sound = damage(start, tmp_path)
+    files = {each: each.read_bytes() for each in path.parent.iterdir()}
+    for clean in ends:
+        caplog.clear()
+        manager = start()
+        assert set(manager.logs) == {A1, B0} and manager.offline_partitions == {A0}
+        assert manager.is_damaged(A0) and not manager.offline_directories
+        (line,) = [record for record in caplog.records if record.levelname != "INFO"]
+        assert str(path) in line.getMessage() and "\n" not in line.getMessage()
+        with pytest.raises(KafkaError, match="a-0 is damaged") as refused:
+            manager.get_or_create(A0, TOPIC_ID, CONFIG, is_new=False)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        fill(manager, B0)
+        manager.checkpoint_recovery_points()
+        manager.checkpoint_start_offsets()
+        manager.close(clean=clean)
+        assert {each: each.read_bytes() for each in path.parent.iterdir()} == files
+    path.write_bytes(sound)
+    caplog.clear()
+    manager = start()
+    assert manager.logs[A0].log_end_offset == 20 and manager.logs[A0].log_start_offset == 3
+    assert manager.logs[B0].log_end_offset == 20 * (1 + len(ends))
+    assert not manager.offline_partitions
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
+    assert not (tmp_path / "d1" / names.DAMAGED_LOGS).exists()
+    fill(manager, A0)
+    manager.close(clean=False)
+    assert start().logs[A0].log_end_offset == 40  # a crash is a crash again
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_going_on_without_what_is_lost(start: Start, tmp_path: Path, clean: bool) -> None:
+    damage(start, tmp_path)
+    start().close(clean=clean)
+    (tmp_path / "d1" / names.DAMAGED_LOGS).unlink()
+    manager = start()
+    assert set(manager.logs) == {A0, A1, B0} and not manager.offline_partitions
+    assert manager.logs[A0].log_end_offset == 19 and manager.logs[A0].log_start_offset == 3
+    manager.close()
+    assert start().was_clean
+
+
+def test_a_damaged_log_of_a_deleted_topic(start: Start, tmp_path: Path) -> None:
+    path, _ = damage(start, tmp_path)
+    manager = start()
+    assert manager.delete(A0) and not manager.delete(A0)
+    assert not path.parent.exists() and not manager.offline_partitions
+    assert list((tmp_path / "d1").glob("a-0.*-delete"))
+    fill(manager, A0, 5)
+    manager.close(clean=False)
+    assert start().logs[A0].log_end_offset == 5
+
+
+def test_a_damaged_log_that_the_metadata_does_not_know(start: Start, tmp_path: Path) -> None:
+    path, _ = damage(start, tmp_path)
+    manager = start(is_known=lambda key, topic_id: key != A0)
+    assert set(manager.logs) == {A1, B0} and not manager.offline_partitions
+    assert not path.parent.exists() and list((tmp_path / "d1").glob("a-0.*-stray"))
+
+
+def test_a_damaged_log_after_a_crash_is_recovered_once_its_file_is_mended(
+    start: Start, tmp_path: Path
+) -> None:
+    manager = start()
+    fill(manager, A0)
+    manager.close(clean=False)
+    path = max((tmp_path / "d1" / "a-0").glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-9])
+    index = path.with_suffix(".index")
+    index.unlink()
+    index.mkdir()
+    manager = start()
+    assert manager.is_damaged(A0)
+    manager.close()
+    index.rmdir()
+    manager = start()  # the clean stop in between was not this log's
+    assert manager.logs[A0].log_end_offset == 19
+    manager.close()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_damaged_future_log(
+    start: Start, tmp_path: Path, is_alone: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy is nothing to a log that is there; alone, it is the log and not made anew."""
+    manager = start()
+    fill(manager, A0)
+    manager.close()
+    future = tmp_path / "d2" / f"a-0.{'f' * 32}-future"
+    shutil.copytree(tmp_path / "d1" / "a-0", future)
+    shutil.copy2(tmp_path / "d1" / names.RECOVERY_POINTS, tmp_path / "d2")
+    if is_alone:
+        shutil.rmtree(tmp_path / "d1" / "a-0")
+    path = max(future.glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-9])
+    manager = start()
+    assert str(path) in caplog.text
+    assert set(manager.logs) == (set() if is_alone else {A0})
+    assert manager.offline_partitions == ({A0} if is_alone else set())
+    assert future.is_dir() and not manager.future_partitions()
+
+
+def test_the_list_of_damaged_logs_is_damaged_itself(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = damage(start, tmp_path)
+    start().close(clean=False)
+    (tmp_path / "d1" / names.DAMAGED_LOGS).write_text("junk")
+    content = path.read_bytes()
+    caplog.clear()
+    manager = start()
+    assert set(manager.logs) == {A1} and list(manager.offline_directories) == [tmp_path / "d1"]
+    (line,) = [record for record in caplog.records if record.levelname != "INFO"]
+    assert names.DAMAGED_LOGS in line.getMessage()
+    assert path.read_bytes() == content
 
 
 def test_what_kafka_closed_cleanly_is_taken_without_a_word(

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import names, recovery
+from kbroker.log.damaged import DamagedLogError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import read_snapshot
 from kbroker.log.recovery import read_batches
 from kbroker.log.segment import Segment
 from kbroker.log.validator import AppendOrigin
-from kbroker.model import StartupError, TopicPartition, uuid_to_string
+from kbroker.model import TopicPartition, uuid_to_string
 from kbroker.protocol.records import (
     ControlType,
     build_batch,
@@ -334,7 +335,7 @@ def test_damage_after_a_clean_stop_is_said_in_one_line(tmp_path: Path) -> None:
     log.close()
     path = tmp_path / "topic-0" / names.offset_name(0, names.LOG)
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(StartupError, match=r"00000\.log: no record batch at position") as caught:
+    with pytest.raises(DamagedLogError, match=r"00000\.log: no record batch at position") as caught:
         open_log(tmp_path, clean_shutdown=True)
     assert "\n" not in str(caught.value)
     assert open_log(tmp_path, recovery_point=10).log_end_offset == 8  # the marker is gone by now
@@ -401,7 +402,7 @@ def test_a_log_that_ends_before_its_start_begins_anew_after_a_crash(tmp_path: Pa
     log = open_log(tmp_path)
     fill(log, 5)
     log.close()
-    with pytest.raises(StartupError, match=r"ends at offset 10, before its start, 50"):
+    with pytest.raises(DamagedLogError, match=r"ends at offset 10, before its start, 50"):
         open_log(tmp_path, clean_shutdown=True, log_start_offset=50)
     log = open_log(tmp_path, log_start_offset=50)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
