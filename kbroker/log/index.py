@@ -117,12 +117,6 @@ class _SparseIndex(ABC):
             self._load()
         return len(self._offsets)
 
-    def _append(self, offset: int, value: int) -> None:
-        self._offsets.append(offset - self.base_offset)
-        self._values.append(value)
-        if len(self._offsets) - self._written >= PENDING_LIMIT:
-            self.write_pending()
-
     def write_pending(self) -> None:
         """Bring the file up to the array (no fsync)."""
         if self._loaded and self._written < len(self._offsets):
@@ -220,8 +214,9 @@ class OffsetIndex(_SparseIndex):
         return words.tobytes()
 
     @property
-    def is_full(self) -> bool:
-        return self.entry_count >= self.max_entries
+    def room(self) -> int:
+        """How many entries still fit."""
+        return self.max_entries - self.entry_count
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last entry whose offset is <= offset; (base offset, 0) before
@@ -257,7 +252,11 @@ class OffsetIndex(_SparseIndex):
         """
         if not self._loaded:
             self._load()
-        self._append(offset, position)
+        offsets = self._offsets
+        offsets.append(offset - self.base_offset)
+        self._values.append(position)
+        if len(offsets) - self._written >= PENDING_LIMIT:
+            self.write_pending()
 
     def entries(self) -> list[tuple[int, int]]:
         """All (offset, position)."""
@@ -304,9 +303,9 @@ class TimeIndex(_SparseIndex):
         return b"".join(map(_TIME_ENTRY.pack, self._values[start:], self._offsets[start:]))
 
     @property
-    def is_full(self) -> bool:
-        # one place stays free for the entry a roll adds
-        return self.entry_count >= self.max_entries - 1
+    def room(self) -> int:
+        """How many entries still fit; one place stays free for the entry a roll adds."""
+        return self.max_entries - 1 - self.entry_count
 
     @property
     def last_entry(self) -> tuple[int, int]:
@@ -332,10 +331,14 @@ class TimeIndex(_SparseIndex):
         """
         if not self._loaded:
             self._load()
-        if not last and len(self._offsets) >= self.max_entries - 1:
+        offsets, values = self._offsets, self._values
+        if not last and len(offsets) >= self.max_entries - 1:
             return
-        if timestamp > (self._values[-1] if self._values else -1):
-            self._append(offset, timestamp)
+        if timestamp > (values[-1] if values else -1):
+            offsets.append(offset - self.base_offset)
+            values.append(timestamp)
+            if len(offsets) - self._written >= PENDING_LIMIT:
+                self.write_pending()
 
     def entries(self) -> list[tuple[int, int]]:
         """All (timestamp, offset)."""

@@ -216,7 +216,10 @@ class PartitionLog:
         """First offset of the oldest transaction that is open or whose end is not replicated yet;
         None: all stable.
         """
-        first = self.producers.first_unstable_offset
+        producers = self.producers
+        if not (producers.ongoing or producers.unreplicated):
+            return None
+        first = producers.first_unstable_offset
         return first if first is None or first >= self.log_start_offset else self.log_start_offset
 
     def update_config(self, config: LogConfig) -> None:
@@ -239,7 +242,8 @@ class PartitionLog:
         deletable.
         """
         self.high_watermark = high_watermark
-        self.producers.on_high_watermark(high_watermark)
+        if self.producers.unreplicated:
+            self.producers.on_high_watermark(high_watermark)
 
     # -- appending --------------------------------------------------------------------------------
 

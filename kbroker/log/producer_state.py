@@ -16,7 +16,13 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import NO_SEQUENCE, BatchHeader, ControlType
+from kbroker.protocol.records import (
+    CONTROL_FLAG,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    ControlType,
+)
 
 REMEMBERED_BATCHES: Final = 5
 MAX_SEQUENCE: Final = 0x7FFFFFFF
@@ -97,6 +103,15 @@ class ProducerState:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
+    def next_sequence(self) -> int:
+        """What the next batch of this epoch begins with."""
+        batches = self.batches
+        if not batches:
+            return 0
+        last = batches[-1].last_sequence
+        return 0 if last == MAX_SEQUENCE else last + 1
+
+    @property
     def last_offset(self) -> int:
         """Of data; -1 where none is remembered."""
         return self.batches[-1].last_offset if self.batches else -1
@@ -121,6 +136,8 @@ class ProducerStateManager:
     """The producers of one partition. `check` decides, `update` and `update_marker` change.
 
     expiration_ms: producer.id.expiration.ms, counted from the producer's last batch timestamp.
+    ongoing: first offset -> producer id of open transactions. unreplicated: first offset -> last
+    offset of ended ones whose marker is not below the high watermark yet. Read freely.
     """
 
     def __init__(self, topic_partition: TopicPartition, *, expiration_ms: int) -> None:
@@ -128,8 +145,8 @@ class ProducerStateManager:
         self.expiration_ms = expiration_ms
         self.map_end_offset = 0
         self._producers: dict[int, ProducerState] = {}
-        self._ongoing: dict[int, int] = {}  # first offset -> producer id
-        self._unreplicated: dict[int, int] = {}  # first offset -> last offset
+        self.ongoing: dict[int, int] = {}
+        self.unreplicated: dict[int, int] = {}
 
     @property
     def active_producers(self) -> Mapping[int, ProducerState]:
@@ -137,21 +154,21 @@ class ProducerStateManager:
 
     @property
     def is_empty(self) -> bool:
-        return not self._producers and not self._unreplicated
+        return not self._producers and not self.unreplicated
 
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that is open, or not yet replicated."""
-        if not self._ongoing and not self._unreplicated:
+        if not self.ongoing and not self.unreplicated:
             return None
         return min(
-            min(self._ongoing, default=MAX_OFFSET), min(self._unreplicated, default=MAX_OFFSET)
+            min(self.ongoing, default=MAX_OFFSET), min(self.unreplicated, default=MAX_OFFSET)
         )
 
     @property
     def first_undecided_offset(self) -> int | None:
         """First offset of the oldest open transaction."""
-        return min(self._ongoing, default=None)
+        return min(self.ongoing, default=None)
 
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin, transaction_version: int = 0
@@ -172,9 +189,15 @@ class ProducerStateManager:
             if transaction_version >= 2 and origin is AppendOrigin.CLIENT:
                 self._check_first_sequence(header)
             return None
-        if header.is_control:
+        if header.attributes & CONTROL_FLAG:
             self._check_marker_epoch(state, header, transaction_version)
             return None
+        if (
+            header.producer_epoch == state.producer_epoch
+            and header.base_sequence == state.next_sequence
+            and state.transaction_first_offset is None
+        ):
+            return None  # what nearly every batch is: the next one
         if origin is AppendOrigin.CLIENT:
             duplicate = self._find_duplicate(state, header)
             if duplicate is not None:
@@ -224,8 +247,7 @@ class ProducerStateManager:
                     f"sequence {header.base_sequence} instead of 0",
                 )
             return
-        last_sequence = state.last_sequence
-        expected = 0 if last_sequence == MAX_SEQUENCE else last_sequence + 1
+        expected = state.next_sequence
         if header.base_sequence != expected:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -267,26 +289,28 @@ class ProducerStateManager:
 
     def update(self, header: BatchHeader) -> None:
         """Take in an appended data batch with its final offsets. Markers: update_marker."""
-        self.map_end_offset = header.next_offset
+        last_offset = header.base_offset + header.last_offset_delta
+        self.map_end_offset = last_offset + 1
         producer_id = header.producer_id
-        if producer_id < 0 or header.is_control:
+        attributes = header.attributes
+        if producer_id < 0 or attributes & CONTROL_FLAG:
             return
         state = self._producers.get(producer_id)
         if state is None:
             state = self._producers[producer_id] = ProducerState(producer_id)
-        state.move_to_epoch(header.producer_epoch)
-        state.add_batch(
-            BatchMetadata(
-                header.last_sequence,
-                header.last_offset,
-                header.last_offset_delta,
-                header.max_timestamp,
-            )
+        if state.producer_epoch != header.producer_epoch:
+            state.move_to_epoch(header.producer_epoch)
+        batches = state.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        timestamp = header.max_timestamp
+        batches.append(
+            BatchMetadata(header.last_sequence, last_offset, header.last_offset_delta, timestamp)
         )
-        state.last_timestamp = header.max_timestamp
-        if header.is_transactional and state.transaction_first_offset is None:
+        state.last_timestamp = timestamp
+        if attributes & TRANSACTIONAL_FLAG and state.transaction_first_offset is None:
             state.transaction_first_offset = header.base_offset
-            self._ongoing[header.base_offset] = producer_id
+            self.ongoing[header.base_offset] = producer_id
 
     def update_marker(
         self, header: BatchHeader, marker_type: ControlType, coordinator_epoch: int
@@ -316,20 +340,20 @@ class ProducerStateManager:
     def last_stable_offset(self, completed: CompletedTransaction) -> int:
         """What is stable once completed is replicated: for the transaction index."""
         others = (
-            first for first, producer in self._ongoing.items() if producer != completed.producer_id
+            first for first, producer in self.ongoing.items() if producer != completed.producer_id
         )
         return min(others, default=completed.last_offset + 1)
 
     def complete_transaction(self, completed: CompletedTransaction) -> None:
         """Move it from open to ended but not replicated. KeyError for one that is not open."""
-        del self._ongoing[completed.first_offset]
-        self._unreplicated[completed.first_offset] = completed.last_offset
+        del self.ongoing[completed.first_offset]
+        self.unreplicated[completed.first_offset] = completed.last_offset
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Forget ended transactions whose marker lies below high_watermark (exclusive)."""
-        if self._unreplicated:
-            self._unreplicated = {
-                first: last for first, last in self._unreplicated.items() if last >= high_watermark
+        if self.unreplicated:
+            self.unreplicated = {
+                first: last for first, last in self.unreplicated.items() if last >= high_watermark
             }
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
@@ -357,8 +381,8 @@ class ProducerStateManager:
     def clear(self, map_end_offset: int = 0) -> None:
         """Forget everything: the log was truncated, a snapshot or a replay follows."""
         self._producers.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
+        self.ongoing.clear()
+        self.unreplicated.clear()
         self.map_end_offset = map_end_offset
 
     def to_snapshot(self) -> bytes:
@@ -395,7 +419,7 @@ class ProducerStateManager:
                 continue
             self._producers[state.producer_id] = state
             if state.transaction_first_offset is not None:
-                self._ongoing[state.transaction_first_offset] = state.producer_id
+                self.ongoing[state.transaction_first_offset] = state.producer_id
         self.map_end_offset = map_end_offset
 
 

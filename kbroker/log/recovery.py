@@ -56,7 +56,8 @@ READ_CHUNK_BYTES: Final = 1024 * 1024
 Marker = tuple[ControlType, int]
 """An end-of-transaction marker: abort or commit, coordinator epoch."""
 
-_NO_MARKER: Final = (None,)
+NO_MARKER: Final = (None,)
+"""`markers_of` one batch of data."""
 
 
 @dataclass(slots=True)
@@ -365,7 +366,7 @@ def marker_of(header: BatchHeader, batch: bytes | bytearray | memoryview) -> Mar
 def markers_of(batches: memoryview, headers: Sequence[BatchHeader]) -> Sequence[Marker | None]:
     """`marker_of` for each of the batches that lie one after the other in `batches`."""
     if len(headers) == 1 and not headers[0].attributes & CONTROL_FLAG:
-        return _NO_MARKER
+        return NO_MARKER
     markers: list[Marker | None] = []
     position = 0
     for header in headers:

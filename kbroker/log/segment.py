@@ -67,7 +67,7 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
-        "_indexes_full",
+        "_index_room",
         "_indexes_rebuilt",
         "_max_timestamp",
         "_max_timestamp_known",
@@ -131,7 +131,7 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._max_timestamp_known = False
         self._rolling_timestamp: int | None = None
-        self._indexes_full: bool | None = None  # unknown
+        self._index_room = 0  # entries that fit for certain; looked up again at 0
         self._positions: dict[int, int] | None = None
 
     @classmethod
@@ -209,15 +209,14 @@ class Segment:
             file.write_at(batches, position)
             since = self.bytes_since_index_entry
             for header in headers:
+                last_offset = header.base_offset + header.last_offset_delta
                 if header.max_timestamp > self._max_timestamp:
                     self._max_timestamp = header.max_timestamp
-                    self._max_timestamp_offset = header.base_offset + header.last_offset_delta
+                    self._max_timestamp_offset = last_offset
                 if since > self.index_interval_bytes:
-                    self.offset_index.append(
-                        header.base_offset + header.last_offset_delta, position
-                    )
+                    self.offset_index.append(last_offset, position)
                     self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
-                    self._indexes_full = None
+                    self._index_room -= 1
                     since = 0
                 size = header.batch_length + LENGTH_OVERHEAD
                 position += size
@@ -247,20 +246,22 @@ class Segment:
         far away.
         """
         size = self.size
-        if size > config.segment_bytes - incoming_bytes or not self.can_hold(last_offset):
+        if (
+            size > config.segment_bytes - incoming_bytes
+            or not 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+        ):
             return True
-        if self._indexes_full is None:
-            self._indexes_full = self.offset_index.is_full or self.time_index.is_full
-        if self._indexes_full:
-            return True
-        return (
-            size > 0
-            and self._age_ms(now_ms, max_timestamp) > config.max_segment_ms - self.roll_jitter_ms
-        )
-
-    def _age_ms(self, now_ms: int, max_timestamp: int) -> int:
-        timestamp = self.first_timestamp
-        return max_timestamp - timestamp if timestamp >= 0 else now_ms - self.created_ms
+        if self._index_room <= 0:
+            self._index_room = min(self.offset_index.room, self.time_index.room)
+            if self._index_room <= 0:
+                return True
+        if not size:
+            return False
+        first = self._rolling_timestamp
+        if first is None:
+            first = self.first_timestamp
+        age_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        return age_ms > config.max_segment_ms - self.roll_jitter_ms
 
     def become_inactive(self) -> None:
         """At a roll: add the closing time entry, cut files to size."""
@@ -574,7 +575,7 @@ class Segment:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(max_timestamp, max_timestamp_offset)
         self._positions = None
-        self._indexes_full = None
+        self._index_room = 0
         self.bytes_since_index_entry = since
         self._max_timestamp, self._max_timestamp_offset = timestamp, timestamp_offset
         self._max_timestamp_known = True
@@ -600,7 +601,7 @@ class Segment:
         if self.size == 0:
             self.created_ms = now_ms
         self._rolling_timestamp = None
-        self._indexes_full = None
+        self._index_room = 0
         self.bytes_since_index_entry = 0
         self._max_timestamp_known = False
 
@@ -611,7 +612,7 @@ class Segment:
         self.transaction_index.reset()
         self._positions = None
         self._rolling_timestamp = None
-        self._indexes_full = None
+        self._index_room = 0
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
         self._max_timestamp_known = True

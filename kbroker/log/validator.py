@@ -41,7 +41,7 @@ from kbroker.protocol.records import (
     recompress,
     set_max_timestamp,
 )
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.log_config import NO_LOWER_BOUND_MS, LogConfig
 
 BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""
@@ -53,8 +53,6 @@ COSTLY_BYTES: Final = 32 * 1024
 COSTLY_COMPRESSED_BYTES: Final = 1024
 """Batches from these sizes on are unpacked or packed off the loop thread; what is compressed may
 hold a thousand times its size."""
-
-NO_LOWER_BOUND_MS: Final = 1 << 60
 
 _CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 NOT_PLAIN: Final = LOG_APPEND_TIME_FLAG | CONTROL_FLAG
@@ -302,19 +300,9 @@ def _plain_batch(
     return ValidatedBatches(view, [header])
 
 
-def needs_records(config: LogConfig) -> bool:
-    """Whether a topic of these settings may have its batches unpacked when they are appended."""
-    return (
-        config.compression_type != "producer"
-        or config.compact
-        or config.validate_records
-        or config.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS
-    )
-
-
 def is_costly(batches: bytearray | memoryview, config: LogConfig) -> bool:
     """Whether validate_batches would look at so much that the loop should not wait for it; for
-    topics that `needs_records` is true of.
+    topics whose settings say `needs_records`.
     """
     size = len(batches)
     if size < COSTLY_COMPRESSED_BYTES:

@@ -2,16 +2,21 @@
 
 The `crc32c` wheel computes it with the processor's own instruction; where no wheel exists for a
 platform, `crcmod` gives the same numbers. Both take any bytes-like object without copying it.
+`crc32c(buffer, value=0)` is whichever is there: unsigned; value: the CRC of what came before the
+buffer, to continue from.
 Source: KIP-98, RFC 3720 appendix B.4.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
-Checksum = Callable[[bytes | bytearray | memoryview, int], int]
+
+class Checksum(Protocol):
+    """What both implementations are: no wrapper stands before them, one is called per batch."""
+
+    def __call__(self, buffer: bytes | bytearray | memoryview, value: int = 0, /) -> int: ...
 
 
 def from_wheel() -> Checksum:
@@ -32,9 +37,4 @@ def _choose() -> Checksum:
         return from_crcmod()
 
 
-_implementation: Final[Checksum] = _choose()
-
-
-def crc32c(buffer: bytes | bytearray | memoryview, value: int = 0) -> int:
-    """CRC-32C of buffer, unsigned. value: the CRC of what came before it, to continue from."""
-    return _implementation(buffer, value)
+crc32c: Final[Checksum] = _choose()

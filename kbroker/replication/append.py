@@ -16,7 +16,7 @@ from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, Val
 from kbroker.metrics import TopicTraffic
 from kbroker.model import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.partition import OffsetWaiter, Partition
+from kbroker.replication.partition import NEVER_MS, OffsetWaiter, Partition, Role
 from kbroker.replication.preparation import Checked, Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 
@@ -117,20 +117,21 @@ class Appender:
         produce_version: int | None = None,
         transaction_version: int = 0,
         admit: Callable[[], ErrorCode] | None = None,
+        now_ms: int | None = None,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
 
+        now_ms: the wall clock, where the caller has just read it.
         transaction_version: of the transaction that a marker ends, or of its producer. admit: asked
         again if batches are written later than in this call; anything but NONE refuses them.
 
         The answer is there at once unless acks is -1 and a follower has not got the records yet.
         Never raises for what the client or the disk did: the result says it.
         """
-        error = partition.check_leader()
-        if error:
-            return PartitionAppendResult(error)
+        if partition.role is not Role.LEADER:
+            return PartitionAppendResult(partition.check_leader())
         if acks == -1:
-            if partition.is_under_min_isr:
+            if len(partition.isr) < partition.min_isr:
                 return PartitionAppendResult(
                     ErrorCode.NOT_ENOUGH_REPLICAS,
                     error_message=f"{partition.topic_partition} has {len(partition.isr)} replicas "
@@ -141,12 +142,14 @@ class Appender:
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         preparation = self._preparation
         if origin is AppendOrigin.CLIENT and preparation.concerns(
-            partition.topic_partition, batches, log.config
+            partition.topic_partition, batches, log.config, produce_version
         ):
             answer: Deferred[PartitionAppendResult] = Deferred()
 
             def append(checked: Checked) -> None:
                 refusal = ErrorCode.NONE if admit is None else admit()
+                # leadership may have gone while the batches waited
+                refusal = refusal or partition.check_leader()
                 if refusal:
                     answer.resolve(PartitionAppendResult(refusal))
                     return
@@ -158,6 +161,7 @@ class Appender:
                     origin=origin,
                     produce_version=produce_version,
                     transaction_version=transaction_version,
+                    now_ms=self._timers.now_ms(),
                 )
                 if isinstance(outcome, Deferred):
                     outcome.on_done(answer.resolve)
@@ -181,6 +185,7 @@ class Appender:
             origin=origin,
             produce_version=produce_version,
             transaction_version=transaction_version,
+            now_ms=self._timers.now_ms() if now_ms is None else now_ms,
         )
 
     def _append_now(
@@ -192,16 +197,13 @@ class Appender:
         timeout_ms: int,
         origin: AppendOrigin,
         produce_version: int | None,
-        transaction_version: int = 0,
+        transaction_version: int,
+        now_ms: int,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Write and wake, in this partition's turn; leadership may have gone while it waited, or
-        the log moved.
+        """Write and wake, in this partition's turn; it is led here, but perhaps in another log than
+        when the batches came.
         """
-        error = partition.check_leader()
-        if error:
-            return PartitionAppendResult(error)
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
-        now_ms = self._timers.now_ms()
         try:
             if isinstance(batches, KafkaError):
                 raise batches
@@ -228,7 +230,9 @@ class Appender:
             return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
         if not info.duplicate:
             size = len(batches.batches if isinstance(batches, ValidatedBatches) else batches)
-            partition.after_append(size, self._timers.monotonic_ms())
+            partition.after_append(
+                size, self._timers.monotonic_ms() if partition.remotes else NEVER_MS
+            )
             traffic = self._traffic
             traffic.bytes_in += size
             traffic.messages_in += info.last_offset - info.base_offset + 1

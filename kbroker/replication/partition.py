@@ -345,7 +345,7 @@ class Partition:
 
     def after_append(self, size_bytes: int, now_ms: int) -> bool:
         """The leader appended size_bytes. Wakes who waits for that. Returns whether the high
-        watermark moved.
+        watermark moved. now_ms: of no interest while there are no `remotes`.
         """
         end = self.log.log_end_offset
         if end < self._last_end:
@@ -353,9 +353,10 @@ class Partition:
                 f"{self.topic_partition}: log end went back from {self._last_end} to {end}"
             )
         self._last_end = end
-        for watcher in tuple(self._end_watchers):
-            watcher.moved(size_bytes, size_bytes)
-        if not self.remotes and not self.is_under_min_isr:
+        if self._end_watchers:
+            for watcher in tuple(self._end_watchers):
+                watcher.moved(size_bytes, size_bytes)
+        if not self.remotes and len(self.isr) >= self.min_isr:
             self._move_high_watermark(end, size_bytes)
             return True
         self._appended.append((end, size_bytes))
@@ -413,8 +414,10 @@ class Partition:
 
     def _move_high_watermark(self, offset: int, added_bytes: int) -> None:
         self.high_watermark = offset
-        self.log.on_high_watermark(offset)
-        stable = self._stable_end()
+        log = self.log
+        log.on_high_watermark(offset)
+        unstable = log.first_unstable_offset
+        stable = offset if unstable is None else self._stable_end()
         stable_bytes = 0
         self._stable_bytes += added_bytes
         if stable > self.last_stable_offset:

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Final
 
 from kbroker.log.validator import (
+    BATCHES_SINCE_PRODUCE_VERSION,
     AppendOrigin,
     ValidatedBatches,
     is_costly,
-    needs_records,
     validate_batches,
 )
 from kbroker.model import TopicPartition
@@ -75,11 +75,21 @@ class Preparation:
         self._closed = False
 
     def concerns(
-        self, key: TopicPartition, batches: bytearray | memoryview, config: LogConfig
+        self,
+        key: TopicPartition,
+        batches: bytearray | memoryview,
+        config: LogConfig,
+        produce_version: int | None,
     ) -> bool:
         """Whether these batches must wait their turn: for a thread, or behind some that do."""
         if self._queues and key in self._queues:
             return True
+        if (
+            not config.needs_records
+            and produce_version is not None
+            and produce_version >= BATCHES_SINCE_PRODUCE_VERSION
+        ):
+            return False  # message sets of old are refused from there on
         return self._is_costly(batches, config)
 
     def _is_costly(self, batches: bytearray | memoryview, config: LogConfig) -> bool:
@@ -87,7 +97,7 @@ class Preparation:
             return False
         if is_legacy(batches):
             return True
-        return needs_records(config) and is_costly(batches, config)
+        return config.needs_records and is_costly(batches, config)
 
     def add(
         self,

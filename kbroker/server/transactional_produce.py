@@ -16,7 +16,6 @@ from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import BATCH_OVERHEAD, MAGIC
-from kbroker.protocol.schema import Records
 from kbroker.replication.partition import Partition
 from kbroker.server.services import Services
 from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
@@ -30,13 +29,12 @@ _PRODUCER: Final = struct.Struct(">qh")
 _PRODUCER_POSITION: Final = 43
 
 
-def is_transactional(records: Records) -> bool:
+def is_transactional(records: memoryview | bytearray) -> bool:
     """Whether the (first) batch belongs to a transaction; of too few bytes the log says more."""
-    view = cast(memoryview, records)
     return (
-        len(view) > _ATTRIBUTES_POSITION
-        and bool(view[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
-        and view[_MAGIC_POSITION] == MAGIC
+        len(records) > _ATTRIBUTES_POSITION
+        and bool(records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
+        and records[_MAGIC_POSITION] == MAGIC
     )
 
 
@@ -53,11 +51,11 @@ def verdicts_on(
             continue
         for data in asked.partition_data:
             partition = topic.partitions.get(data.index)
-            records = data.records
+            records = cast(memoryview, data.records)
             if partition is None or not partition.is_leader or not records:
                 continue
-            if len(cast(memoryview, records)) >= BATCH_OVERHEAD and is_transactional(records):
-                found = _PRODUCER.unpack_from(cast(memoryview, records), _PRODUCER_POSITION)
+            if len(records) >= BATCH_OVERHEAD and is_transactional(records):
+                found = _PRODUCER.unpack_from(records, _PRODUCER_POSITION)
                 producers[partition.topic_partition] = Producer(*found)
     if not producers:
         return {}
@@ -76,15 +74,14 @@ def asked_again(
     version: int,
     request: ProduceRequest,
     partition: Partition,
-    records: Records,
+    records: memoryview | bytearray,
 ) -> Callable[[], ErrorCode] | None:
     """For a transactional batch that is written later: whether its transaction is still open then.
     None for other batches.
     """
-    view = cast(memoryview, records)
-    if len(view) < BATCH_OVERHEAD or not is_transactional(records):
+    if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
-    producer = Producer(*_PRODUCER.unpack_from(view, _PRODUCER_POSITION))
+    producer = Producer(*_PRODUCER.unpack_from(records, _PRODUCER_POSITION))
     key = partition.topic_partition
 
     def ask() -> ErrorCode:

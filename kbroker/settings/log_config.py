@@ -7,17 +7,24 @@ Which broker key gives which default is in `topic_table`; names and values are c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import Value, parse
 from kbroker.settings.rules import retention_ms, roll_jitter_ms, roll_ms
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
 
+NO_LOWER_BOUND_MS: Final = 1 << 60
+"""message.timestamp.before.max.ms from here on refuses nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One topic's settings in force. -1 stands for no limit in retention_ms and retention_bytes."""
+    """One topic's settings in force. -1 stands for no limit in retention_ms and retention_bytes.
+
+    What follows from them and is asked for each batch is worked out once, at the end.
+    """
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
@@ -48,22 +55,33 @@ class LogConfig:
     validate_records: bool = False
     """kbroker.validate.records: decode every produced record, as Kafka does."""
 
-    @property
-    def compact(self) -> bool:
-        """Whether the latest record of each key is kept."""
-        return "compact" in self.cleanup_policy
+    compact: bool = field(init=False, repr=False, compare=False)
+    """Whether the latest record of each key is kept."""
+    max_segment_ms: int = field(init=False, repr=False, compare=False)
+    """When a segment is rolled for its age: early enough that max.compaction.lag.ms holds."""
+    needs_records: bool = field(init=False, repr=False, compare=False)
+    """Whether batches may have to be unpacked when they are appended."""
+
+    def __post_init__(self) -> None:
+        compact = "compact" in self.cleanup_policy
+        segment_ms = self.segment_ms
+        if compact and self.max_compaction_lag_ms > 0:
+            segment_ms = min(segment_ms, self.max_compaction_lag_ms)
+        object.__setattr__(self, "compact", compact)
+        object.__setattr__(self, "max_segment_ms", segment_ms)
+        object.__setattr__(
+            self,
+            "needs_records",
+            self.compression_type != "producer"
+            or compact
+            or self.validate_records
+            or self.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS,
+        )
 
     @property
     def delete(self) -> bool:
         """Whether old segments go by time and size."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def max_segment_ms(self) -> int:
-        """When a segment is rolled for its age: early enough that max.compaction.lag.ms holds."""
-        if self.compact and self.max_compaction_lag_ms > 0:
-            return min(self.segment_ms, self.max_compaction_lag_ms)
-        return self.segment_ms
 
     @classmethod
     def from_configs(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:

@@ -139,7 +139,7 @@ def test_time_entries_rise_and_the_last_place_is_for_the_roll(tmp_path: Path) ->
     index.maybe_append(10, BASE + 2)
     index.maybe_append(9, BASE + 3)
     index.maybe_append(20, BASE + 4)
-    assert index.is_full
+    assert not index.room
     index.maybe_append(30, BASE + 5)
     index.maybe_append(40, BASE + 6, last=True)
     assert index.entries() == [(10, BASE + 1), (20, BASE + 4), (40, BASE + 6)]

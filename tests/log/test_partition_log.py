@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -382,7 +383,7 @@ def test_truncation_before_the_first_segment_begins_anew(open_log: OpenLog) -> N
 def test_deleting_records_moves_the_start_and_retention_takes_the_files(
     open_log: OpenLog, tmp_path: Path
 ) -> None:
-    log = open_log(LogConfig(**{**_fields(SMALL), "retention_ms": -1}))
+    log = open_log(replace(SMALL, retention_ms=-1))
     for _ in range(40):
         append(log, epoch=1)
     bases = list(log.segments.base_offsets)
@@ -402,12 +403,8 @@ def test_deleting_records_moves_the_start_and_retention_takes_the_files(
     assert not list(folder.glob("*.deleted"))
 
 
-def _fields(config: LogConfig) -> dict[str, object]:
-    return {name: getattr(config, name) for name in LogConfig.__dataclass_fields__}
-
-
 def test_retention_by_time_rolls_a_wholly_expired_log(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(**{**_fields(SMALL), "retention_ms": 1000}))  # type: ignore[arg-type]
+    log = open_log(replace(SMALL, retention_ms=1000))
     for _ in range(40):
         append(log)
     assert log.delete_old_segments(NOW_MS + 500) == 0
@@ -420,7 +417,7 @@ def test_retention_by_time_rolls_a_wholly_expired_log(open_log: OpenLog) -> None
 
 
 def test_retention_by_size_keeps_at_least_that_much(open_log: OpenLog) -> None:
-    config = LogConfig(**{**_fields(SMALL), "retention_ms": -1, "retention_bytes": 2500})  # type: ignore[arg-type]
+    config = replace(SMALL, retention_ms=-1, retention_bytes=2500)
     log = open_log(config)
     for _ in range(100):
         append(log)

@@ -165,7 +165,7 @@ def test_what_is_costly(
     data = bytearray(size)
     data[22] = int(codec)
     config = log.config  # type: ignore[attr-defined]  # a PartitionLog
-    assert (validator.needs_records(config) and validator.is_costly(data, config)) is costly
+    assert (config.needs_records and validator.is_costly(data, config)) is costly
 
 
 def test_a_message_set_of_old_is_converted_off_the_loop(world: World, offload: HeldOffload) -> None:

@@ -91,7 +91,9 @@ def produce(
     frame = bytearray(encode(request, version))
     received, _ = decode(ProduceRequest, frame, version)
     services: Any = SimpleNamespace(replicas=world.replicas, image=image())
-    context = RequestContext(ApiKey.PRODUCE, version, client_id=client_id)
+    context = RequestContext(
+        ApiKey.PRODUCE, version, client_id=client_id, arrived_ms=world.timers.now_ms()
+    )
     outcome = HANDLER.handle(services, context, received)
     if isinstance(outcome, ProduceResponse):
         outcome, _ = decode(ProduceResponse, encode(outcome, version), version)

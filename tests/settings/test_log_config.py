@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kbroker.settings.broker import BrokerConfig
@@ -20,7 +22,7 @@ def test_defaults() -> None:
 
 
 def test_every_topic_key_has_its_field_but_those_not_served() -> None:
-    fields = {name.replace("_", ".") for name in LogConfig.__dataclass_fields__}
+    fields = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig) if field.init}
     assert set(TOPIC_KEYS) - fields == {
         "follower.replication.throttled.replicas",
         "internal.segment.bytes",

@@ -21,7 +21,7 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.model import Deferred, TopicPartition
@@ -93,6 +93,8 @@ def _append_all(
     may_write_internal = context.client_id == ADMIN_CLIENT_ID
     timeout_ms = request.timeout_ms
     append_to = replicas.append_to
+    transaction_version = 2 if version >= ADDS_ITSELF_SINCE else 0
+    now_ms = context.arrived_ms if verdicts is None else None
     failures: list[tuple[str, _Partition]] | None = None
     waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]] | None = None
     topics: list[_Topic] = []
@@ -108,7 +110,7 @@ def _append_all(
         refused = name in INTERNAL_TOPICS and not may_write_internal
         for data in asked.partition_data:
             partition = None if topic is None else topic.partitions.get(data.index)
-            records = data.records
+            records: memoryview = data.records  # type: ignore[assignment]  # as it was decoded
             if partition is None or refused or not records:
                 result = _refuse(replicas, topic, asked, data, by_id, refused)
             elif is_transactional(records) and (
@@ -118,14 +120,15 @@ def _append_all(
             else:
                 outcome = append_to(
                     partition,
-                    cast(memoryview, records),
+                    records,
                     acks=acks,
                     timeout_ms=timeout_ms,
                     produce_version=version,
-                    transaction_version=2 if version >= ADDS_ITSELF_SINCE else 0,
+                    transaction_version=transaction_version,
                     admit=None
                     if verdicts is None
                     else asked_again(services, version, request, partition, records),
+                    now_ms=now_ms,
                 )
                 if isinstance(outcome, Deferred):
                     answer = _Partition(index=data.index)
