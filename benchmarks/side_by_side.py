@@ -1,17 +1,26 @@
 """kbroker and Apache Kafka 4.3.1 under the same load, in turns, one table of ratios.
 
-    python benchmarks/side_by_side.py [--runs 3] [--megabytes 500] [--only NAME ...] [--json FILE]
+    python benchmarks/side_by_side.py [--runs 3] [--megabytes 500] [--seconds 10] [--only NAME ...]
+        [--json FILE] [--plots FOLDER] [--before DIR]
 
 Both are started on an empty folder with the same properties and warmed up, then driven by Kafka's
-own perf tools (benchmarks/kafka_perf.py). Every figure is the median of the runs; the runs of the
-two brokers take turns, so that a busy machine hurts both. CPU seconds are those of the broker's
-process, per GB (1e9 bytes) of values.
+own perf tools (benchmarks/kafka_perf.py). First each topic is written as fast as it goes and read
+afterwards; then come workloads with the names and shapes of the OpenMessaging benchmark, in which a
+producer sends at a fixed rate (a tenth of OpenMessaging's, for clients and broker share a small
+machine) while a consumer reads. Every figure is the median of the runs; the runs of the two brokers
+take turns, so that a busy machine hurts both. CPU seconds are those of the broker's process, per GB
+(1e9 bytes) of values produced or read.
+
+--json keeps the runs: another call with the same file adds its own, and the table and the plots are
+of all. --before measures the sources in another folder as a third broker.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import math
 import os
 import platform
 import shutil
@@ -20,7 +29,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +40,12 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import kafka_perf  # noqa: E402
 from benchmarks.kafka_perf import Load  # noqa: E402
+from benchmarks.svg import bars  # noqa: E402
+from kbroker.client.cluster import Client, check  # noqa: E402
+from kbroker.protocol.messages.topics import (  # noqa: E402
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from kbroker.testing.process import BrokerProcess  # noqa: E402
 from scripts.apache_kafka import ApacheKafka  # noqa: E402
 
@@ -47,21 +65,38 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Produce to a topic of its own, then consume it.
+    """Produce to a topic of its own as fast as it goes, then consume it.
 
-    properties: of the producer, beside acks=all. rate: records per second, -1 without limit. share:
-    how much of --megabytes it takes.
+    properties: of the producer, beside acks=all. share: how much of --megabytes it takes.
     """
 
     name: str
     record_bytes: int
     properties: tuple[str, ...] = ()
-    rate: int = -1
     share: float = 1.0
 
     def records(self, megabytes: int) -> int:
         """How many records make its share of so many MB."""
         return int(megabytes * 1_000_000 * self.share / self.record_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """A producer and a consumer at once, as in the OpenMessaging benchmark. rate: records per
+    second, -1 without limit. backlog: MB that the topic holds before the consumer begins.
+    """
+
+    name: str
+    partitions: int
+    record_bytes: int
+    rate: int
+    backlog: int = 0
+
+    def records(self, megabytes: int, seconds: float) -> int:
+        """What the producer sends beside the consumer."""
+        if self.rate < 0:
+            return megabytes * 1_000_000 // self.record_bytes
+        return int(self.rate * seconds)
 
 
 WORKLOADS = (
@@ -70,7 +105,36 @@ WORKLOADS = (
     Workload("1 KB lz4", 1000, ("compression.type=lz4",)),
     Workload("10 KB, batch 1 MB", 10_000, ("batch.size=1048576", "max.request.size=4194304")),
 )
+PACED = (
+    Paced("1-topic-1-partition-100b", 1, 100, 50_000),
+    Paced("1-topic-1-partition-1kb", 1, 1000, 5_000),
+    Paced("1-topic-16-partitions-1kb", 16, 1000, 5_000),
+    Paced("1-topic-100-partitions-1kb", 100, 1000, 5_000),
+    Paced("max-rate-1-topic-1-partition-1kb", 1, 1000, -1),
+    Paced("backlog-1-topic-1-partition-1kb", 1, 1000, 5_000, backlog=400),
+)
 LATENCY = "end to end, 100 B, acks=1"
+GOALS = {
+    ("produce 1 KB", "cpu_s_per_gb"): 0.4,
+    ("produce 1 KB", "mb_per_s"): 1.2,
+    ("produce 100 B", "cpu_s_per_gb"): 0.4,
+    ("produce 100 B", "mb_per_s"): 1.2,
+    ("produce 1 KB lz4", "cpu_s_per_gb"): 0.45,
+    ("produce 1 KB lz4", "mb_per_s"): 1.0,
+    ("produce 10 KB, batch 1 MB", "cpu_s_per_gb"): 0.5,
+    ("produce 10 KB, batch 1 MB", "mb_per_s"): 1.2,
+    ("consume 1 KB", "cpu_s_per_gb"): 0.8,
+    ("consume 100 B", "cpu_s_per_gb"): 0.8,
+    ("consume 1 KB lz4", "cpu_s_per_gb"): 0.75,
+    ("consume 10 KB, batch 1 MB", "cpu_s_per_gb"): 0.85,
+    ("consume 1 KB", "mb_per_s"): 1.0,
+    ("consume 100 B", "mb_per_s"): 1.0,
+    ("consume 1 KB lz4", "mb_per_s"): 1.0,
+    ("consume 10 KB, batch 1 MB", "mb_per_s"): 1.0,
+    ("after the above", "rss_mb"): 0.11,
+    ("idle", "rss_mb"): 0.12,
+}
+"""Ratios to Apache Kafka in the same run."""
 
 
 def measured(server: Server, size: int, work: Callable[[], Load]) -> Figures:
@@ -88,7 +152,7 @@ def measured(server: Server, size: int, work: Callable[[], Load]) -> Figures:
     return figures
 
 
-def one_run(server: Server, megabytes: int, only: set[str]) -> dict[str, Figures]:
+def one_run(server: Server, megabytes: int, seconds: float, only: set[str]) -> dict[str, Figures]:
     """All workloads on a server just started."""
     bootstrap = server.bootstrap_servers
     found: dict[str, Figures] = {"idle": {"rss_mb": server.resident_bytes() / 1e6}}
@@ -100,22 +164,21 @@ def one_run(server: Server, megabytes: int, only: set[str]) -> dict[str, Figures
             continue
         topic, records = f"load-{number}", load.records(megabytes)
         size = records * load.record_bytes
-
-        def produce(load: Workload = load, topic: str = topic, records: int = records) -> Load:
-            return kafka_perf.produce(
+        found[f"produce {load.name}"] = measured(
+            server,
+            size,
+            partial(
+                kafka_perf.produce,
                 bootstrap,
                 topic,
                 records=records,
                 record_bytes=load.record_bytes,
                 properties=load.properties,
-                records_per_s=load.rate,
-            )
-
-        def consume(topic: str = topic, records: int = records) -> Load:
-            return kafka_perf.consume(bootstrap, topic, records=records)
-
-        found[f"produce {load.name}"] = measured(server, size, produce)
-        found[f"consume {load.name}"] = measured(server, size, consume)
+            ),
+        )
+        found[f"consume {load.name}"] = measured(
+            server, size, partial(kafka_perf.consume, bootstrap, topic, records=records)
+        )
     if not only or LATENCY in only:
         found[LATENCY] = measured(
             server,
@@ -125,7 +188,50 @@ def one_run(server: Server, megabytes: int, only: set[str]) -> dict[str, Figures
             ),
         )
     found["after the above"] = {"rss_mb": server.resident_bytes() / 1e6}
+    for paced in PACED:
+        if not only or paced.name in only:
+            found[paced.name] = paced_run(server, paced, megabytes, seconds)
+    if not only:
+        found["at the end"] = {"rss_mb": server.resident_bytes() / 1e6}
     return found
+
+
+def paced_run(server: Server, load: Paced, megabytes: int, seconds: float) -> Figures:
+    """Producer and consumer at once; of a backlog the consumer's rate counts."""
+    bootstrap, records = server.bootstrap_servers, load.records(megabytes, seconds)
+    asyncio.run(create_topic(bootstrap, load.name, load.partitions))
+    before = load.backlog * 1_000_000 // load.record_bytes
+    if before:
+        kafka_perf.produce(bootstrap, load.name, records=before, record_bytes=load.record_bytes)
+
+    def both() -> Load:
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(
+                kafka_perf.consume, bootstrap, load.name, records=before + records
+            )
+            produced = kafka_perf.produce(
+                bootstrap,
+                load.name,
+                records=records,
+                record_bytes=load.record_bytes,
+                records_per_s=load.rate,
+            )
+            consumed = reading.result()
+        if before:
+            return replace(produced, mb_per_s=consumed.mb_per_s)
+        return produced
+
+    return measured(server, (before + 2 * records) * load.record_bytes, both)
+
+
+async def create_topic(bootstrap: str, name: str, partitions: int) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+    async with Client(bootstrap) as cluster:
+        response = await cluster.to_controller(request, CreateTopicsResponse)
+        check(response.topics[0].error_code, response.topics[0].error_message)
 
 
 def kbroker(folder: Path) -> Server:
@@ -139,25 +245,66 @@ def apache_kafka(folder: Path) -> Server:
 SERVERS: dict[str, Callable[[Path], Server]] = {"kbroker": kbroker, "kafka": apache_kafka}
 
 
+def source_tree(tree: Path) -> Callable[[Path], Server]:
+    """A kbroker run from other sources."""
+    program = f"import runpy, sys; sys.path.insert(0, {str(tree.resolve())!r}); " + (
+        "runpy.run_module('kbroker', run_name='__main__', alter_sys=True)"
+    )
+    command = (sys.executable, "-c", program)
+    return lambda folder: BrokerProcess(folder, overrides=PROPERTIES, command=command)
+
+
 def medians(runs: list[dict[str, Figures]]) -> dict[str, Figures]:
-    """The median of each figure over the runs."""
+    """The median of each figure over the runs that have it."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        for load, figures in run.items():
+            for name, value in figures.items():
+                found.setdefault(load, {}).setdefault(name, []).append(value)
     return {
-        load: {name: statistics.median(run[load][name] for run in runs) for name in runs[0][load]}
-        for load in runs[0]
+        load: {name: statistics.median(values) for name, values in figures.items()}
+        for load, figures in found.items()
     }
 
 
 def table(results: dict[str, dict[str, Figures]]) -> list[str]:
-    """Markdown: a row for each load and figure, with kbroker's share of Kafka's."""
+    """Markdown: a row for each load and figure; kbroker's share of Kafka's, and the goal."""
     names = list(results)
-    lines = [f"| load | figure | {' | '.join(names)} | ratio |", "|---|---|" + "---|" * 3]
+    lines = [
+        f"| load | figure | {' | '.join(names)} | ratio | goal |",
+        "|---|---|" + "---|" * (len(names) + 2),
+    ]
     for load, figures in results[names[0]].items():
         for figure in figures:
-            values = [results[name][load][figure] for name in names]
-            ratio = f"{values[0] / values[1]:.2f}" if len(values) == 2 and values[1] else ""
-            cells = " | ".join(f"{value:.2f}" for value in values)
-            lines.append(f"| {load} | {figure} | {cells} | {ratio} |")
+            values = [results[name].get(load, {}).get(figure, math.nan) for name in names]
+            ratio = f"{values[0] / values[1]:.2f}" if len(values) > 1 and values[1] else ""
+            goal = GOALS.get((load, figure))
+            cells = " | ".join(f"{value:.3g}" for value in values)
+            lines.append(
+                f"| {load} | {figure} | {cells} | {ratio} | {'' if goal is None else goal} |"
+            )
     return lines
+
+
+def write_plots(folder: Path, results: dict[str, dict[str, Figures]]) -> None:
+    """One SVG of ratios for each figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ours, theirs = results["kbroker"], results["kafka"]
+    titles = {
+        "cpu_s_per_gb": "CPU of the broker per GB, as a share of Apache Kafka's (less is better)",
+        "mb_per_s": "Throughput, as a share of Apache Kafka's (more is better)",
+        "p99_ms": "99th percentile of latency, as a share of Apache Kafka's (less is better)",
+        "rss_mb": "Resident memory, as a share of Apache Kafka's (less is better)",
+    }
+    for figure, title in titles.items():
+        ratios = {
+            load: figures[figure] / theirs[load][figure]
+            for load, figures in ours.items()
+            if figures.get(figure) and theirs.get(load, {}).get(figure)
+        }
+        if ratios:
+            plot = bars(title, ratios, mark=1.0, mark_name="Apache Kafka")
+            (folder / f"side-by-side-{figure.replace('_', '-')}.svg").write_text(plot)
 
 
 def main() -> int:
@@ -167,28 +314,44 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=500, help="of values, for each load")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each load with a rate")
     parser.add_argument("--only", action="append", default=[], help="these loads only")
     parser.add_argument("--servers", nargs="+", choices=sorted(SERVERS), default=list(SERVERS))
-    parser.add_argument("--json", type=Path, help="write every run's figures here")
+    parser.add_argument("--json", type=Path, help="keep every run's figures here, with older ones")
+    parser.add_argument("--plots", type=Path, help="write SVGs of the ratios into this folder")
+    parser.add_argument("--before", type=Path, help="another checkout, measured as well")
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    runs: dict[str, list[dict[str, Figures]]] = {name: [] for name in arguments.servers}
+    servers = {name: SERVERS[name] for name in arguments.servers}
+    if arguments.before is not None:
+        servers["before"] = source_tree(arguments.before)
+    runs: dict[str, list[dict[str, Figures]]] = {name: [] for name in servers}
+    if arguments.json and arguments.json.exists():
+        runs |= json.loads(arguments.json.read_text())
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
     try:
         for number in range(arguments.runs):
-            for name in arguments.servers:
+            for name, make in servers.items():
                 folder = base / f"{name}-{number}"
-                with SERVERS[name](folder) as server:
+                with make(folder) as server:
                     time.sleep(5)
-                    runs[name].append(one_run(server, arguments.megabytes, set(arguments.only)))
+                    runs[name].append(
+                        one_run(server, arguments.megabytes, arguments.seconds, set(arguments.only))
+                    )
                 shutil.rmtree(folder, ignore_errors=True)
                 print(f"run {number + 1} of {arguments.runs}: {name}", file=sys.stderr)
+                if arguments.json:
+                    arguments.json.write_text(json.dumps(runs, indent=1))
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    print("\n".join(table({name: medians(found) for name, found in runs.items()})))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(runs, indent=1))
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"{date.today()}, medians of {min(map(len, runs.values()))} runs"
+    )
+    results = {name: medians(found) for name, found in runs.items()}
+    print("\n".join(table(results)))
+    if arguments.plots and {"kbroker", "kafka"} <= results.keys():
+        write_plots(arguments.plots, results)
     return 0
 
 
