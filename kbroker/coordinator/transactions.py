@@ -214,15 +214,13 @@ class TransactionShard:
         failed = Answer(waiter, init_error)
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             return failed.reply(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        if transactional_id in self._in_flight:
+        if self._is_busy(transactional_id):
             return failed.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
         current = self.transactions.get(transactional_id)
         if current is None:
             return self._init_new(transactional_id, timeout_ms, waiter, now_ms, new_producer_id)
         if expected is not None and not _is_known(current, expected):
             return failed.reply(ErrorCode.PRODUCER_FENCED)
-        if current.state in ENDING:
-            return failed.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
         if current.state is TransactionState.ONGOING:
             # The former producer's transaction is ended first; this one asks again meanwhile.
             concurrent = Answer(
@@ -298,7 +296,10 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         if current is None:
             return answer.reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        error = self._check_producer(current, producer)
+        if self._is_busy(transactional_id):
+            # before the producer is looked at: it may have been told who it is from the end on
+            return answer.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+        error = _check_producer(current, producer)
         if error is not ErrorCode.NONE:
             return answer.reply(error)
         is_open = current.state is TransactionState.ONGOING
@@ -323,7 +324,9 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         if current is None:
             return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        error = self._check_producer(current, producer)
+        error = _check_producer(current, producer)
+        if error is ErrorCode.NONE and self._is_busy(transactional_id):
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
         if error is not ErrorCode.NONE:
             return dict.fromkeys(partitions, error)
         known = current.partitions if current.state is TransactionState.ONGOING else frozenset()
@@ -332,14 +335,11 @@ class TransactionShard:
             for partition in partitions
         }
 
-    def _check_producer(self, current: Transaction, producer: Producer) -> ErrorCode:
-        if producer.producer_id != current.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if producer.producer_epoch != current.producer_epoch:
-            return ErrorCode.PRODUCER_FENCED
-        if current.transactional_id in self._in_flight or current.state in ENDING:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        return ErrorCode.NONE
+    def _is_busy(self, transactional_id: str) -> bool:
+        """Whether a record is on its way, or the markers of a decided end: nobody decides now."""
+        current = self.transactions.get(transactional_id)
+        is_ending = current is not None and current.state in ENDING
+        return is_ending or transactional_id in self._in_flight
 
     def end(
         self,
@@ -358,10 +358,8 @@ class TransactionShard:
         if current is None:
             return failed.reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         decide = _decide_end_v2 if client_version >= 2 else _decide_end_v1
-        error, is_new = decide(current, producer, commit=commit)
-        checks_out = error in (ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE)
-        if transactional_id in self._in_flight and checks_out:
-            return failed.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+        is_busy = self._is_busy(transactional_id)
+        error, is_new = decide(current, producer, commit=commit, is_busy=is_busy)
         if error is not ErrorCode.NONE:
             return failed.reply(error)
         if not is_new:
@@ -586,6 +584,14 @@ class TransactionShard:
         return []
 
 
+def _check_producer(current: Transaction, producer: Producer) -> ErrorCode:
+    if producer.producer_id != current.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer.producer_epoch != current.producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.NONE
+
+
 def _is_known(current: Transaction, expected: Producer) -> bool:
     """Whether InitProducerId comes from the present producer, or is a retry of its last one."""
     if expected.producer_id == current.producer_id:
@@ -615,15 +621,13 @@ _S = TransactionState
 END_V1: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
     _S.EMPTY: {True: _WRONG, False: _WRONG},
     _S.ONGOING: {True: _NEW, False: _NEW},
-    _S.PREPARE_COMMIT: {True: _BUSY, False: _WRONG},
-    _S.PREPARE_ABORT: {True: _WRONG, False: _BUSY},
     _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
     _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
     _S.DEAD: {True: _WRONG, False: _WRONG},
     _S.PREPARE_EPOCH_FENCE: {True: _FENCED, False: _FENCED},
 }
 """State, whether it is a commit: what an EndTxn of the present epoch comes to, before
-transaction.version 2.
+transaction.version 2. While an end is under way nothing is decided.
 """
 END_V2_FIRST: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
     **{state: {True: _FENCED, False: _FENCED} for state in TransactionState},
@@ -635,23 +639,26 @@ END_V2_FIRST: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
 """The same for transaction.version 2 and the present epoch, which a retry never has."""
 END_V2_RETRY: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
     **{state: {True: _FENCED, False: _FENCED} for state in TransactionState},
-    _S.PREPARE_COMMIT: {True: _BUSY, False: _WRONG},
-    _S.PREPARE_ABORT: {True: _WRONG, False: _BUSY},
     _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
     _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
 }
 """And with the epoch that the last EndTxn raised: its answer was lost."""
 
 
-def _decide_end_v1(current: Transaction, producer: Producer, *, commit: bool) -> _EndDecision:
-    if producer.producer_id != current.producer_id:
-        return _OTHER_ID
-    if producer.producer_epoch != current.producer_epoch:
-        return _FENCED
-    return END_V1[current.state][commit]
+def _decide_end_v1(
+    current: Transaction, producer: Producer, *, commit: bool, is_busy: bool
+) -> _EndDecision:
+    error = _check_producer(current, producer)
+    if error is not ErrorCode.NONE:
+        return error, False
+    return _BUSY if is_busy else END_V1[current.state][commit]
 
 
-def _decide_end_v2(current: Transaction, producer: Producer, *, commit: bool) -> _EndDecision:
+def _decide_end_v2(
+    current: Transaction, producer: Producer, *, commit: bool, is_busy: bool
+) -> _EndDecision:
+    if is_busy:  # its outcome is the producer's new epoch, perhaps its new id
+        return _BUSY
     got_new_id = (
         current.previous_producer_id == producer.producer_id
         and producer.producer_id != current.producer_id

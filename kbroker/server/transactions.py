@@ -186,6 +186,19 @@ def produce_error_of(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
+def produce_message_of(error: ErrorCode) -> str | None:
+    """What is said beside an error of `produce_error_of` whose name alone would mislead."""
+    match error:
+        case ErrorCode.INVALID_TXN_STATE:
+            return "the partition is not part of the producer's transaction"
+        case ErrorCode.NOT_ENOUGH_REPLICAS:
+            return (
+                "whether the partition is part of the producer's transaction is not known yet: "
+                "its coordinator is busy"
+            )
+    return None
+
+
 def commit_error_of(error: ErrorCode, version: int) -> ErrorCode:
     """The same for TxnOffsetCommit."""
     if error in _LOOK_AGAIN:

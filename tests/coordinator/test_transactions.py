@@ -16,7 +16,7 @@ from kbroker.coordinator.transaction_records import (
     TransactionRecord,
     decode_transaction_record,
 )
-from kbroker.coordinator.transaction_state import TRANSITIONS, TransactionState
+from kbroker.coordinator.transaction_state import ENDING, TRANSITIONS, TransactionState
 from kbroker.coordinator.transactions import Producer
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -59,8 +59,8 @@ V1_ENDS: dict[tuple[TransactionState, bool], ErrorCode] = {
     (S.ONGOING, True): E.NONE,
     (S.ONGOING, False): E.NONE,
     (S.PREPARE_COMMIT, True): E.CONCURRENT_TRANSACTIONS,
-    (S.PREPARE_COMMIT, False): E.INVALID_TXN_STATE,
-    (S.PREPARE_ABORT, True): E.INVALID_TXN_STATE,
+    (S.PREPARE_COMMIT, False): E.CONCURRENT_TRANSACTIONS,
+    (S.PREPARE_ABORT, True): E.CONCURRENT_TRANSACTIONS,
     (S.PREPARE_ABORT, False): E.CONCURRENT_TRANSACTIONS,
     (S.COMPLETE_COMMIT, True): E.NONE,
     (S.COMPLETE_COMMIT, False): E.INVALID_TXN_STATE,
@@ -72,10 +72,10 @@ V2_FIRST_ENDS = {
     (S.EMPTY, False): E.NONE,
     (S.ONGOING, True): E.NONE,
     (S.ONGOING, False): E.NONE,
-    (S.PREPARE_COMMIT, True): E.PRODUCER_FENCED,
-    (S.PREPARE_COMMIT, False): E.PRODUCER_FENCED,
-    (S.PREPARE_ABORT, True): E.PRODUCER_FENCED,
-    (S.PREPARE_ABORT, False): E.PRODUCER_FENCED,
+    (S.PREPARE_COMMIT, True): E.CONCURRENT_TRANSACTIONS,
+    (S.PREPARE_COMMIT, False): E.CONCURRENT_TRANSACTIONS,
+    (S.PREPARE_ABORT, True): E.CONCURRENT_TRANSACTIONS,
+    (S.PREPARE_ABORT, False): E.CONCURRENT_TRANSACTIONS,
     (S.COMPLETE_COMMIT, True): E.INVALID_TXN_STATE,
     (S.COMPLETE_COMMIT, False): E.NONE,
     (S.COMPLETE_ABORT, True): E.INVALID_TXN_STATE,
@@ -87,8 +87,8 @@ V2_RETRIED_ENDS = {
     (S.ONGOING, True): E.PRODUCER_FENCED,
     (S.ONGOING, False): E.PRODUCER_FENCED,
     (S.PREPARE_COMMIT, True): E.CONCURRENT_TRANSACTIONS,
-    (S.PREPARE_COMMIT, False): E.INVALID_TXN_STATE,
-    (S.PREPARE_ABORT, True): E.INVALID_TXN_STATE,
+    (S.PREPARE_COMMIT, False): E.CONCURRENT_TRANSACTIONS,
+    (S.PREPARE_ABORT, True): E.CONCURRENT_TRANSACTIONS,
     (S.PREPARE_ABORT, False): E.CONCURRENT_TRANSACTIONS,
     (S.COMPLETE_COMMIT, True): E.NONE,
     (S.COMPLETE_COMMIT, False): E.INVALID_TXN_STATE,
@@ -138,11 +138,28 @@ def test_strangers_change_nothing(
     world.put(Transaction("tx", 7, 5, 60_000, state, frozenset({OUT}), client_version=version))
     before = world.shard().transactions["tx"]
     client = Client(world, version=version, producer_id=producer[0], epoch=producer[1])
-    assert client.end(commit=True) is error
-    assert client.end(commit=False) is error
-    assert client.add(TopicPartition("other", 0)) is error
+    busy = E.CONCURRENT_TRANSACTIONS if state in ENDING else error  # as Apache Kafka 4.3.1 answers
+    for commit in (True, False):
+        assert client.end(commit=commit) is (busy if version == 2 else error)
+    assert client.add(TopicPartition("other", 0)) is busy
     assert client.verify(OUT) is error
     assert world.shard().transactions["tx"] == before
+
+
+def test_a_producer_that_was_told_its_new_id_waits_for_the_end() -> None:
+    """Its id changes with the Complete record: until then it is not taken for a stranger."""
+    world = TransactionWorld()
+    world.marker_error = E.NOT_LEADER_OR_FOLLOWER
+    world.put(Transaction("tx", 7, 32766, 60_000, S.ONGOING, frozenset({OUT}), client_version=2))
+    client = Client(world, version=2, producer_id=7, epoch=32766)
+    assert client.end(commit=True) is E.NONE
+    assert (client.producer_id, client.epoch) == (world.last_producer_id, 0)
+    assert client.add(OUT) is E.CONCURRENT_TRANSACTIONS
+    assert client.end(commit=False) is E.CONCURRENT_TRANSACTIONS
+    assert client.init(keep=True) is E.CONCURRENT_TRANSACTIONS
+    world.marker_error = E.NONE
+    world.timers.advance(10_000)
+    assert client.add(OUT) is E.NONE
 
 
 @pytest.mark.parametrize(

@@ -489,7 +489,7 @@ class Names:
 
 
 _FIXED_IDS = {ZERO_UUID: "zero", UNKNOWN_ID: "unknown"}
-_NAMING = {"name", "group_id", "key", "resource_name"}
+_NAMING = {"name", "group_id", "key", "resource_name", "transactional_id"}
 
 
 def _name_of(item: dict[str, object]) -> str:
@@ -506,7 +506,11 @@ _RUN_SPECIFIC = {
     "log_append_time_ms": "time",
     "log_dir": "dir",
 }
-_SIZES = {"total_bytes", "usable_bytes"}
+_MEASURES = {
+    "total_bytes": "size",
+    "usable_bytes": "size",
+    "transaction_start_time_ms": "time",
+}
 
 
 def plain(value: object, names: Names, field_name: str = "") -> object:
@@ -533,8 +537,8 @@ def plain(value: object, names: Names, field_name: str = "") -> object:
         return _FIXED_IDS.get(value) or names.of("uuid", value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
-    if field_name in _SIZES and isinstance(value, int) and value >= 0:
-        return "size"
+    if field_name in _MEASURES and isinstance(value, int) and value >= 0:
+        return _MEASURES[field_name]
     kind = _RUN_SPECIFIC.get(field_name)
     if (
         kind
@@ -558,6 +562,7 @@ def settle(host: str, port: int) -> None:
     raise TimeoutError("no group coordinator within 10 s")
 
 
+AGAIN_S = 30.0
 CHANGES = (
     AlterConfigsResponse,
     CreateTopicsResponse,
@@ -590,6 +595,10 @@ def await_topics(host: str, port: int, names: tuple[str, ...]) -> None:
     raise TimeoutError(f"no topics {names} within 10 s")
 
 
+def _is_not_ready(answer: Any) -> bool:
+    return getattr(answer, "error_code", 0) in NOT_READY
+
+
 def hold(
     host: str,
     port: int,
@@ -609,7 +618,10 @@ def hold(
         for step in conversation():
             try:
                 answer: Any = call(connection, step.request(state), step.version)
-                while getattr(answer, "error_code", 0) in NOT_READY:
+                deadline = time.monotonic() + AGAIN_S
+                while _is_not_ready(answer) or (step.again is not None and step.again(answer)):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{step.name}: {answer} for {AGAIN_S:.0f} s")
                     time.sleep(0.05)
                     answer = call(connection, step.request(state), step.version)
             except ConnectionError:

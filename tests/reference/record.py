@@ -16,22 +16,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from scripts.apache_kafka import ApacheKafka
+from scripts.apache_kafka import ApacheKafka, free_port
 from scripts.kafka_jars import KAFKA_VERSION
 from tests.reference.conversation import hold, steps
 from tests.reference.share_groups import OVERRIDES as SHARE_OVERRIDES
 from tests.reference.share_groups import STATE_SEGMENT, share_steps
 from tests.reference.step import Step
 from tests.reference.streams_groups import OFFSETS_SEGMENT, OVERRIDES, streams_steps
-from tests.reference.transactional_offsets import OVERRIDES as TRANSACTION_OVERRIDES
+from tests.reference.transactional_offsets import OVERRIDES as OFFSET_OVERRIDES
 from tests.reference.transactional_offsets import transactional_offset_steps
+from tests.reference.transactions import OVERRIDES as TRANSACTION_OVERRIDES
+from tests.reference.transactions import (
+    make_held,
+    prepared_steps,
+    transaction_steps,
+    without_itself,
+)
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
     "answers": (steps, {}),
     "streams": (streams_steps, OVERRIDES),
     "share": (share_steps, SHARE_OVERRIDES),
-    "transactional-offsets": (transactional_offset_steps, TRANSACTION_OVERRIDES),
+    "transactional-offsets": (transactional_offset_steps, OFFSET_OVERRIDES),
+    "transactions": (transaction_steps, TRANSACTION_OVERRIDES),
+    "prepared": (prepared_steps, TRANSACTION_OVERRIDES),
 }
 """File name -> the conversation, and the broker's properties for it."""
 
@@ -40,8 +49,19 @@ def record(name: str) -> None:
     """Start Kafka on an empty folder, ask, write the answers."""
     conversation, overrides = CONVERSATIONS[name]
     with tempfile.TemporaryDirectory() as folder:
-        with ApacheKafka(Path(folder) / "data", overrides=overrides) as kafka:
+        kafka = ApacheKafka(Path(folder) / "data", overrides=overrides)
+        if name == "prepared":
+            port, controller = free_port(), free_port()
+            kafka = ApacheKafka(
+                kafka.data,
+                overrides=without_itself(port, controller, free_port()),
+                controller_port=controller,
+            )
+            kafka.port = port
+        with kafka:
             time.sleep(3)  # the port opens before the broker is unfenced
+            if name == "prepared":
+                make_held(kafka.port)
             answers = hold("127.0.0.1", kafka.port, pause_s=1.0, conversation=conversation)
         if name == "streams":
             shutil.copy(kafka.data / OFFSETS_SEGMENT, FOLDER / "streams.log")

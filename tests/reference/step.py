@@ -21,12 +21,15 @@ class State:
     session_id: int = 0
     producer_id: int = -1
     producer_epoch: int = 0
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Producer id and epoch of a transactional id."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One request in one version. keep: takes what later steps need from the answer.
-    awaits: topics that come into being behind its answer.
+    awaits: topics that come into being behind its answer. again: whether to ask again for such an
+    answer.
     """
 
     name: str
@@ -34,3 +37,4 @@ class Step:
     request: Callable[[State], Message]
     keep: Callable[[State, Any], None] | None = None
     awaits: tuple[str, ...] = ()
+    again: Callable[[Any], bool] | None = None

@@ -38,7 +38,12 @@ from kbroker.server.transactional_produce import (
     keep_records,
     verdicts_on,
 )
-from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
+from kbroker.server.transactions import (
+    ADDS_ITSELF_SINCE,
+    Verdicts,
+    produce_error_of,
+    produce_message_of,
+)
 
 STORAGE_ERROR_SINCE: Final = 4
 TOPIC_IDS_SINCE: Final = 13
@@ -116,7 +121,7 @@ def _append_all(
             elif is_transactional(records) and (
                 error := _transaction_error(verdicts, partition.topic_partition, version)
             ):
-                result = PartitionAppendResult(error)
+                result = PartitionAppendResult(error, error_message=produce_message_of(error))
             else:
                 outcome = append_to(
                     partition,

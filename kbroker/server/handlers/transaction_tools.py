@@ -48,6 +48,8 @@ def handle_write_markers(
 
     done = _PartitionResult()
     for marker in request.markers:
+        if not marker.topics:
+            continue  # as in Kafka
         answer = _MarkerResult(producer_id=marker.producer_id)
         response.markers.append(answer)
         for topic in marker.topics:
