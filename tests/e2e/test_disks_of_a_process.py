@@ -35,7 +35,8 @@ def test_all_log_directories_are_removed(tmp_path: Path) -> None:
     create(broker, "t")
     with socket.create_connection((broker.host, broker.port), 10) as connection:
         for directory in dirs:
-            shutil.rmtree(directory)
+            gone = directory.rename(directory.with_suffix(".gone"))  # whole, whatever is written
+            shutil.rmtree(gone)
         part = ProduceRequest.PartitionProduceData(
             index=0, records=build_batch([(1_700_000_000_000, b"k", b"v", [])])
         )
@@ -190,6 +191,34 @@ def test_a_disk_that_can_only_be_read_at_the_start(disks: Disks) -> None:
     disks.remount("d2", "rw")
     with disks.broker() as mended:
         assert (offsets(mended, "t"), offsets(mended, "u")) == ([0, 1], [0])
+
+
+def test_a_disk_that_turns_read_only_while_it_is_used(disks: Disks) -> None:
+    """An ext4 that finds itself damaged and goes on read-only, as such disks end."""
+    image, mounted = disks.folder / "image", disks.folder / "d2"
+    image.write_bytes(bytes(32 << 20))
+    mounted.mkdir()
+    if not shutil.which("mkfs.ext4") or not (
+        disks.run("mkfs.ext4", "-q", str(image)) and disks.run("mount", str(image), str(mounted))
+    ):
+        pytest.skip("no ext4 can be made and mounted here")
+    disks.overrides["log.flush.interval.messages"] = "1"  # what is acknowledged is on the disk
+    with disks.broker() as broker:
+        for topic in "tu":
+            create(broker, topic)
+            assert [produce(broker, topic) for _ in range(3)] == [0, 0, 0]
+        disks.remount("d2", "abort")
+        for _ in range(3):
+            assert produce(broker, "u") == ErrorCode.KAFKA_STORAGE_ERROR
+            assert produce(broker, "t") == 0
+        assert offsets(broker, "t") == list(range(6))
+    assert len(lines_with(broker, "ERROR", str(mounted))) == 1
+    assert disks.run("umount", str(mounted))
+    assert disks.run("sh", "-c", f"e2fsck -p {image}; test $? -le 1")
+    assert disks.run("mount", str(image), str(mounted))
+    with disks.broker() as mended:
+        assert (offsets(mended, "t"), offsets(mended, "u")) == (list(range(6)), [0, 1, 2])
+        assert produce(mended, "u") == 0
 
 
 NOT_ALMIGHTY = (
