@@ -628,6 +628,7 @@ class ClassicGroup:
             effects = self._fail_syncs(error, now_ms)
             return effects + self._prepare_rebalance(now_ms)
         self._transition(GroupState.STABLE, keep_time=True)
+        self._end_assignments()
         replies: list[Effect] = []
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -637,10 +638,16 @@ class ClassicGroup:
                 self._renew_session(member, now_ms)
         return replies
 
+    def _end_assignments(self) -> None:
+        """Those of the last generation that came so far become the former ones."""
+        if any(member.assignment for member in self.members.values()):
+            for member in self.members.values():
+                member.former_assignment, member.assignment = member.assignment, b""
+
     def _fail_syncs(self, error: ErrorCode, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
+        self._end_assignments()
         for member in self.members.values():
-            member.assignment = b""
             if member.sync_waiter is not None:
                 effects.append(Reply(member.sync_waiter, SyncGroupResponse(error_code=error)))
                 member.sync_waiter = None

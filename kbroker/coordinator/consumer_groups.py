@@ -43,7 +43,7 @@ from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.member_sessions import MemberSessions
 from kbroker.coordinator.migration import Joining
-from kbroker.coordinator.reconciliation import STATIC_LEAVE_EPOCH, CurrentAssignment
+from kbroker.coordinator.reconciliation import STATIC_LEAVE_EPOCH
 from kbroker.model import Uuid, random_uuid, uuid_to_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -246,8 +246,12 @@ class ConsumerGroups:
         end = None
         if replacing and (self._downgrade(group, (), replacing, rebalance=False) is not None):
             step = advance(group, joining.update(), around, assign=False)
-            is_stale = step.target_epoch < step.epoch
-            end = self._downgrade(group, (), replacing, rebalance=is_stale)
+            is_settled = step.target_epoch == step.epoch and all(
+                group.current(other).is_at(group.target_epoch)
+                for other in group.members
+                if other != former
+            )
+            end = self._downgrade(group, (), replacing, rebalance=not is_settled)
         else:
             step = advance(group, joining.update(), around)
         response = join_response(joining, step.after.member_epoch)
@@ -451,22 +455,13 @@ class ConsumerGroups:
                     client_host=metadata.client_host,
                     subscribed_topic_names=metadata.subscribed_topic_names,
                     subscribed_topic_regex=metadata.subscribed_topic_regex,
-                    assignment=_described(_held(group.current(member_id)), topics),
+                    assignment=_described(group.current(member_id).held(), topics),
                     target_assignment=_described(group.targets.get(member_id, {}), topics),
                     member_type=CLASSIC_MEMBER if group.is_classic(member_id) else CONSUMER_MEMBER,
                 )
                 for member_id, metadata in group.members.items()
             ],
         )
-
-
-def _held(current: CurrentAssignment) -> Assignment:
-    """All that a member has, also what it is about to give back."""
-    held: dict[Uuid, frozenset[int]] = {}
-    for owned in (current.assigned, current.revoking):
-        for topic_id, partitions in owned.items():
-            held[topic_id] = held.get(topic_id, frozenset()) | frozenset(partitions)
-    return held
 
 
 def _described(

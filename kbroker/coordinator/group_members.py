@@ -67,6 +67,7 @@ class Join:
 class Member:
     """One member. is_new: from its first join until a generation holds it.
 
+    former_assignment: of the generation before, which a cooperative member may still hold.
     join_waiter, sync_waiter: the answers it waits for. session: when it is given up unless heard
     of.
     """
@@ -75,6 +76,7 @@ class Member:
         "assignment",
         "client_host",
         "client_id",
+        "former_assignment",
         "instance_id",
         "is_new",
         "join_waiter",
@@ -108,6 +110,7 @@ class Member:
         self.protocols = protocols
         self.session = session
         self.assignment = assignment
+        self.former_assignment = b""
         self.is_new = False
         self.join_waiter: Waiter | None = None
         self.sync_waiter: Waiter | None = None

@@ -560,7 +560,14 @@ class GroupShard:
             return None
         classic = self._new_classic(group_id)
         topics = self._topics()
-        records = downgrade(group, classic, leaving=leaving, joining=joining, topics=topics)
+        records = downgrade(
+            group,
+            classic,
+            leaving=leaving,
+            joining=joining,
+            topics=topics,
+            rebalance=rebalance,
+        )
 
         def written(now_ms: int) -> list[Effect]:
             self.groups[group_id] = classic

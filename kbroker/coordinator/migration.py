@@ -33,12 +33,13 @@ from kbroker.coordinator.embedded_protocol import (
     version_of,
 )
 from kbroker.coordinator.group_members import Member
-from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState
+from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState, places_of
 from kbroker.coordinator.records import (
     CoordinatorRecord,
     group_metadata_record,
     group_tombstone,
 )
+from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 
 
@@ -100,7 +101,7 @@ def _consumer_records(group: ClassicGroup, topics: ClusterTopics) -> list[Coordi
     """As Kafka writes them: members, epoch, target, what each has."""
     group_id, generation = group.group_id, group.generation_id
     members = {key: _as_consumer(group, member) for key, member in group.members.items()}
-    assigned = {key: _assigned(group, member, topics) for key, member in group.members.items()}
+    assigned = _held(group, topics)
     names = {name for metadata in members.values() for name in metadata.subscribed_topic_names}
     currents = {
         key: CurrentAssignment(
@@ -145,10 +146,30 @@ def _as_consumer(group: ClassicGroup, member: Member) -> MemberMetadata:
     )
 
 
-def _assigned(group: ClassicGroup, member: Member, topics: ClusterTopics) -> Assignment:
-    if not member.assignment:
+def _held(group: ClassicGroup, topics: ClusterTopics) -> dict[str, Assignment]:
+    """What each member has or may still have, by its id: a cooperative one gives back what nobody
+    has in this generation only after it heard so. No partition is with two.
+    """
+    held: dict[str, dict[Uuid, frozenset[int]]] = {}
+    taken: set[tuple[Uuid, int]] = set()
+    for member_id, member in group.members.items():
+        held[member_id] = _partitions_of(group, member.assignment, topics)
+        taken |= places_of(held[member_id])
+    for member_id, member in group.members.items():
+        former = _partitions_of(group, member.former_assignment, topics)
+        for topic_id, partition in sorted(places_of(former) - taken):
+            mine = held[member_id]
+            mine[topic_id] = mine.get(topic_id, frozenset()) | {partition}
+            taken.add((topic_id, partition))
+    return dict(held)
+
+
+def _partitions_of(
+    group: ClassicGroup, data: bytes, topics: ClusterTopics
+) -> dict[Uuid, frozenset[int]]:
+    if not data:
         return {}
-    assignment = assignment_of(member.assignment)
+    assignment = assignment_of(data)
     if assignment.user_data:
         raise _not_upgraded(group, "an assignor of its own would lose its user data")
     return partitions_by_id(assignment.assigned_partitions, topics.topics)
@@ -188,9 +209,12 @@ def downgrade(
     leaving: Collection[str],
     joining: Joining,
     topics: ClusterTopics,
+    rebalance: bool,
 ) -> list[CoordinatorRecord]:
-    """Let `classic`, just created, become what is left of the group, each member with what its
-    target says; the records that say so.
+    """Let `classic`, just created, become what is left of the group; the records that say so.
+
+    Each member has what its target says, as in Kafka; but where a rebalance follows, what it has
+    now and is told to give back: the group may change again before all have joined it.
     """
     replaced = {former for former, _ in joining.values()}
     members = {
@@ -206,8 +230,9 @@ def downgrade(
             version = version_of(member.metadata(classic.protocol_name))
         except MalformedRequest:
             version = 0
-        target = group.targets.get(source, {})
-        member.assignment = assignment_bytes(target, topics.topics_by_id, version)
+        current = group.current(source)
+        has = current.held() if rebalance else group.targets.get(source, {})
+        member.assignment = assignment_bytes(has, topics.topics_by_id, version)
     assignments = {member.member_id: member.assignment for member in classic.members.values()}
     ids = [member_id for member_id in group.members if member_id not in replaced]
     return [

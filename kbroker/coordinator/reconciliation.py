@@ -10,7 +10,7 @@ takes it out of both `assigned` and `revoking`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
@@ -57,6 +57,14 @@ class CurrentAssignment:
             for partition in indexes
         )
 
+    def held(self) -> dict[Uuid, frozenset[int]]:
+        """All that it has, also what it is about to give back."""
+        held: dict[Uuid, frozenset[int]] = {}
+        for owned in (self.assigned, self.revoking):
+            for topic_id, partitions in owned.items():
+                held[topic_id] = held.get(topic_id, frozenset()) | frozenset(partitions)
+        return held
+
     def away(self) -> CurrentAssignment:
         """As a static member that has left for a while: it keeps what it is assigned."""
         return CurrentAssignment(
@@ -71,7 +79,7 @@ class CurrentAssignment:
         return {topic: dict.fromkeys(partitions, 0) for topic, partitions in self.assigned.items()}
 
 
-def places_of(owned: Owned) -> set[tuple[Uuid, int]]:
+def places_of(owned: Mapping[Uuid, Iterable[int]]) -> set[tuple[Uuid, int]]:
     """(topic id, partition) of all in it."""
     return {(topic_id, index) for topic_id, partitions in owned.items() for index in partitions}
 

@@ -309,3 +309,86 @@ def test_a_classic_member_commits_by_its_generation() -> None:
         group.check_commit(old.member_id, epoch - 1, 8, elsewhere) is ErrorCode.ILLEGAL_GENERATION
     )
     assert group.check_fetch(old.member_id, epoch + 1) is ErrorCode.ILLEGAL_GENERATION
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_what_a_member_has_not_given_back_outlives_two_changes(reload: bool) -> None:
+    """The group becomes a classic one and again a consumer group before a member was heard of that
+    is to give something back.
+    """
+    world = World()
+    slow = ClientMember(world, "slow", group="g")
+    first = consumer(world, "first")
+    settle(world, slow, first)
+    other = ClientMember(world, "other", group="g")
+    other.join()  # takes from both, who have not heard of it
+    world.timers.advance(1_000)
+    first.poll()
+    leave(first)
+    assert not is_consumer_group(world)
+    if reload:
+        world.resign()
+        world.lead()
+    second = consumer(world, "second")
+    for _ in range(5):
+        world.timers.advance(1_000)
+        second.poll()
+        other.poll()
+        check((slow, other, second))
+    settle(world, slow, other, second)
+
+
+class Cooperative(ClientMember):
+    """Keeps what it has while it joins (KIP-429)."""
+
+    def join(self) -> None:
+        kept = self.partitions
+        super().join()
+        if self.partitions is None:  # still waiting
+            self.partitions = kept
+
+
+def test_cooperative_members_keep_theirs_while_a_rebalance_starts_anew() -> None:
+    """The assignment of a generation is not there yet when the next one begins, and in that the
+    group changes.
+    """
+    world = World(config=GroupCoordinatorConfig(group_initial_rebalance_delay_ms=0))
+    olds = [Cooperative(world, f"old{n}", group="g") for n in range(2)]
+    settle(world, *olds)
+    for old in olds:
+        old.auto_sync = False
+    third = Cooperative(world, "third", group="g")
+    third.auto_sync = False
+    third.join()
+    for old in olds:
+        old.poll()
+    assert world.shard().groups["g"].state is GroupState.COMPLETING_REBALANCE
+    fourth = Cooperative(world, "fourth", group="g")
+    fourth.join()
+    assert world.shard().groups["g"].state is GroupState.PREPARING_REBALANCE
+    new = consumer(world, "new")
+    new.poll()
+    for _ in range(3):
+        world.timers.advance(1_000)
+        new.poll()
+        check((*olds, new))
+    assert not owned(new) & (owned(olds[0]) | owned(olds[1]))
+    assert owned(olds[0]) and owned(olds[1])
+
+
+def test_the_last_consumer_comes_back_as_a_classic_member_before_it_got_its_share() -> None:
+    """The other one has not given back what the target says; a rebalance makes it."""
+    world = World()
+    slow = ClientMember(world, "slow", group="g")
+    settle(world, slow)
+    new = consumer(world, "new", instance_id="i1")
+    new.poll()
+    assert not owned(new)
+    back = ClientMember(world, "back", group="g", instance_id="i1")
+    back.join()
+    assert not is_consumer_group(world)
+    for _ in range(5):
+        world.timers.advance(1_000)
+        back.poll()
+        check((slow, back))
+    settle(world, slow, back)
