@@ -48,7 +48,7 @@ def test_all_log_directories_are_removed(tmp_path: Path) -> None:
     lines = broker.log.read_text().splitlines()
     assert not [line for line in lines if "Traceback" in line]
     (last,) = [line for line in lines if "CRITICAL" in line]
-    assert "checkpoint" in last and "No such file" in last
+    assert f"{tmp_path}/d" in last and "No such file" in last
     broker.kill()
 
 
