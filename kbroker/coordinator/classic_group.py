@@ -466,9 +466,6 @@ class ClassicGroup:
         """A static member came back without its id: it takes the place of its former self
         (KIP-345).
         """
-        was_leader = self.leader_id
-        effects = self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
-        self._deadlines.cancel(old.session)
         member = Member(
             member_id=member_id,
             instance_id=old.instance_id,
@@ -480,37 +477,54 @@ class ClassicGroup:
             session=self._session_of(member_id),
             assignment=old.assignment,
         )
-        self._roster.replace(old, member)
-        self._forget_pending_sync(old.member_id)
-        if was_leader == old.member_id:
-            self.leader_id = member_id
         member.join_waiter = join.waiter
-        self._awaiting_join_count += 1
-        self._renew_session(member, now_ms)
         if (
             self.state is GroupState.STABLE
-            and self._roster.select_protocol(self.group_id) == self.protocol_name
+            and self._roster.protocol_if_replaced(self.group_id, old, member) == self.protocol_name
         ):
-            assignments = {m.member_id: m.assignment for m in self.members.values()}
-            record = group_metadata_record(self.group_id, self.to_value(assignments))
-            then = partial(self._on_static_member_appended, member, join, was_leader)
-            return [*effects, Append([record], then)]
+            # The generation goes on, so its record is to name the new id: if it is refused,
+            # nobody has changed places.
+            record = group_metadata_record(self.group_id, self._value_if_replaced(old, member))
+            then = partial(self._on_static_member_appended, member, join, self.leader_id)
+            return [Append([record], then, written=partial(self._take_place, old, member))]
+        effects = self._take_place(old, member, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             return effects + self._maybe_complete_join(now_ms)
         return effects + self._prepare_rebalance(now_ms)
 
+    def _value_if_replaced(self, old: Member, member: Member) -> GroupMetadataValue:
+        value = self.to_value({one.member_id: one.assignment for one in self.members.values()})
+        value.members = [
+            member.to_value(self.protocol_name, member.assignment)
+            if entry.member_id == old.member_id
+            else entry
+            for entry in value.members
+        ]
+        if value.leader == old.member_id:
+            value.leader = member.member_id
+        return value
+
+    def _take_place(self, old: Member, member: Member, now_ms: int) -> list[Effect]:
+        effects = self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
+        self._deadlines.cancel(old.session)
+        self._roster.replace(old, member)
+        self._forget_pending_sync(old.member_id)
+        if self.leader_id == old.member_id:
+            self.leader_id = member.member_id
+        self._awaiting_join_count += 1
+        self._renew_session(member, now_ms)
+        return effects
+
     def _on_static_member_appended(
         self, member: Member, join: Join, former_leader: str | None, error: ErrorCode, now_ms: int
     ) -> list[Effect]:
-        if (
-            member.join_waiter is not join.waiter
-            or self.members.get(member.member_id) is not member
-        ):
-            return []
-        if self.state is not GroupState.STABLE and error is ErrorCode.NONE:
+        if member.join_waiter is not join.waiter:
+            return []  # it was answered meanwhile
+        has_place = self.members.get(member.member_id) is member
+        if has_place and self.state is not GroupState.STABLE and error is ErrorCode.NONE:
             return []  # a rebalance began meanwhile; its end is the answer
         member.join_waiter = None
-        self._awaiting_join_count -= 1
+        self._awaiting_join_count -= has_place
         if error is not ErrorCode.NONE:
             return [Reply(join.waiter, join_error(UNKNOWN_MEMBER, error))]
         self._renew_session(member, now_ms)

@@ -482,7 +482,7 @@ class _Plan:
         subscribers: dict[str, Subscriber] = {}
         for member_id, metadata in self._members.items():
             ids = set()
-            for name in self._topics_of(metadata):
+            for name in sorted(self._topics_of(metadata)):
                 topic = topics.get(name)
                 if topic is not None:
                     ids.add(topic.topic_id)

@@ -4,6 +4,8 @@ know, the topics they read.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kbroker.coordinator.embedded_protocol import subscription_of
 from kbroker.coordinator.group_members import Join, Member
 from kbroker.model import InvariantError
@@ -45,6 +47,16 @@ class Roster:
         self.static_members[new.instance_id or ""] = new.member_id
         self._count_protocols(new, 1)
 
+    def protocol_if_replaced(self, group_id: str, old: Member, new: Member) -> str:
+        """What `select_protocol` would say after `replace`."""
+        self._count_protocols(old, -1)
+        self._count_protocols(new, 1)
+        members = [new if member is old else member for member in self.members.values()]
+        name = self._select(group_id, members)
+        self._count_protocols(new, -1)
+        self._count_protocols(old, 1)
+        return name
+
     def set_protocols(self, member: Member, protocols: list[tuple[str, bytes]]) -> None:
         """What a member knows now."""
         self._count_protocols(member, -1)
@@ -77,14 +89,17 @@ class Roster:
         """The protocol most members like best among those that all know; the first voted for if
         they tie.
         """
-        size = len(self.members)
+        return self._select(group_id, self.members.values())
+
+    def _select(self, group_id: str, members: Collection[Member]) -> str:
+        size = len(members)
         candidates = frozenset(
             name for name, count in self._protocol_counts.items() if count == size
         )
         if not candidates:
             raise InvariantError(f"group {group_id}: no protocol is known to all members")
         votes: dict[str, int] = {}
-        for member in self.members.values():
+        for member in members:
             name = member.vote(candidates)
             votes[name] = votes.get(name, 0) + 1
         return max(votes, key=votes.__getitem__)

@@ -33,6 +33,7 @@ from kbroker.coordinator.shards import (
     Transactional,
     client_error,
     commit_error,
+    is_in_log,
 )
 from kbroker.coordinator.streams_membership import StreamsDecision, check_streams_heartbeat
 from kbroker.model import Deferred, StartupError, Timers
@@ -324,7 +325,7 @@ class GroupCoordinator:
         )
         outcome = self.runtime.submit(host, decision.records)
         effects = [*decision.replies]
-        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+        if is_in_log(outcome):
             now_ms = self._timers.monotonic_ms()
             if decision.written is not None:
                 effects += decision.written(now_ms)
@@ -369,7 +370,7 @@ class GroupCoordinator:
             request, context.client_id or "", java_host(context.client_host)
         )
         outcome = self.runtime.submit(host, decision.records)
-        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+        if is_in_log(outcome):
             now_ms = self._timers.monotonic_ms()
             host.shard.streams.settled(request.group_id, decision, topics, now_ms)
             self.runtime.carry_out(host, [])

@@ -366,9 +366,7 @@ class CoordinatorRuntime(Generic[S]):
         outcome = self.submit(host, effect.records)
         now_ms = self._timers.monotonic_ms()
         effects: list[Effect] = []
-        if effect.written is not None and (
-            outcome is ErrorCode.NONE or isinstance(outcome, Deferred)
-        ):
+        if effect.written is not None and is_in_log(outcome):
             effects = effect.written(now_ms)
         if effect.then is None:
             return effects
@@ -485,7 +483,7 @@ class CoordinatorRuntime(Generic[S]):
         if not records:
             return self.after_pending(host) or ErrorCode.NONE
         outcome = self.write(host, records)
-        if outcome is ErrorCode.NONE or isinstance(outcome, Deferred):
+        if is_in_log(outcome):
             self._log_news(host, records)
         return outcome
 
@@ -564,6 +562,13 @@ class CoordinatorRuntime(Generic[S]):
         host.timer = None
         if host.status is HostStatus.ACTIVE:
             self.carry_out(host, host.shard.on_deadline(self._timers.monotonic_ms()))
+
+
+def is_in_log(outcome: ErrorCode | Deferred[ErrorCode]) -> bool:
+    """Whether a write of this outcome was replayed, also if it will be told to have failed."""
+    if isinstance(outcome, Deferred):
+        return True
+    return outcome is ErrorCode.NONE or outcome in _IN_LOG_ANYWAY
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

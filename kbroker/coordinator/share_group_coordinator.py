@@ -17,7 +17,7 @@ from kbroker.coordinator.consumer_membership import ClusterTopics
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.coordinator.runtime import CallContext, GroupCoordinator, java_host
-from kbroker.coordinator.shards import Host, HostStatus, client_error
+from kbroker.coordinator.shards import Host, HostStatus, client_error, is_in_log
 from kbroker.coordinator.share_membership import check_share_heartbeat
 from kbroker.coordinator.share_persister import (
     UNINITIALIZED,
@@ -95,7 +95,7 @@ class ShareGroupCoordinator:
             request, context.client_id or "", java_host(context.client_host), now_ms
         )
         outcome = self._runtime.submit(host, decision.records)
-        is_written = outcome is ErrorCode.NONE or isinstance(outcome, Deferred)
+        is_written = is_in_log(outcome)
         if is_written and decision.member_id is not None:
             host.shard.share.settled(request.group_id, decision, topics, now_ms)
             self._runtime.carry_out(host, [])
@@ -349,7 +349,7 @@ class ShareGroupCoordinator:
             self._submit(host, records).on_done(result.resolve)
 
         states = group.states
-        topic_ids = [*states.initialized, *states.initializing, *states.deleting]
+        topic_ids = [*states.initialized, *states.initializing, *sorted(states.deleting)]
         unique = list(dict.fromkeys(topic_ids))
         self._delete_states(host, group_id, unique, ends_group=True).on_done(emptied)
         return result

@@ -219,9 +219,9 @@ class _Plan:
         self.targets: dict[str, Assignment] = dict(group.targets)
         self._topics = {
             topic.topic_id: topic
-            for name in {
-                name for member in members.values() for name in member.subscribed_topic_names
-            }
+            for name in sorted(
+                {name for member in members.values() for name in member.subscribed_topic_names}
+            )
             if (topic := around.topics.topics.get(name)) is not None
         }
 

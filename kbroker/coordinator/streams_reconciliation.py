@@ -110,7 +110,7 @@ class _Step:
                     **kept_active.get(name, {}),
                     **dict.fromkeys(to_run.get(name, ()), self.target_epoch),
                 }
-                for name in kept_active.keys() | to_run.keys()
+                for name in sorted(kept_active.keys() | to_run.keys())
             },
             _merged(kept_standby, standby),
             _merged(kept_warmup, warmup),
@@ -164,5 +164,5 @@ def _split(
 def _merged(first: Tasks, second: Tasks) -> dict[str, frozenset[int]]:
     return {
         name: first.get(name, frozenset()) | second.get(name, frozenset())
-        for name in first.keys() | second.keys()
+        for name in sorted(first.keys() | second.keys())
     }

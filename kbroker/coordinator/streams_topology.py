@@ -150,7 +150,7 @@ class _Configuration:
         self._count_repartition_topics()
         for one in self._subtopologies:
             for group in one.copartition_groups:
-                self._enforce(_copartitioned(one, group))
+                self._enforce(sorted(_copartitioned(one, group)))
         for one in self._subtopologies:
             count = self._task_count(one)
             self._counts.update({info.name: count for info in one.state_changelog_topics})
@@ -248,7 +248,7 @@ class _Configuration:
                 readers.setdefault(info.name, []).append(index)
         return readers
 
-    def _enforce(self, names: set[str]) -> None:
+    def _enforce(self, names: list[str]) -> None:
         """Topics that are joined have the same number of partitions."""
         infos = {name: self._infos[name] for name in names if name in self._infos}
         fixed = {name: self._count_of(name) or 0 for name, info in infos.items() if info.partitions}

@@ -34,7 +34,8 @@ def ask(world: World, **fields: Any) -> ConsumerGroupHeartbeatResponse:
 
 class Consumer:
     """One client. owned: what it reads from, as (topic id, partition). unsure: it missed an answer
-    or was refused, and says all of itself again, as clients do, to be told all.
+    or was refused, and says all of itself again, as clients do, to be told all. stubborn: it gives
+    nothing back.
     """
 
     def __init__(self, world: World, member_id: str, **fields: Any) -> None:
@@ -47,6 +48,7 @@ class Consumer:
         self.error = ErrorCode.NONE
         self.deaf = False
         self.unsure = False
+        self.stubborn = False
         self.waiting = False
 
     @property
@@ -113,7 +115,8 @@ class Consumer:
                 for topic in answer.assignment.topic_partitions
                 for partition in topic.partitions
             }
-        self.owned = set(self.assigned)
+        kept = self.owned if self.stubborn else set()
+        self.owned = self.assigned | kept
 
     def leave(self, epoch: int = -1) -> None:
         request = self.request()

@@ -151,6 +151,18 @@ class ClientMember:
         )
         self._when(self.world.coordinator.sync_group(Context(5), request), self._synced)
 
+    def dawdle(self) -> None:
+        """From now on it does not ask for its part when it has joined; or it does again."""
+        self.auto_sync = not self.auto_sync
+        self.hurry()
+
+    def hurry(self) -> None:
+        """It asks at last, if it has joined and may."""
+        joined = self.last_join
+        has_joined = self.errors[-1:] == [ErrorCode.NONE] and not self.joining
+        if self.auto_sync and joined is not None and has_joined and self.partitions is None:
+            self.sync(joined)
+
     def _synced(self, response: SyncGroupResponse) -> None:
         error = ErrorCode(response.error_code)
         self.errors.append(error)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from random import Random
+from typing import NamedTuple
 
 from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.records import CoordinatorRecord, decode_record
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
 from kbroker.model import Deferred, TopicPartition, Uuid
@@ -22,6 +25,14 @@ from kbroker.protocol.records import (
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 
 START_MS = 1_700_000_000_000
+LOG_ERRORS = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+"""Nothing was written; it is not known what; everything was, but may not be committed."""
+CLOCKS_AHEAD_MS = (-3 * 86_400_000, -3_600_000, -1_500, 0, 1_500, 3_600_000, 3 * 86_400_000)
+"""How wrong the wall clock may be; from the least to the most is less than offsets are kept."""
 
 
 class SimTimer:
@@ -50,6 +61,10 @@ class SimTimers:
     def monotonic_ms(self) -> int:
         return self.time_ms
 
+    def jump(self, random: Random) -> None:
+        """Somebody sets the wall clock, forward or back; what is due is due when it was."""
+        self.wall_jump_ms = random.choice(CLOCKS_AHEAD_MS)
+
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> SimTimer:
         timer = SimTimer()
         self._count += 1
@@ -74,7 +89,7 @@ class Outcome:
 
 class MemoryLog:
     """Batches per partition, as bytes. delayed: appends wait for `commit`; errors: said to the
-    next appends.
+    next appends, which are not stored, except with REQUEST_TIMED_OUT.
     """
 
     def __init__(self) -> None:
@@ -86,15 +101,16 @@ class MemoryLog:
     def append(
         self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
     ) -> AppendOutcome | Deferred[AppendOutcome]:
-        if self.errors:
-            return Outcome(self.errors.pop(0))
+        error = self.errors.pop(0) if self.errors else ErrorCode.NONE
+        if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+            return Outcome(error)
         stored = self.batches.setdefault(topic_partition, [])
         end = read_batch_header(stored[-1]).next_offset if stored else 0
         assign_offsets(batch, end, 0)
         assert check_crc(batch, 0, read_batch_header(batch))
         stored.append(bytes(batch))
-        if not self.delayed:
-            return Outcome(ErrorCode.NONE)
+        if not self.delayed or error is not ErrorCode.NONE:
+            return Outcome(error)
         deferred: Deferred[AppendOutcome] = Deferred()
         self.waiting.append((topic_partition, deferred))
         return deferred
@@ -104,6 +120,14 @@ class MemoryLog:
         waiting, self.waiting = self.waiting, []
         for _, deferred in waiting:
             deferred.resolve(Outcome(error))
+
+    def lose_tail(self, kept: int) -> None:
+        """Of the batches that nobody was told of only the first `kept` reached the next leader.
+        Whoever waited has been told to look for it.
+        """
+        lost, self.waiting = self.waiting[kept:], []
+        for topic_partition, _ in reversed(lost):
+            self.batches[topic_partition].pop()
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
         data = bytearray()
@@ -203,27 +227,80 @@ class World:
         for partition in self.topics.topics[GROUP_TOPIC].partitions:
             self.coordinator.on_leadership(partition, None)
 
+    def fail_over(self, random: Random) -> None:
+        """Another leader: of what is not committed it has a part, cut at a random record."""
+        self.resign()
+        self.log.lose_tail(random.randint(0, len(self.log.waiting)))
+        self.log.delayed = False
+        self.lead()
+
+    def log_length(self, partition: int = 0) -> int:
+        """How many batches there are."""
+        return len(self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []))
+
+    def cut(self, end: int) -> World:
+        """A world whose log ends after so many batches of this one's: the cluster's topics and
+        clock are the same.
+        """
+        world = World(config=self.config)
+        world.resign()
+        world.topics = replace(self.topics)
+        world.timers.time_ms, world.timers.wall_jump_ms = (
+            self.timers.time_ms,
+            self.timers.wall_jump_ms,
+        )
+        for topic_partition, batches in self.log.batches.items():
+            world.log.batches[topic_partition] = batches[:end]
+        world.lead()
+        return world
+
+    def growing(self, partition: int = 0) -> Iterator[GroupShard]:
+        """A shard as the log tells it, after each of its batches."""
+        shard = self._empty_shard()
+        for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
+            for record in _records_of(batch):
+                if record.decoded is not None:
+                    shard.replay(record.decoded)
+            yield shard
+
+    def _empty_shard(self) -> GroupShard:
+        return GroupShard(self.config, Random(0), self.timers.now_ms, lambda: self.topics)
+
     def shard(self, partition: int = 0) -> GroupShard:
         return self.coordinator.runtime.host(partition).shard
 
     def replayed(self, partition: int = 0, *, compacted: bool = False) -> GroupShard:
         """A fresh shard, made from the log alone. compacted: from the last record of each key."""
-        shard = GroupShard(self.config, Random(0), self.timers.now_ms, lambda: self.topics)
-        records: list[tuple[bytes | None, bytes | None]] = []
-        for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
-            for position, header in iter_batches(batch):
-                for record in iter_records(batch[position:], header):
-                    records.append((record.key, record.value))
+        shard = self._empty_shard()
+        batches = self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), [])
+        records = [record for batch in batches for record in _records_of(batch)]
         if compacted:
-            last = {key: number for number, (key, _) in enumerate(records)}
+            last = {record.key: number for number, record in enumerate(records)}
             records = [
-                (key, value)
-                for number, (key, value) in enumerate(records)
-                if last[key] == number and value is not None
+                record
+                for number, record in enumerate(records)
+                if last[record.key] == number and record.value is not None
             ]
-        for key, value in records:
-            decoded = shard.decode(key, value)
-            if decoded is not None:
-                shard.replay(decoded)
+        for record in records:
+            if record.decoded is not None:
+                shard.replay(record.decoded)
         shard.on_loaded(self.timers.now_ms())
         return shard
+
+
+class StoredRecord(NamedTuple):
+    """A record of the log. decoded: None if it is none of a coordinator's."""
+
+    key: bytes | None
+    value: bytes | None
+    decoded: CoordinatorRecord | None
+
+
+@lru_cache(maxsize=1_000)
+def _records_of(batch: bytes) -> tuple[StoredRecord, ...]:
+    """Kept, because a log is looked at again and again while it grows."""
+    return tuple(
+        StoredRecord(record.key, record.value, decode_record(record.key, record.value))
+        for position, header in iter_batches(batch)
+        for record in iter_records(batch[position:], header)
+    )

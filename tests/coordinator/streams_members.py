@@ -79,7 +79,7 @@ def ask(world: World, **fields: Any) -> StreamsGroupHeartbeatResponse:
 
 class StreamsThread:
     """One member. active, standby: the tasks it has. unsure: it missed an answer or was refused,
-    and says all of itself again.
+    and says all of itself again. stubborn: it gives nothing back.
     """
 
     def __init__(self, world: World, member_id: str, process_id: str = "", **fields: Any) -> None:
@@ -98,6 +98,7 @@ class StreamsThread:
         self.error = ErrorCode.NONE
         self.deaf = False
         self.unsure = False
+        self.stubborn = False
         self.status: list[int] = []
 
     @property
@@ -151,8 +152,11 @@ class StreamsThread:
         self.epoch = answer.member_epoch
         self.status = [status.status_code for status in answer.status or ()]
         if answer.active_tasks is not None:
-            self.active = _tasks(answer.active_tasks)
-            self.standby = _tasks(answer.standby_tasks or ())
+            kept_active, kept_standby = (
+                (self.active, self.standby) if self.stubborn else (set(), set())
+            )
+            self.active = kept_active | _tasks(answer.active_tasks)
+            self.standby = kept_standby | _tasks(answer.standby_tasks or ())
 
     def leave(self) -> None:
         request = self.request()

@@ -343,6 +343,37 @@ def test_static_leader_returns(version: int, skips: bool) -> None:
     assert new.partitions == held
 
 
+@pytest.mark.parametrize("who", [0, 1], ids=["leader", "follower"])
+def test_static_member_whose_return_cannot_be_written_has_not_returned(who: int) -> None:
+    """What lives is what a reload would find: the former self, with its partitions."""
+    world = World()
+    old = static_pair(world)
+    world.log.errors = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    new = ClientMember(world, "new", instance_id=old[who].instance_id)
+    new.join()
+    assert new.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    group = world.shard().groups["g"]
+    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    assert list(group.members) == persisted
+    assert group.leader_id == old[0].member_id
+    assert old[who].heartbeat() is ErrorCode.NONE
+    new.poll()
+    assert new.partitions == old[who].partitions
+    assert old[who].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_static_member_whose_return_is_written_but_not_acknowledged_has_returned() -> None:
+    world = World()
+    old = static_pair(world)
+    world.log.errors = [ErrorCode.REQUEST_TIMED_OUT]
+    new = ClientMember(world, "new", instance_id="i-b")
+    new.join()
+    assert new.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    assert list(world.shard().groups["g"].members) == persisted
+    assert old[1].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+
+
 def test_static_member_that_is_away_keeps_its_place_until_its_session_ends() -> None:
     world = World()
     members = static_pair(world)

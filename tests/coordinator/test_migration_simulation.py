@@ -8,14 +8,15 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.group_state import GroupState
+from kbroker.coordinator.group_shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import SyncGroupResponse
+from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer
 from tests.coordinator.members import PARTITION_COUNT, ClientMember
-from tests.coordinator.simulation import World
-from tests.coordinator.test_consumer_simulation import ATTRIBUTES, check_owners
+from tests.coordinator.simulation import LOG_ERRORS, World
+from tests.coordinator.test_consumer_simulation import check_owners, check_same
+from tests.coordinator.test_simulation import check_equal
 
 SEEDS = range(40)
 STEPS = 120
@@ -23,13 +24,25 @@ Either = ClientMember | Consumer
 
 
 class Classic(ClientMember):
-    """Looks at what it is assigned."""
+    """Looks at what it is told: the generation of its assignments never goes back while it keeps
+    its id.
+    """
+
+    newest = 0
+    named = ""
+
+    def _joined(self, response: JoinGroupResponse) -> None:
+        if response.member_id != self.named:
+            self.named, self.newest = response.member_id, 0
+        super()._joined(response)
 
     def _synced(self, response: SyncGroupResponse) -> None:
         super()._synced(response)
         if response.error_code == ErrorCode.NONE:
             assert self.partitions is not None
             assert len(set(self.partitions)) == len(self.partitions)
+            assert self.generation >= self.newest, "a generation went back"
+            self.newest = self.generation
 
 
 class Simulation:
@@ -44,6 +57,7 @@ class Simulation:
         self.members: list[Either] = []
         self.count = 0
         self.newest = 0
+        self.committed = 0
         self.kinds: set[str] = set()
 
     def run(self) -> None:
@@ -52,10 +66,14 @@ class Simulation:
             (self.add_consumer, 4),
             (self.poll, 40),
             (self.leave, 5),
+            (self.restart, 1),
             (self.crash, 2),
             (self.pass_time, 25),
+            (self.pass_much_time, 1),
+            (self.jump_clock, 1),
+            (self.dawdle, 1),
             (self.reload, 1),
-            (self.slow_log, 2),
+            (self.slow_log, 3),
             (self.failing_log, 1),
         ]
         steps, weights = zip(*actions, strict=True)
@@ -66,20 +84,35 @@ class Simulation:
                 self.check_replay()
         self.end()
 
+    def restart(self) -> None:
+        """A static member crashes and comes back without its id, perhaps upon a bad log."""
+        old = self.some()
+        if isinstance(old, ClientMember) and old.instance_id is not None:
+            if self.random.random() < 0.5:
+                self.failing_log()
+            self.start_classic(old.instance_id, old.protocols)
+            self.world.timers.advance(0)
+            self.check_replay()
+
     def add_classic(self) -> None:
         if len(self.members) >= 6:
             return
+        instance_id = f"i{self.random.randrange(3)}" if self.random.random() < 0.3 else None
+        self.start_classic(
+            instance_id, self.random.choice([("range", "sticky"), ("sticky", "range")])
+        )
+
+    def start_classic(self, instance_id: str | None, protocols: tuple[str, ...]) -> None:
         self.count += 1
-        instance = f"i{self.random.randrange(3)}" if self.random.random() < 0.3 else None
-        self.displace(instance)
+        self.displace(instance_id)
         member = Classic(
             self.world,
             f"m{self.count}",
             version=self.random.choice([5, 9]),
-            instance_id=instance,
+            instance_id=instance_id,
             session_timeout_ms=self.random.choice([6_000, 15_000]),
             rebalance_timeout_ms=self.random.choice([8_000, 30_000]),
-            protocols=self.random.choice([("range", "sticky"), ("sticky", "range")]),
+            protocols=protocols,
         )
         self.members.append(member)
         member.join()
@@ -153,49 +186,51 @@ class Simulation:
         self.world.log.commit()
         self.world.lead()
 
+    def pass_much_time(self) -> None:
+        self.world.timers.advance(self.random.randrange(40_000))
+
+    def jump_clock(self) -> None:
+        self.world.timers.jump(self.random)
+
+    def dawdle(self) -> None:
+        """It gives nothing back, or does not ask for its part, perhaps until it is given up."""
+        member = self.some()
+        if isinstance(member, Consumer):
+            member.stubborn = not member.stubborn
+        elif member is not None:
+            member.dawdle()
+
     def slow_log(self) -> None:
-        self.world.log.delayed = not self.world.log.delayed
-        self.world.log.commit()
+        log = self.world.log
+        if log.delayed and self.random.random() < 0.5:
+            self.world.fail_over(self.random)
+            self.newest = self.committed
+            return
+        log.delayed = not log.delayed
+        log.commit()
 
     def failing_log(self) -> None:
-        error = self.random.choice([ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR])
-        self.world.log.errors = [error]
+        self.world.log.errors = [self.random.choice(LOG_ERRORS)]
 
     def check(self) -> None:
         self.world.timers.advance(0)
         shard = self.world.shard()
-        group, consumers = shard.groups.get("g"), shard.consumer.groups.get("g")
-        assert group is None or consumers is None, "two groups of one name"
-        if consumers is not None:
+        self.newest = check_one_kind(shard, self.newest)
+        if "g" in shard.consumer.groups:
             self.kinds.add("consumer")
-            check_owners(consumers)
-            self.rise(consumers.epoch)
-            if not consumers.members:
-                self.newest = 0  # whoever comes next may begin anew
-        elif group is not None and group.members:
+        elif "g" in shard.groups and shard.groups["g"].members:
             self.kinds.add("classic")
-            assert set(group.static_members.values()) <= set(group.members)
-            if group.generation_id == 0:
-                self.newest = 0  # another group of that name
-            if group.state is GroupState.STABLE:
-                self.rise(group.generation_id)
-        else:
-            self.newest = 0
-
-    def rise(self, epoch: int) -> None:
-        assert epoch >= self.newest, "an epoch went back"
-        self.newest = epoch
+        if not self.world.log.waiting or not self.newest:
+            self.committed = self.newest
 
     def check_replay(self) -> None:
         if self.world.log.waiting:
             return
         live, replayed = self.world.shard(), self.world.replayed()
-        assert live.metadata == replayed.metadata
+        check_equal(live, replayed)
         assert live.consumer.groups.keys() == replayed.consumer.groups.keys()
         for name, group in live.consumer.groups.items():
-            for attribute in ATTRIBUTES:
-                again = getattr(replayed.consumer.groups[name], attribute)
-                assert again == getattr(group, attribute), attribute
+            check_same(group, replayed.consumer.groups[name])
 
     def end(self) -> None:
         """Everything works again: all share all, each partition once, and again after a reload."""
@@ -203,11 +238,21 @@ class Simulation:
         self.world.log.delayed = False
         self.world.log.commit()
         self.world.timers.advance(0)
+        for member in self.members:
+            if isinstance(member, Consumer):
+                member.stubborn = False
+            else:
+                member.auto_sync = True
+                member.hurry()
         for _ in range(2):
             self.settle()
             self.check()
             self.check_replay()
             self.reload()
+        newest = 0
+        for shard in self.world.growing():
+            newest = check_one_kind(shard, newest)
+        check_cut(self.world, self.random)
 
     def settle(self) -> None:
         for _ in range(120):
@@ -220,16 +265,49 @@ class Simulation:
         raise AssertionError("the group did not settle")
 
     def is_shared(self) -> bool:
-        owned = [
-            partition
-            for member in self.members
-            for partition in (
-                member.partitions or ()
-                if isinstance(member, ClientMember)
-                else (partition for _, partition in member.owned)
-            )
-        ]
+        owned = [partition for member in self.members for partition in partitions_of(member)]
         return not self.members or sorted(owned) == list(range(PARTITION_COUNT))
+
+
+def check_one_kind(shard: GroupShard, newest: int) -> int:
+    """The group is of one kind, each partition has one owner and the epoch has not gone back; the
+    epoch, 0 where whoever comes next may begin anew.
+    """
+    group, consumers = shard.groups.get("g"), shard.consumer.groups.get("g")
+    assert group is None or consumers is None, "two groups of one name"
+    value = shard.metadata.get("g")
+    assert value is None or consumers is None, "two groups of one name in the log"
+    if consumers is not None:
+        check_owners(consumers)
+        assert consumers.epoch >= newest, "an epoch went back"
+        return consumers.epoch if consumers.members else 0
+    if value is None or not value.members or (group is not None and not group.members):
+        return 0
+    assert value.generation >= newest, "a generation went back"
+    return value.generation
+
+
+def check_cut(world: World, random: Random) -> None:
+    """Whatever record the log ends with, a member of either kind goes on from there."""
+    cut = world.cut(random.randint(0, world.log_length()))
+    member: Either = ClientMember(cut, "late")
+    if random.random() < 0.5:
+        member = Consumer(cut, "late", group_id="g")
+    for _ in range(100):
+        cut.timers.advance(1_000)
+        member.poll()
+        check_one_kind(cut.shard(), 0)
+        if partitions_of(member) == list(range(PARTITION_COUNT)):
+            break
+    assert partitions_of(member) == list(range(PARTITION_COUNT))
+    check_equal(cut.shard(), cut.replayed())
+
+
+def partitions_of(member: Either) -> list[int]:
+    """Those of `events` it reads."""
+    if isinstance(member, ClientMember):
+        return sorted(member.partitions or ())
+    return sorted(partition for _, partition in member.owned)
 
 
 @pytest.mark.sim

@@ -31,7 +31,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from tests.coordinator.simulation import Context, World
+from tests.coordinator.simulation import LOG_ERRORS, Context, World
 
 
 class FakePersister:
@@ -100,7 +100,11 @@ class Shares:
     """A world with share groups."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.world = World(seed=seed)
+        self.take(World(seed=seed))
+
+    def take(self, world: World) -> None:
+        """Coordinate the groups of that world."""
+        self.world = world
         self.persister = FakePersister()
         self.coordinator = ShareGroupCoordinator(
             self.world.coordinator,
@@ -378,6 +382,7 @@ class Simulation:
         self.shares = Shares(seed)
         self.members: dict[str, int] = {}
         self.epoch = 0
+        self.committed = 0
         self.count = 0
 
     def run(self) -> None:
@@ -391,7 +396,10 @@ class Simulation:
             self.change_topics: 1,
             self.slow_states: 2,
             self.failing_states: 1,
-            self.slow_log: 2,
+            self.slow_log: 4,
+            self.failing_log: 1,
+            self.jump_clock: 1,
+            self.pass_much_time: 1,
         }
         for _ in range(100):
             self.random.choices(list(steps), list(steps.values()))[0]()
@@ -399,6 +407,8 @@ class Simulation:
         log, persister = self.shares.world.log, self.shares.persister
         log.delayed = persister.delayed = False
         persister.errors.clear()
+        log.errors = []
+        self.shares.world.timers.advance(0)
         for _ in range(3):
             log.commit()
             persister.answer()
@@ -407,6 +417,8 @@ class Simulation:
             self.beat()
         self.check()
         self.check_settled()
+        check_history(self.shares.world)
+        check_cut(self.shares.world, self.random.randint(0, self.shares.world.log_length()))
 
     def join(self) -> None:
         if len(self.members) < 6:
@@ -445,6 +457,15 @@ class Simulation:
         self.shares.world.resign()
         self.shares.world.lead()
 
+    def pass_much_time(self) -> None:
+        self.shares.world.timers.advance(self.random.randrange(60_000))
+
+    def jump_clock(self) -> None:
+        self.shares.world.timers.jump(self.random)
+
+    def failing_log(self) -> None:
+        self.shares.world.log.errors = [self.random.choice(LOG_ERRORS)]
+
     def change_topics(self) -> None:
         topics = self.shares.world.topics
         if "new0" in topics.topics:
@@ -464,6 +485,10 @@ class Simulation:
 
     def slow_log(self) -> None:
         log = self.shares.world.log
+        if log.delayed and self.random.random() < 0.5:
+            self.shares.world.fail_over(self.random)
+            self.epoch = self.committed
+            return
         log.delayed = not log.delayed
         if not log.delayed:
             log.commit()
@@ -475,6 +500,8 @@ class Simulation:
         for name, group in shard.share.groups.items():
             assert group.epoch >= self.epoch, "a group epoch went back"
             self.epoch = group.epoch
+            if not self.shares.world.log.waiting:
+                self.committed = self.epoch
             assert group.target_epoch <= group.epoch
             assert group.currents.keys() == group.members.keys()
             assert group.targets.keys() <= group.members.keys()
@@ -504,6 +531,41 @@ class Simulation:
         }
         assert assigned == wanted
         assert all(current.assigned for current in group.currents.values())
+
+
+def check_history(world: World) -> None:
+    """Whatever record the log ends with: no epoch goes back from there."""
+    newest: dict[str, int] = {}
+    for shard in world.growing():
+        groups = shard.share.groups
+        for name, group in groups.items():
+            assert group.target_epoch <= group.epoch
+            assert group.epoch >= newest.get(name, 0), "a group epoch went back"
+        newest = {name: group.epoch for name, group in groups.items()}
+
+
+def check_cut(world: World, end: int) -> None:
+    """Whatever record the log ends with, a coordinator goes on from there: who was in the group is
+    given up, who comes reads everything.
+    """
+    shares = Shares()
+    shares.take(world.cut(end))
+    epoch = 0
+    for _ in range(60):
+        shares.world.timers.advance(1_000)
+        answer = shares.ask(
+            member_id="late", member_epoch=epoch, subscribed_topic_names=["other", "new0"]
+        )
+        assert answer.member_epoch >= epoch
+        epoch = answer.member_epoch
+    group = shares.group()
+    assert group.members.keys() == {"late"}
+    topics = shares.world.topics.topics
+    assert group.currents["late"].assigned == {
+        topics[name].topic_id: frozenset(topics[name].partitions)
+        for name in ("other", "new0")
+        if name in topics
+    }
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -13,8 +13,8 @@ from kbroker.coordinator.group_state import GroupState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from tests.coordinator.members import ClientMember, settle
-from tests.coordinator.simulation import World
+from tests.coordinator.members import PARTITION_COUNT, ClientMember, settle
+from tests.coordinator.simulation import LOG_ERRORS, World
 from tests.coordinator.test_offsets import commit, fetch
 
 SEEDS = range(60)
@@ -78,11 +78,15 @@ class Simulation:
             (self.leave, 2),
             (self.crash, 2),
             (self.change, 2),
+            (self.restart, 1),
+            (self.dawdle, 2),
             (self.pass_time, 20),
             (self.pass_much_time, 1),
+            (self.jump_clock, 1),
             (self.commit_offset, 10),
             (self.reload, 1),
-            (self.slow_log, 2),
+            (self.fail_over, 1),
+            (self.slow_log, 3),
             (self.failing_log, 1),
             (self.check_replay, 4),
         ]
@@ -92,22 +96,38 @@ class Simulation:
             self.random.choices(names, weights)[0]()
         self.end()
 
+    def restart(self) -> None:
+        """A static member crashes and comes back without its id, perhaps upon a bad log."""
+        old = self.some()
+        if old is None or old.instance_id is None:
+            return
+        if self.random.random() < 0.5:
+            self.failing_log()
+        old.crash()
+        self.members.remove(old)
+        self.start(old.instance_id, old.version, old.protocols)
+        self.check_replay()
+
     def add(self) -> None:
         if len(self.members) >= 6:
             return
-        self.count += 1
         static = self.random.random() < 0.3
+        instance_id = f"i{self.random.randrange(3)}" if static else None
+        version = self.random.choice([3, 5, 8, 9])
+        protocols = self.random.choice([("range", "sticky"), ("sticky", "range")])
+        self.start(instance_id if version >= 5 else None, version, protocols)
+
+    def start(self, instance_id: str | None, version: int, protocols: tuple[str, ...]) -> None:
+        self.count += 1
         member = WatchedMember(
             self.world,
             f"m{self.count}",
-            version=self.random.choice([3, 5, 8, 9]),
-            instance_id=f"i{self.random.randrange(3)}" if static else None,
+            version=version,
+            instance_id=instance_id,
             session_timeout_ms=self.random.choice([6_000, 15_000]),
             rebalance_timeout_ms=self.random.choice([8_000, 30_000]),
-            protocols=self.random.choice([("range", "sticky"), ("sticky", "range")]),
+            protocols=protocols,
         )
-        if member.version < 5:
-            member.instance_id = None
         for other in self.members:
             if member.instance_id is not None and other.instance_id == member.instance_id:
                 other.crash()
@@ -146,6 +166,14 @@ class Simulation:
             member.topics = self.random.choice([["events"], ["events", "other"]])
             member.join()
 
+    def dawdle(self) -> None:
+        """It hears of the generation and does not ask for its part, perhaps until it is given
+        up, or crashes there.
+        """
+        member = self.some()
+        if member is not None:
+            member.dawdle()
+
     def pass_time(self) -> None:
         self.world.timers.advance(self.random.randrange(2_000))
         for member in self.alive():
@@ -167,13 +195,21 @@ class Simulation:
         self.world.log.commit()
         self.world.lead()
 
+    def jump_clock(self) -> None:
+        self.world.timers.jump(self.random)
+
+    def fail_over(self) -> None:
+        self.world.fail_over(self.random)
+
     def slow_log(self) -> None:
+        if self.world.log.delayed and self.random.random() < 0.5:
+            self.fail_over()
+            return
         self.world.log.delayed = not self.world.log.delayed
         self.world.log.commit()
 
     def failing_log(self) -> None:
-        error = self.random.choice([ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR])
-        self.world.log.errors = [error]
+        self.world.log.errors = [self.random.choice(LOG_ERRORS)]
 
     def check_replay(self) -> None:
         self.world.timers.advance(0)
@@ -190,12 +226,42 @@ class Simulation:
         self.world.timers.advance(0)
         survivors = self.alive()[: self.world.config.group_max_size]
         for member in self.alive():
+            member.auto_sync = True
+            member.hurry()
             if member not in survivors:
                 member.crash()
         settle(self.world, list(survivors), rounds=150)
         check_equal(self.world.shard(), self.world.replayed())
         for partition, offset in self.acknowledged.items():
             assert fetch(self.world, partition, group="simple") == {partition: (offset, "")}
+        check_history(self.world)
+        check_cut(self.world, self.random.randint(0, self.world.log_length()))
+
+
+def check_history(world: World) -> None:
+    """Whatever record the log ends with: no generation goes back from there."""
+    newest: dict[str, int] = {}
+    for shard in world.growing():
+        for group_id, value in shard.metadata.items():
+            assert value.generation >= newest.get(group_id, 0), "a generation went back"
+        newest = {group_id: value.generation for group_id, value in shard.metadata.items()}
+
+
+def check_cut(world: World, end: int) -> None:
+    """Whatever record the log ends with, a coordinator goes on from there: who was in the group is
+    given up, and who comes has everything.
+    """
+    cut = world.cut(end)
+    value = cut.shard().metadata.get("g")
+    member = ClientMember(cut, "late")
+    for _ in range(100):
+        cut.timers.advance(1_000)
+        member.poll()
+        if member.partitions == list(range(PARTITION_COUNT)):
+            break
+    assert member.partitions == list(range(PARTITION_COUNT))
+    assert member.generation > (value.generation if value is not None else 0)
+    check_equal(cut.shard(), cut.replayed())
 
 
 def check_equal(live: GroupShard, replayed: GroupShard) -> None:
@@ -250,14 +316,15 @@ def test_reload_after_every_record_of_a_busy_life() -> None:
     """Whatever record is the last to reach the log, a new coordinator can go on from it."""
     simulation = Simulation(7)
     simulation.run()
-    ((partition, batches),) = simulation.world.log.batches.items()
-    for end in range(0, len(batches) + 1, 3):
-        world = World()
-        world.resign()
-        world.log.batches[partition] = batches[:end]
-        world.lead()
-        member = ClientMember(world, "late")
-        member.join()
-        settle(world, [member], rounds=100)
-        assert member.partitions
-        check_equal(world.shard(), world.replayed())
+    for end in range(0, simulation.world.log_length() + 1, 3):
+        check_cut(simulation.world, end)
+
+
+@pytest.mark.slow
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_reload_after_every_record(seed: int) -> None:
+    simulation = Simulation(seed)
+    simulation.run()
+    for end in range(simulation.world.log_length() + 1):
+        check_cut(simulation.world, end)

@@ -10,7 +10,7 @@ import pytest
 from kbroker.coordinator.streams_group import StreamsGroup
 from kbroker.coordinator.streams_tasks import Task
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from tests.coordinator.simulation import World
+from tests.coordinator.simulation import LOG_ERRORS, World
 from tests.coordinator.streams_members import StreamsThread, settle, topology
 
 SEEDS = range(30)
@@ -45,7 +45,8 @@ class Simulation:
         self.world = World(seed=seed, config=config)
         self.world.topics.add("few", 2)
         self.threads: list[StreamsThread] = []
-        self.epochs: Counter[str] = Counter()
+        self.epochs: dict[str, int] = {}
+        self.committed: dict[str, int] = {}
         self.count = 0
 
     def run(self) -> None:
@@ -55,10 +56,14 @@ class Simulation:
             (self.poll_deaf, 4),
             (self.leave, 2),
             (self.crash, 2),
+            (self.resist, 1),
             (self.pass_time, 20),
+            (self.pass_much_time, 1),
+            (self.jump_clock, 1),
             (self.reload, 1),
             (self.lose_topics, 1),
-            (self.slow_log, 2),
+            (self.slow_log, 4),
+            (self.failing_log, 1),
         ]
         steps, weights = zip(*actions, strict=True)
         for step in range(STEPS):
@@ -67,11 +72,17 @@ class Simulation:
             if step % REPLAY_EVERY == 0:
                 self.check_replay()
         self.slow_log_ends()
+        self.world.log.errors = []
+        self.world.timers.advance(0)
+        for thread in self.threads:
+            thread.stubborn = False
         self.world.timers.advance(25_000)  # who crashed is given up
         settle(self.world, self.threads, rounds=60)
         self.check()
         self.check_replay()
         self.check_shares()
+        check_history(self.world)
+        check_cut(self.world, self.random.randint(0, self.world.log_length()))
 
     def join(self) -> None:
         if len(self.threads) >= 8:
@@ -116,6 +127,26 @@ class Simulation:
             thread.deaf = True
             self.threads.remove(thread)
 
+    def resist(self) -> None:
+        """It is busy with its records and gives nothing back, perhaps until it is given up."""
+        thread = self.any()
+        if thread is not None:
+            thread.stubborn = not thread.stubborn
+
+    def pass_much_time(self) -> None:
+        self.world.timers.advance(self.random.randrange(40_000))
+
+    def jump_clock(self) -> None:
+        self.world.timers.jump(self.random)
+
+    def failing_log(self) -> None:
+        self.world.log.errors = [self.random.choice(LOG_ERRORS)]
+
+    def fail_over(self) -> None:
+        """Nobody was told of what is lost with it."""
+        self.world.fail_over(self.random)
+        self.epochs = dict(self.committed)
+
     def pass_time(self) -> None:
         for _ in range(self.random.randrange(1, 4)):
             self.world.timers.advance(1_000)
@@ -136,7 +167,7 @@ class Simulation:
 
     def slow_log(self) -> None:
         if self.world.log.delayed:
-            self.slow_log_ends()
+            self.random.choice([self.slow_log_ends, self.fail_over])()
         else:
             self.world.log.delayed = True
 
@@ -146,11 +177,15 @@ class Simulation:
 
     def check(self) -> None:
         groups = self.world.shard().streams.groups
+        newest = self.epochs
+        self.epochs = {}
         for name, group in groups.items():
-            assert group.epoch >= self.epochs[name], "a group epoch went back"
+            assert group.epoch >= newest.get(name, 0), "a group epoch went back"
             assert group.target_epoch <= group.epoch
             self.epochs[name] = group.epoch
             check_owners(group)
+        if not self.world.log.waiting:
+            self.committed = dict(self.epochs)
         for thread in self.threads:
             group_or_none = groups.get(thread.group_id)
             if group_or_none is None or thread.member_id not in group_or_none.members:
@@ -186,6 +221,35 @@ class Simulation:
             expected = min(self.standbys, len(processes) - 1)
             assert copies == ({("1", one): expected for one in range(count)} if expected else {})
             assert group.state() == "Stable"
+
+
+def check_history(world: World) -> None:
+    """Whatever record the log ends with, each task has one member and no epoch went back."""
+    newest: dict[str, int] = {}
+    for shard in world.growing():
+        groups = shard.streams.groups
+        for name, group in groups.items():
+            check_owners(group)
+            assert group.target_epoch <= group.epoch
+            assert group.epoch >= newest.get(name, 0), "a group epoch went back"
+        newest = {name: group.epoch for name, group in groups.items()}
+
+
+def check_cut(world: World, end: int) -> None:
+    """Whatever record the log ends with, a coordinator goes on from there: who was in the groups is
+    given up, who comes has all tasks.
+    """
+    cut = world.cut(end)
+    threads = [
+        StreamsThread(cut, f"late-{name}", group_id=name, topology=topology(name, source))
+        for name, source in SOURCES.items()
+    ]
+    before = {name: group.epoch for name, group in cut.shard().streams.groups.items()}
+    settle(cut, threads, rounds=80)
+    for thread in threads:
+        count = len(cut.topics.topics[SOURCES[thread.group_id]].partitions)
+        assert thread.active == {(one, index) for one in "01" for index in range(count)}
+        assert thread.group.epoch > before.get(thread.group_id, 0)
 
 
 def check_owners(group: StreamsGroup) -> None:
