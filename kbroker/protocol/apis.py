@@ -384,6 +384,9 @@ APIS: Final[dict[int, ApiInfo]] = {
 }
 
 
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+
+
 def api_info(api_key: int) -> ApiInfo:
     """The entry of an API.
 
@@ -417,9 +420,10 @@ def response_header_version(api_key: int, version: int) -> int:
 
     Always 0 for ApiVersions, whose reader cannot know yet what the broker speaks (KIP-511).
     """
-    if api_key == ApiKey.API_VERSIONS:
-        return 0
-    return 1 if version >= api_info(api_key).flexible_from else 0
+    info = APIS.get(api_key)
+    if info is None:
+        info = api_info(api_key)
+    return 1 if version >= info.flexible_from and api_key != _API_VERSIONS else 0
 
 
 def header_version(api_key: int, version: int, kind: Literal["request", "response"]) -> int:

@@ -25,6 +25,7 @@ REQUEST_HEAD: Final = Layout(">hhih")
 """API key, API version, correlation id, length of the client id (-1 for null)."""
 
 LENGTH: Final = Layout(">i")
+_LENGTH_AND_ID: Final = Layout(">ii")
 
 
 class RequestHeader(NamedTuple):
@@ -52,6 +53,14 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         raise MalformedRequest(f"no API has key {api_key}")
     if api_version < 0:
         raise MalformedRequest(f"{info.name} has no version {api_version}")
+    client_id, position = read_client_id(frame, size, flexible=api_version >= info.flexible_from)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def read_client_id(frame: Buffer, size: int, *, flexible: bool) -> tuple[str | None, int]:
+    """What follows `REQUEST_HEAD`: (client id, position of the body). size: of the client id, as
+    the head says. flexible: tagged fields follow. Raises MalformedRequest.
+    """
     position = 10
     client_id = None
     if size >= 0:
@@ -64,11 +73,13 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
             raise MalformedRequest(f"client id is not UTF-8: {error}") from None
     elif size != -1:
         raise MalformedRequest(f"client id of length {size}")
-    if api_version >= info.flexible_from:
+    if flexible:
+        if position < len(frame) and not frame[position]:
+            return client_id, position + 1  # no tagged fields, as nearly always
         count, position = read_unsigned_varint(frame, position)
         if count:
             position = skip_tagged_fields(frame, position, count)
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return client_id, position
 
 
 def encode_request_frame(
@@ -110,8 +121,7 @@ def encode_response_frame(
     The first piece is a bytearray that begins with the length. Records by reference are pieces of
     their own.
     """
-    head = bytearray(4)
-    head += LENGTH.pack(correlation_id)
+    head = bytearray(_LENGTH_AND_ID.pack(0, correlation_id))
     if response_header_version(api_key, version) == 1:
         head.append(0)
     return _frame(head, message, version)
@@ -120,6 +130,6 @@ def encode_response_frame(
 def _frame(head: bytearray, message: Message, version: int) -> list[Part]:
     """Encode behind the head, whose first four bytes become the length of all after them."""
     parts = encode_onto(head, message, version)
-    size = sum(map(part_size, parts)) - 4
-    LENGTH.pack_into(head, 0, size)
+    size = len(head) if len(parts) == 1 else sum(map(part_size, parts))
+    LENGTH.pack_into(head, 0, size - 4)
     return parts

@@ -269,7 +269,8 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 frame = buffer.next_frame()
                 if frame is None:
-                    self._resume_reading()
+                    if not self._reading:
+                        self._resume_reading()
                     break
                 pending = dispatcher.dispatch(info, frame, arrived_ms)
                 del frame
@@ -302,7 +303,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _enqueue(self, pending: PendingResponse) -> None:
         self._queue.append(pending)
-        self._account()
+        if len(self._queue) > 1:
+            self._account()
         if pending.deferred is not None:
             pending.deferred.on_done(lambda message: self._resolved(pending, message))
 
@@ -341,24 +343,23 @@ class Connection(asyncio.BufferedProtocol):
         if not queue:
             self._after_flush()
             return
-        render = self._shared.dispatcher.render
+        render, writer = self._shared.dispatcher.render, self._writer
         try:
-            while self._writer.idle and self._first_is_ready():
-                parts: list[Part] = []
-                size = 0
-                while size < RENDER_BYTES and self._first_is_ready():
-                    for part in render(queue.popleft()):
-                        size += part_size(part)
-                        parts.append(part)
-                self._writer.write(parts)
+            while queue and queue[0].message is not None and writer.idle:
+                parts = render(queue.popleft())
+                if queue and queue[0].message is not None:
+                    size = sum(map(part_size, parts))
+                    while size < RENDER_BYTES and queue and queue[0].message is not None:
+                        more = render(queue.popleft())
+                        size += sum(map(part_size, more))
+                        parts += more
+                writer.write(parts)
         except CloseConnection as error:
             self._end(str(error))
             return
-        self._account()
+        if self._extra:
+            self._account()
         self._after_flush()
-
-    def _first_is_ready(self) -> bool:
-        return bool(self._queue) and self._queue[0].message is not None
 
     def _after_flush(self) -> None:
         if self._closing:

@@ -9,18 +9,17 @@ here) and returns the response, or a Deferred that resolves with it once stage t
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.metrics import Histogram
 from kbroker.model import Deferred, InvariantError
-from kbroker.protocol.apis import ApiKey, request_class
+from kbroker.protocol.apis import ApiKey, api_info, request_class
 from kbroker.protocol.codec import Part, decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.framing import decode_request_header, encode_response_frame
+from kbroker.protocol.framing import REQUEST_HEAD, encode_response_frame, read_client_id
 from kbroker.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_HEAD = struct.Struct(">hhi")
-"""API key, API version, correlation id: first in every version of the header."""
+_HEAD_BYTES: Final = REQUEST_HEAD.size
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 
 # Any: a Deferred of the API's own response class, since Deferred is invariant
 Outcome = Message | Deferred[Any] | None
@@ -126,10 +125,11 @@ class PendingResponse:
 class _Route:
     """A registered API with its request class, which is imported when the first request comes."""
 
-    __slots__ = ("handler", "request_type")
+    __slots__ = ("flexible_from", "handler", "request_type")
 
     def __init__(self, handler: ApiHandler) -> None:
         self.handler = handler
+        self.flexible_from = api_info(handler.api_key).flexible_from
         self.request_type: type[Message] | None = None
 
 
@@ -158,11 +158,11 @@ class Dispatcher:
         Returns None if the request gets no response. Raises MalformedRequest (bytes that are no
         request) and CloseConnection; both end the connection.
         """
-        if len(frame) < _HEAD.size:
+        if len(frame) < _HEAD_BYTES:
             raise MalformedRequest(
                 f"a frame of {len(frame)} bytes is too short for a request header"
             )
-        api_key, api_version, correlation_id = _HEAD.unpack_from(frame)
+        api_key, api_version, correlation_id, id_size = REQUEST_HEAD.unpack_from(frame)
         route = self._routes.get(api_key)
         if route is None:
             raise MalformedRequest(f"API key {api_key} is not served")
@@ -170,7 +170,9 @@ class Dispatcher:
         if not handler.min_version <= api_version <= handler.max_version:
             return self._unsupported_version(api_key, api_version, correlation_id, handler)
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
-        _, _, _, client_id, position = decode_request_header(frame)
+        client_id, position = read_client_id(
+            frame, id_size, flexible=api_version >= route.flexible_from
+        )
         context = RequestContext(
             handler.api_key,
             api_version,
@@ -192,7 +194,7 @@ class Dispatcher:
         started_s = 0.0 if self.times is None else time.perf_counter()
         request, _ = decode(request_type, frame, api_version, position)
         outcome = self._handle(handler, context, request)
-        if api_key == ApiKey.API_VERSIONS:
+        if api_key == _API_VERSIONS:
             connection.client_software_name = context.client_software_name
             connection.client_software_version = context.client_software_version
         if outcome is None:

@@ -11,6 +11,7 @@ overwritten.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from kbroker.protocol.errors import MalformedRequest
@@ -29,6 +30,7 @@ few bytes.
 """
 
 LENGTH_BYTES: Final = 4
+_LENGTH: Final = struct.Struct(">i")
 
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PRI ")
 
@@ -86,15 +88,16 @@ class ReceiveBuffer:
         Raises MalformedRequest as soon as the length is there and is negative, above the limit, or
         no length at all (TLS or HTTP on a plaintext port).
         """
-        available = self._end - self._start
+        start = self._start
+        available = self._end - start
         if available < LENGTH_BYTES:
-            self._rewind_if_empty(available)
+            if not available and start:
+                self._rewind()
             return None
-        body = self._start + LENGTH_BYTES
-        head = self._data[self._start : body]
-        length = int.from_bytes(head, "big", signed=True)
+        body = start + LENGTH_BYTES
+        (length,) = _LENGTH.unpack_from(self._data, start)
         if not self._frames_seen:
-            self._check_first_bytes(head)
+            self._check_first_bytes(self._data[start:body])
         if length < 0 or length > self._max_frame_bytes:
             raise MalformedRequest(
                 f"a frame length of {length} bytes; between 0 and {self._max_frame_bytes}"
@@ -117,11 +120,11 @@ class ReceiveBuffer:
             self._move_to(wanted)
         self._peak_bytes = self._end - self._start
 
-    def _rewind_if_empty(self, available: int) -> None:
-        if available == 0 and self._start:
-            self._start = self._end = 0
-            if len(self._data) > KEEP_BYTES:
-                self._move_to(INITIAL_BYTES)
+    def _rewind(self) -> None:
+        """All was handed out."""
+        self._start = self._end = 0
+        if len(self._data) > KEEP_BYTES:
+            self._move_to(INITIAL_BYTES)
 
     def _make_room(self) -> None:
         pending = self._end - self._start

@@ -103,6 +103,11 @@ class ResponseWriter:
 
     def write(self, parts: list[Part]) -> None:
         """Send parts after all earlier ones."""
+        if len(parts) == 1 and not (self._parts or self._waiting or self._paused):
+            part = parts[0]
+            if isinstance(part, _BINARY):  # an answer without records
+                self._transport.write(part)
+                return
         self._parts.extend(parts)
         if not self._waiting and not self._paused:
             self._run()
