@@ -63,7 +63,11 @@ def librdkafka(bootstrap: str, group: str, topic: str, settings: dict[str, str])
 
 async def with_aiokafka(bootstrap: str, group: str, topic: str, settings: dict[str, str]) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from aiokafka.errors import KafkaError
+
+    assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
     class Listener(ConsumerRebalanceListener):
         async def on_partitions_assigned(self, assigned: Any) -> None:
@@ -77,8 +81,12 @@ async def with_aiokafka(bootstrap: str, group: str, topic: str, settings: dict[s
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=500,
+        client_id=settings["client.id"],
+        session_timeout_ms=int(settings["session.timeout.ms"]),
+        heartbeat_interval_ms=int(settings["heartbeat.interval.ms"]),
+        max_poll_interval_ms=int(settings["max.poll.interval.ms"]),
+        rebalance_timeout_ms=int(settings["max.poll.interval.ms"]),
+        partition_assignment_strategy=(assignors[settings["assignor"]],),
     )
     await consumer.start()
     consumer.subscribe([topic], listener=Listener())
@@ -101,7 +109,11 @@ def aiokafka(bootstrap: str, group: str, topic: str, settings: dict[str, str]) -
 
 def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str]) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.errors import KafkaError
+
+    assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
@@ -115,8 +127,12 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=500,
+        client_id=settings["client.id"],
+        session_timeout_ms=int(settings["session.timeout.ms"]),
+        heartbeat_interval_ms=int(settings["heartbeat.interval.ms"]),
+        max_poll_interval_ms=int(settings["max.poll.interval.ms"]),
+        reconnect_backoff_max_ms=int(settings["reconnect.backoff.max.ms"]),
+        partition_assignment_strategy=(assignors[settings["assignor"]],),
     )
     consumer.subscribe([topic], listener=Listener())
     while not stopping.is_set():

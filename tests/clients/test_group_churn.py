@@ -1,296 +1,162 @@
 """A group of many clients that come, go and crash while the broker restarts: all records are read,
-no partition is with two members at once, and the group settles.
+no partition is with two members at once, and the group settles within one rebalance timeout.
 
-Each member is a process. Who has a partition is what the members say they were given and what was
-taken from them; one that is killed has nothing from then on.
+Each member is a process. What the clients say of their partitions is held against the log of the
+group: a client that was put out of the group and has not heard of it is no member, and Kafka's
+promise is about members.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.testing.process import BrokerProcess
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.churn import (
+    Churn,
+    Command,
+    Said,
+    aiokafka,
+    doubles_of,
+    java_classic,
+    java_consumer,
+    kafka_python,
+    librdkafka_classic,
+    librdkafka_consumer,
+)
+from tests.clients.group_history import GroupHistory
 
 pytestmark = pytest.mark.clients
 
-PARTITIONS = 12
-TOPIC, GROUP = "churned", "churners"
-OVERRIDES = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.consumer.min.heartbeat.interval.ms": "500",
-    "group.consumer.heartbeat.interval.ms": "500",
-    "group.consumer.min.session.timeout.ms": "10000",
-    "group.consumer.session.timeout.ms": "10000",
-    "group.consumer.assignment.interval.ms": "100",
-    "log.retention.ms": "-1",
+CONSUMERS = [librdkafka_consumer(), java_consumer()]
+RANGE = [
+    librdkafka_classic("range"),
+    aiokafka("range"),
+    kafka_python("range"),
+    java_classic("Range"),
+]
+KINDS = {
+    "consumer": CONSUMERS,
+    "range": RANGE,
+    "roundrobin": [
+        librdkafka_classic("roundrobin"),
+        aiokafka("roundrobin"),
+        kafka_python("roundrobin"),
+        java_classic("RoundRobin"),
+    ],
+    "sticky": [java_classic("Sticky")],
+    "cooperative": [librdkafka_classic("cooperative-sticky"), java_classic("CooperativeSticky")],
+    "mixed": [*CONSUMERS, *RANGE],
 }
-SCRIPT = Path(__file__).with_name("churn_member.py")
-CLASSIC = ("session.timeout.ms=10000", "heartbeat.interval.ms=500")
-JAVA_ASSIGNOR = "org.apache.kafka.clients.consumer.{}Assignor"
-
-_numbers = count(1)
-
-Command = Callable[[str], list[str]]
-"""bootstrap -> how to start one member."""
 
 
-def python_member(kind: str, *settings: str) -> Command:
-    return lambda bootstrap: [
-        *(sys.executable, str(SCRIPT), kind, bootstrap, GROUP, TOPIC),
-        *settings,
-    ]
+class Took:
+    """The longest of each kind of wait, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest: dict[str, float] = {}
+
+    def note(self, name: str, seconds: float) -> None:
+        self.longest[name] = max(self.longest.get(name, 0.0), seconds)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {took:.1f} s" for name, took in sorted(self.longest.items()))
 
 
-def java_member(*options: str) -> Command:
-    def command(bootstrap: str) -> list[str]:
-        java = shutil.which("java")
-        assert java is not None
-        return [
-            *(java, "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()),
-            *("org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", bootstrap),
-            *("--topic", TOPIC, "--group-id", GROUP, "--reset-policy", "earliest", "--verbose"),
-            *options,
-        ]
-
-    return command
-
-
-def java_classic(assignor: str) -> Command:
-    name = JAVA_ASSIGNOR.format(assignor)
-    timeout = ("--session-timeout", "10000")
-    return java_member("--group-protocol", "classic", "--assignment-strategy", name, *timeout)
-
-
-class Member:
-    """One process, and what it has said."""
-
-    def __init__(self, command: list[str], watch: Callable[[Member, dict[str, Any]], None]) -> None:
-        self.name = f"{next(_numbers)} {' '.join(command[-5:])}"
-        self.owned: set[int] = set()
-        self.alive = True
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._watch = watch
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                said = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            self._watch(self, said)
-
-    def leave(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        if "java" in self.process.args[0]:  # type: ignore[index]
-            self.process.terminate()  # its shutdown hook leaves the group
-
-    def kill(self) -> None:
-        self.process.kill()
-
-    def end(self, timeout_s: float = 20) -> None:
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
-        self._reader.join(10)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None and not stream.closed:
-                stream.close()
-
-
-class Churn:
-    """A broker, its group, and what must hold of it at every moment."""
-
-    def __init__(self, folder: Path, kinds: list[Command], seed: int) -> None:
-        self.folder, self.kinds, self.random = folder, kinds, Random(seed)
-        self.broker = BrokerProcess(folder, overrides=OVERRIDES)
-        self.members: list[Member] = []
-        self.seen: set[str] = set()
-        self.sent: set[str] = set()
-        self.doubled: list[str] = []
-        self.events: list[str] = []
-        """What happened, for whoever has to find out why a partition was with two."""
-        self.owners: dict[int, Member] = {}
-        self._lock = threading.Lock()
-
-    def start(self) -> None:
-        self.broker.start()
-        self.bootstrap = self.broker.bootstrap_servers
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(10)
-
-    def heard(self, member: Member, said: dict[str, Any]) -> None:
-        with self._lock:
-            places = {place["partition"] for place in said.get("partitions", ())}
-            if not said["name"].startswith("record"):
-                self.note(f"{member.name}: {said['name']} {sorted(places)} {said['timestamp']}")
-            match said["name"]:
-                case "partitions_assigned" if member.alive and isinstance(said["partitions"], list):
-                    for partition in places:
-                        other = self.owners.get(partition, member)
-                        if other is not member and other.alive:
-                            place = f"{partition} at {said['timestamp']}"
-                            self.doubled.append(f"{place}: {other.name} and {member.name}")
-                        self.owners[partition] = member
-                    member.owned |= places
-                case "partitions_revoked":
-                    for partition in places:
-                        if self.owners.get(partition) is member:
-                            del self.owners[partition]
-                    member.owned -= places
-                case "stopping":  # it reads no more; not every client says so when it leaves
-                    for partition in member.owned:
-                        if self.owners.get(partition) is member:
-                            del self.owners[partition]
-                    member.alive = False
-                case "records":
-                    self.seen.update(said["values"])
-                case "record_data":
-                    self.seen.add(said["value"])
-
-    def note(self, text: str) -> None:
-        self.events.append(f"{time.time() * 1000:.0f} {text}")
-
-    def join(self, kind: Command) -> None:
-        self.members.append(Member(kind(self.bootstrap), self.heard))
-
-    def replace(self, *, crash: bool) -> None:
-        """One goes in order or at once, another one comes."""
-        member = self.members.pop(self.random.randrange(len(self.members)))
-        self.note(f"{member.name} {'crashes' if crash else 'leaves'}")
-        if crash:
-            member.kill()
-            member.end()
-            with self._lock:
-                member.alive = False
-                for partition in member.owned:
-                    self.owners.pop(partition, None)
-        else:
-            member.leave()
-            member.end()
-            with self._lock:
-                member.alive = False
-        self.join(self.random.choice(self.kinds))
-
-    def produce(self, count: int = 60) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        start = len(self.sent)
-        for number in range(start, start + count):
-            producer.produce(TOPIC, str(number), partition=number % PARTITIONS)
-            self.sent.add(str(number))
-        assert producer.flush(30) == 0
-
-    def restart(self) -> None:
-        self.note("the broker restarts")
-        self.broker.kill()
-        listeners = f"PLAINTEXT://{self.bootstrap}"
-        self.broker = BrokerProcess(self.folder, overrides={**OVERRIDES, "listeners": listeners})
-        self.broker.start()
-
-    def settle(self, timeout_s: float) -> None:
-        """All partitions are with somebody, and all that was sent was read."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            with self._lock:
-                whole = len(self.owners) == PARTITIONS and self.sent <= self.seen
-                state = (sorted(self.owners), len(self.sent - self.seen))
-            if whole:
-                return
-            assert time.monotonic() < deadline, f"owned, unread: {state}"
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        for member in self.members:
-            member.kill()
-        for member in self.members:
-            member.end()
-        if self.broker.running:
-            self.broker.kill()
-
-
-def run(folder: Path, kinds: list[Command], *, size: int, rounds: int, seed: int) -> None:
-    churn = Churn(folder / "data", kinds, seed)
+@contextmanager
+def churning(folder: Path, kinds: Sequence[Command], seed: int) -> Iterator[tuple[Churn, Took]]:
+    """Judges what happened in the block."""
+    churn, took = Churn(folder, kinds, seed), Took()
     try:
         churn.start()
+        yield churn, took
+    finally:
+        churn.end()
+        (folder / "events.txt").write_text("\n".join(churn.events))
+    wrong, former = churn.judge()
+    print(f"\nlongest: {took}; with former members: {former}")
+    assert not wrong, "\n".join([*churn.events, *wrong])
+
+
+def run(folder: Path, kinds: Sequence[Command], *, size: int, rounds: int, seed: int) -> None:
+    with churning(folder, kinds, seed) as (churn, took):
         for number in range(size):
             churn.join(kinds[number % len(kinds)])
         churn.produce()
-        churn.settle(60)
+        churn.cover()
         for number in range(rounds):
             churn.produce()
-            churn.replace(crash=number % 3 == 1)
+            is_crash = number % 3 == 1
+            churn.replace_any(crash=is_crash)
             if number % 4 == 2:
                 churn.restart()
-            churn.settle(60)
-        assert not churn.doubled, "\n".join([*churn.events, *churn.doubled])
-    finally:
-        churn.stop()
+            fault = "restart" if number % 4 == 2 else "crash" if is_crash else "leave"
+            # Every other time the next fault comes while the group is still on its way.
+            if number % 2 == 1 or number == rounds - 1:
+                took.note(f"{fault} to settled", churn.settle())
+            else:
+                took.note(f"{fault} to covered", churn.cover())
 
 
 def test_clients_of_python_come_and_go(tmp_path: Path) -> None:
-    kinds = [
-        python_member("librdkafka", "group.protocol=consumer"),
-        python_member("librdkafka", *CLASSIC, "partition.assignment.strategy=range"),
-        python_member("aiokafka"),
-        python_member("kafka-python"),
-    ]
+    kinds = [librdkafka_consumer(), *RANGE[:3]]
     run(tmp_path, kinds, size=4, rounds=1, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
-@pytest.mark.parametrize("protocol", ["consumer", "range", "cooperative"])
-def test_ten_members_of_all_clients(tmp_path: Path, protocol: str) -> None:
+@pytest.mark.parametrize("kinds", KINDS)
+def test_ten_members(tmp_path: Path, kinds: str) -> None:
     """Classic members have to have a protocol in common, so there is more than one group."""
-    consumers = [
-        python_member("librdkafka", "group.protocol=consumer"),
-        java_member("--group-protocol", "consumer"),
-    ]
-    eager = [
-        python_member("librdkafka", *CLASSIC, "partition.assignment.strategy=range"),
-        python_member("aiokafka"),
-        python_member("kafka-python"),
-        java_classic("Range"),
-    ]
-    cooperative = [
-        python_member("librdkafka", *CLASSIC, "partition.assignment.strategy=cooperative-sticky"),
-        java_classic("CooperativeSticky"),
-    ]
-    kinds = {"range": eager, "cooperative": cooperative, "consumer": consumers}[protocol]
-    run(tmp_path, kinds, size=10, rounds=8, seed=7)
+    run(tmp_path, KINDS[kinds], size=10, rounds=8, seed=7)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
-@pytest.mark.parametrize("assignor", ["RoundRobin", "Sticky"])
-def test_java_members_of_other_assignors(tmp_path: Path, assignor: str) -> None:
-    run(tmp_path, [java_classic(assignor)], size=4, rounds=3, seed=3)
+@pytest.mark.parametrize("assignor", ["Range", "CooperativeSticky"])
+def test_java_consumers_are_rolled_to_the_consumer_protocol_and_back(
+    tmp_path: Path, assignor: str
+) -> None:
+    """Online migration (KIP-848): one member after the other, while records flow."""
+    classic, consumer = java_classic(assignor), java_consumer()
+    with churning(tmp_path, [classic], seed=5) as (churn, took), churn.records_flow():
+        for _ in range(3):
+            churn.join(classic)
+        churn.settle()
+        assert churn.group().group_type == "classic"
+        for number, member in enumerate([*churn.members]):
+            churn.replace(member, consumer, crash=False)
+            took.note(f"forward {number + 1}", churn.settle())
+            assert churn.group().group_type == "consumer"
+        for number, member in enumerate([*churn.members]):
+            churn.replace(member, classic, crash=False)
+            took.note(f"back {number + 1}", churn.settle())
+            assert churn.group().group_type == ("consumer" if number < 2 else "classic")
+
+
+# -- the judgement itself -------------------------------------------------------------------------
+
+
+def said(*lines: tuple[int, str, str, set[int] | None]) -> list[Said]:
+    return [
+        Said(at_ms, client_id, kind, None if places is None else frozenset(places))
+        for at_ms, client_id, kind, places in lines
+    ]
+
+
+def test_a_partition_with_two_is_found() -> None:
+    first = (1, "a", "assigned", {0, 1})
+    assert not doubles_of(said(first, (2, "a", "revoked", {0, 1}), (2, "b", "assigned", {0})))
+    assert not doubles_of(said(first, (2, "a", "ended", None), (3, "b", "assigned", {0, 1})))
+    # heard late, but said in time
+    assert not doubles_of(said(first, (5, "b", "assigned", {0}), (4, "a", "revoked", {0})))
+    (double,) = doubles_of(said(first, (5, "b", "assigned", {0}), (6, "a", "revoked", {0})))
+    assert (double.partition, double.client_id, double.other) == (0, "b", "a")
+    assert not double.is_of_former_member(GroupHistory({"a": [1], "b": [3]}))
+    assert not double.is_of_former_member(GroupHistory({"a": [6]}))
+    assert double.is_of_former_member(GroupHistory({"a": [5]}))

@@ -1,0 +1,443 @@
+"""A group of many clients, each a process of its own, and the broker under it; what the clients say
+about their partitions, and how it is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+from kbroker.testing.process import BrokerProcess
+from scripts.kafka_jars import tools_class_path
+from tests.clients.group_history import GroupHistory, history_of
+from tests.e2e.wire import call
+
+PARTITIONS = 12
+TOPIC, GROUP = "churned", "churners"
+SESSION_TIMEOUT_MS = 10_000
+REBALANCE_TIMEOUT_MS = 30_000
+OVERRIDES = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "group.consumer.assignment.interval.ms": "100",
+    "log.retention.ms": "-1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+}
+STALL_MS = 2_000
+"""A machine that stood still for so long may have let sessions end that no client gave up."""
+SCRIPT = Path(__file__).with_name("churn_member.py")
+CLASSIC = (
+    f"session.timeout.ms={SESSION_TIMEOUT_MS}",
+    "heartbeat.interval.ms=500",
+    f"max.poll.interval.ms={REBALANCE_TIMEOUT_MS}",
+)
+RECONNECT = "reconnect.backoff.max.ms=1000"
+"""As in the Java client. With the defaults of others (10 s, 30 s) a client may sleep longer after a
+restart of the broker than its session lasts.
+"""
+JAVA_ASSIGNOR = "org.apache.kafka.clients.consumer.{}Assignor"
+
+
+class Server(Protocol):
+    """A broker in a process of its own, on a port that a second start takes again."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    def start(self) -> object: ...
+    def kill(self) -> object: ...
+    def stop(self) -> object: ...
+
+
+MakeServer = Callable[[Path, Mapping[str, str]], Server]
+
+
+def kbroker(folder: Path, overrides: Mapping[str, str]) -> Server:
+    return BrokerProcess(folder, overrides=overrides)
+
+
+# -- how to start a member ------------------------------------------------------------------------
+
+Command = Callable[[str, str, Path], list[str]]
+"""(bootstrap, client id, an empty folder) -> how to start one member."""
+
+
+def librdkafka_consumer() -> Command:
+    timeout = f"max.poll.interval.ms={REBALANCE_TIMEOUT_MS}"
+    return _python("librdkafka", RECONNECT, timeout, "group.protocol=consumer")
+
+
+def aiokafka(assignor: str) -> Command:
+    return _python("aiokafka", f"assignor={assignor}", *CLASSIC)
+
+
+def kafka_python(assignor: str) -> Command:
+    return _python("kafka-python", f"assignor={assignor}", RECONNECT, *CLASSIC)
+
+
+def librdkafka_classic(assignor: str) -> Command:
+    return _python("librdkafka", RECONNECT, *CLASSIC, f"partition.assignment.strategy={assignor}")
+
+
+def _python(kind: str, *settings: str) -> Command:
+    return lambda bootstrap, client_id, _: [
+        *(sys.executable, str(SCRIPT), kind, bootstrap, GROUP, TOPIC),
+        *(f"client.id={client_id}", *settings),
+    ]
+
+
+def java(*options: str, **properties: str) -> Command:
+    """Kafka's VerifiableConsumer; more properties with underscores in place of dots."""
+
+    def command(bootstrap: str, client_id: str, folder: Path) -> list[str]:
+        executable = shutil.which("java")
+        assert executable is not None
+        config = folder / f"{client_id}.properties"
+        values = {"max_poll_interval_ms": str(REBALANCE_TIMEOUT_MS), **properties}
+        lines = [f"{name.replace('_', '.')}={value}\n" for name, value in values.items()]
+        config.write_text(f"client.id={client_id}\n" + "".join(lines))
+        return [
+            *(executable, "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()),
+            *("org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", bootstrap),
+            *("--topic", TOPIC, "--group-id", GROUP, "--reset-policy", "earliest", "--verbose"),
+            *("--command-config", str(config), *options),
+        ]
+
+    return command
+
+
+def java_consumer() -> Command:
+    return java("--group-protocol", "consumer")
+
+
+def java_classic(assignor: str) -> Command:
+    name = JAVA_ASSIGNOR.format(assignor)
+    options = ("--group-protocol", "classic", "--assignment-strategy", name)
+    timeout = ("--session-timeout", str(SESSION_TIMEOUT_MS))
+    return java(*options, *timeout, heartbeat_interval_ms="500")
+
+
+# -- what members say -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Said:
+    """partitions None: its end, also of all that it had."""
+
+    at_ms: int
+    client_id: str
+    kind: str
+    partitions: frozenset[int] | None
+
+
+@dataclass(frozen=True)
+class Double:
+    """A partition that went to a client while another one, which has it since then, still had it
+    by what it says.
+    """
+
+    partition: int
+    at_ms: int
+    client_id: str
+    other: str
+    since_ms: int
+
+    def is_of_former_member(self, history: GroupHistory) -> bool:
+        """Whether the other one was put out of the group and has not heard of it yet."""
+        return history.departed(self.other, self.since_ms, self.at_ms)
+
+
+def doubles_of(said: Sequence[Said]) -> list[Double]:
+    """By the clocks of those who say it: what they say comes late by the time that their pipes are
+    read. In one millisecond who gives back comes first.
+    """
+    owners: dict[int, dict[str, int]] = {n: {} for n in range(PARTITIONS)}
+    doubles: list[Double] = []
+    for one in sorted(said, key=lambda one: (one.at_ms, one.kind == "assigned")):
+        for partition, holders in owners.items():
+            if one.partitions is not None and partition not in one.partitions:
+                continue
+            if one.kind == "assigned":
+                doubles += [
+                    Double(partition, one.at_ms, one.client_id, other, since_ms)
+                    for other, since_ms in holders.items()
+                    if other != one.client_id
+                ]
+                holders.setdefault(one.client_id, one.at_ms)
+            else:
+                holders.pop(one.client_id, None)
+    return doubles
+
+
+class Member:
+    """One process, and what it has said."""
+
+    _numbers = count(1)
+
+    def __init__(
+        self,
+        command: Command,
+        bootstrap: str,
+        folder: Path,
+        watch: Callable[[Member, dict[str, Any]], None],
+    ) -> None:
+        self.client_id = f"client-{next(self._numbers)}"
+        words = command(bootstrap, self.client_id, folder)
+        self.is_java = "java" in words[0]
+        self.name = f"{self.client_id} {' '.join(words[-4:])}"
+        self.owned: set[int] = set()
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._watch = watch
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            try:
+                said = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            self._watch(self, said)
+
+    def leave(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        if self.is_java:
+            self.process.terminate()  # its shutdown hook leaves the group
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self, timeout_s: float = 20) -> None:
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self._reader.join(10)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Churn:
+    """A broker, its group, and all that they said."""
+
+    def __init__(
+        self, folder: Path, kinds: Sequence[Command], seed: int, make: MakeServer = kbroker
+    ) -> None:
+        self.data, self.files = folder / "data", folder / "files"
+        self.files.mkdir(parents=True)
+        self.kinds, self.random = kinds, Random(seed)
+        self.broker = make(self.data, OVERRIDES)
+        self.members: list[Member] = []
+        self.seen: set[str] = set()
+        self.sent: set[str] = set()
+        self.said: list[Said] = []
+        self.events: list[str] = []
+        """What happened, for whoever has to find out why a partition was with two."""
+        self.stalls: list[int] = []
+        self.fault_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._clock = threading.Thread(target=self._watch_clock, daemon=True)
+
+    def start(self) -> None:
+        self.broker.start()
+        self._clock.start()
+        self.bootstrap = self.broker.bootstrap_servers
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+
+    def _watch_clock(self) -> None:
+        before = now_ms()
+        while not self._over.wait(0.05):
+            after = now_ms()
+            if after - before > STALL_MS:
+                self.stalls.append(after)
+                self.note(f"the machine stood still for {after - before} ms")
+            before = after
+
+    def heard(self, member: Member, said: dict[str, Any]) -> None:
+        name, at_ms = said["name"], said["timestamp"]
+        with self._lock:
+            match name:
+                case "records":
+                    self.seen.update(said["values"])
+                    return
+                case "record_data":
+                    self.seen.add(said["value"])
+                    return
+                case "partitions_assigned":
+                    places = frozenset(place["partition"] for place in said["partitions"])
+                    self.said.append(Said(at_ms, member.client_id, "assigned", places))
+                    member.owned |= places
+                case "partitions_revoked":
+                    places = frozenset(place["partition"] for place in said["partitions"])
+                    self.said.append(Said(at_ms, member.client_id, "revoked", places))
+                    member.owned -= places
+                case "stopping":  # it reads no more; not every client says so when it leaves
+                    self.said.append(Said(at_ms, member.client_id, "ended", None))
+                    member.owned.clear()
+            if name != "records_consumed":
+                places = frozenset(p["partition"] for p in said.get("partitions", ()))
+                self.note(f"{member.name}: {name} {sorted(places)} {said.get('error', '')} {at_ms}")
+
+    def note(self, text: str) -> None:
+        self.events.append(f"{now_ms()} {text}")
+
+    def join(self, kind: Command) -> None:
+        self.members.append(Member(kind, self.bootstrap, self.files, self.heard))
+
+    def replace(self, member: Member, kind: Command, *, crash: bool) -> None:
+        """It goes in order or at once, another one comes."""
+        self.members.remove(member)
+        self.note(f"{member.name} {'crashes' if crash else 'leaves'}")
+        at_ms = now_ms()
+        if crash:
+            member.kill()
+        else:
+            member.leave()
+        member.end()
+        with self._lock:
+            self.said.append(Said(at_ms if crash else now_ms(), member.client_id, "ended", None))
+            member.owned.clear()
+        self.join(kind)
+        self.fault_at = time.monotonic()
+
+    def replace_any(self, *, crash: bool) -> None:
+        member = self.random.choice(self.members)
+        self.replace(member, self.random.choice(self.kinds), crash=crash)
+
+    def produce(self, count: int = 60) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        start = len(self.sent)
+        for number in range(start, start + count):
+            producer.produce(TOPIC, str(number), partition=number % PARTITIONS)
+            with self._lock:
+                self.sent.add(str(number))
+        assert producer.flush(60) == 0
+
+    @contextmanager
+    def records_flow(self) -> Iterator[None]:
+        """A few records to each partition, again and again, until the block ends."""
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+
+            def flow() -> None:
+                while not over.wait(0.1):
+                    self.produce(PARTITIONS)
+
+            flowing = pool.submit(flow)
+            try:
+                yield
+            finally:
+                over.set()
+        flowing.result()
+
+    def restart(self) -> None:
+        self.note("the broker restarts")
+        self.broker.kill()
+        self.broker.start()
+        self.fault_at = time.monotonic()
+
+    def cover(self) -> float:
+        """All partitions are with somebody, and all that was sent was read; gives the seconds since
+        the last fault. A crash that was not noticed yet may be the next fault's company.
+        """
+        return self._await("covered", lambda: self._is_covered())
+
+    def settle(self) -> float:
+        """The same, and everybody has a partition, and the coordinator calls the group stable."""
+        return self._await("settled", lambda: self._is_covered(whole=True) and self._is_stable())
+
+    def _await(self, name: str, is_there: Callable[[], bool]) -> float:
+        """For as long as a rebalance may take, and no longer."""
+        while not is_there():
+            passed = time.monotonic() - self.fault_at
+            assert passed < REBALANCE_TIMEOUT_MS / 1000, f"not {name}: {self._state()}"
+            time.sleep(0.05)
+        passed = time.monotonic() - self.fault_at
+        self.note(f"{name} after {passed:.1f} s")
+        return passed
+
+    def _is_covered(self, *, whole: bool = False) -> bool:
+        with self._lock:
+            owned = [partition for member in self.members for partition in member.owned]
+            is_with_all = not whole or all(member.owned for member in self.members)
+            return is_with_all and set(owned) == set(range(PARTITIONS)) and self.sent <= self.seen
+
+    def _is_stable(self) -> bool:
+        return self.group().group_state == "Stable"
+
+    def group(self) -> ListGroupsResponse.ListedGroup:
+        """The group as tools see it."""
+        host, port = self.bootstrap.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            listed: Any = call(connection, ListGroupsRequest(), 5)
+        (group,) = listed.groups
+        return group
+
+    def _state(self) -> str:
+        with self._lock:
+            owned = {member.name: sorted(member.owned) for member in self.members}
+            return "\n".join([*self.events[-200:], f"unread {self.sent - self.seen}", str(owned)])
+
+    def judge(self) -> tuple[list[str], int]:
+        """What must not be: partitions with two members of the group at once, by what the clients
+        say or by the log of the group. And how many were with a client that was a member no more
+        but had not heard of it: Kafka promises nothing about those, but they come only where the
+        machine stood still for long.
+        """
+        history = history_of(self.data, GROUP)
+        assert history.batches, "there is no log of the group"
+        wrong, former = list(history.overlaps), 0
+        for double in doubles_of(self.said):
+            if double.is_of_former_member(history) and self._stood_still_before(double.at_ms):
+                former += 1
+            else:
+                wrong.append(str(double))
+        return wrong, former
+
+    def _stood_still_before(self, at_ms: int) -> bool:
+        return any(at_ms - 2 * SESSION_TIMEOUT_MS < stall <= at_ms for stall in self.stalls)
+
+    def end(self) -> None:
+        """All members are killed; the broker stops in order, so that its log is whole."""
+        self._over.set()
+        for member in self.members:
+            member.kill()
+        for member in self.members:
+            member.end()
+        self.broker.stop()
