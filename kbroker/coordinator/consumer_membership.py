@@ -199,14 +199,21 @@ def _problem_of_join(request: ConsumerGroupHeartbeatRequest) -> str | None:
 
 
 def heartbeat(
-    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, around: Surroundings
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    around: Surroundings,
+    *,
+    unsettled: bool = False,
 ) -> Decision:
-    """A heartbeat of a member that joins or is there. Raises KafkaError."""
+    """A heartbeat of a member that joins or is there. unsettled: the target so far is not one for
+    these members. Raises KafkaError.
+    """
     member_id = request.member_id or around.new_member_id()
     replaced = _find_member(group, request, member_id, around.settings)
     former = group.members.get(replaced or member_id)
     metadata = _updated(former, request, around)
-    step = advance(group, Update(member_id, replaced, metadata, reported_of(request)), around)
+    update = Update(member_id, replaced, metadata, reported_of(request))
+    step = advance(group, update, around, unsettled=unsettled)
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=step.after.member_epoch,
@@ -218,10 +225,15 @@ def heartbeat(
 
 
 def advance(
-    group: ConsumerGroup, update: Update, around: Surroundings, *, assign: bool = True
+    group: ConsumerGroup,
+    update: Update,
+    around: Surroundings,
+    *,
+    assign: bool = True,
+    unsettled: bool = False,
 ) -> Step:
     """The member, its regular expression, the group's epoch, the target assignment, what the member
-    has. assign: whether there may be a new target.
+    has. assign: whether there may be a new target; unsettled: whether there must be.
     """
     group_id, member_id, replaced = group.group_id, update.member_id, update.replaced
     records: list[CoordinatorRecord] = []
@@ -239,7 +251,9 @@ def advance(
     members[member_id] = update.metadata
     plan = _Plan(group, members, around)
     records += plan.advance(
-        changed=former is None or _subscription(former) != _subscription(update.metadata),
+        changed=unsettled
+        or former is None
+        or _subscription(former) != _subscription(update.metadata),
         moved=(replaced, member_id, target) if replaced is not None else None,
         assign=assign,
     )

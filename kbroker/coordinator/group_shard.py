@@ -537,7 +537,9 @@ class GroupShard:
         max_size = self._settings.group_consumer_max_size
         records, upgraded = upgrade(group, self._topics(), policy=self._policy, max_size=max_size)
         around = self.consumer.surroundings(group_id, client_id, client_host)
-        decision = heartbeat(upgraded, request, around)
+        # In the middle of a rebalance what members have is not a whole assignment any more.
+        unsettled = group.state is not GroupState.STABLE
+        decision = heartbeat(upgraded, request, around, unsettled=unsettled)
 
         def written(now_ms: int) -> list[Effect]:
             self.consumer.begin(group_id, now_ms)

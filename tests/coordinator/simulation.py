@@ -254,11 +254,16 @@ class World:
         world.lead()
         return world
 
+    def stored(self, partition: int = 0) -> Iterator[tuple[StoredRecord, ...]]:
+        """The records of the log, batch by batch."""
+        batches = self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), [])
+        return map(_records_of, batches)
+
     def growing(self, partition: int = 0) -> Iterator[GroupShard]:
         """A shard as the log tells it, after each of its batches."""
         shard = self._empty_shard()
-        for batch in self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), []):
-            for record in _records_of(batch):
+        for batch in self.stored(partition):
+            for record in batch:
                 if record.decoded is not None:
                     shard.replay(record.decoded)
             yield shard
@@ -272,8 +277,7 @@ class World:
     def replayed(self, partition: int = 0, *, compacted: bool = False) -> GroupShard:
         """A fresh shard, made from the log alone. compacted: from the last record of each key."""
         shard = self._empty_shard()
-        batches = self.log.batches.get(TopicPartition(GROUP_TOPIC, partition), [])
-        records = [record for batch in batches for record in _records_of(batch)]
+        records = [record for batch in self.stored(partition) for record in batch]
         if compacted:
             last = {record.key: number for number, record in enumerate(records)}
             records = [

@@ -11,10 +11,11 @@ import pytest
 from kbroker.coordinator.group_state import GroupState
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import LeaveGroupRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer, ask
 from tests.coordinator.members import PARTITION_COUNT, ClientMember
-from tests.coordinator.simulation import World
+from tests.coordinator.simulation import Context, World
 
 Any_Member = ClientMember | Consumer
 
@@ -219,6 +220,20 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None
     settle(world, olds[0], back)
     assert not is_consumer_group(world)
     assert world.shard().groups["g"].static_members.keys() == {"i0", "i1"}
+
+
+def test_a_static_member_changes_its_protocol_in_the_middle_of_a_rebalance() -> None:
+    """What the others had is not all there is: it is shared anew, though nobody new has come."""
+    world = World()
+    olds = [ClientMember(world, f"old{n}", group="g", instance_id=f"i{n}") for n in range(3)]
+    settle(world, *olds)
+    removed = LeaveGroupRequest.MemberIdentity(member_id=olds[2].member_id, group_instance_id="i2")
+    world.coordinator.leave_group(Context(5), LeaveGroupRequest(group_id="g", members=[removed]))
+    assert olds[0].heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    olds[1].crash()
+    new = consumer(world, "new", instance_id="i1")
+    settle(world, olds[0], new)
+    assert world.shard().consumer.groups["g"].members.keys() == {olds[0].member_id, "new"}
 
 
 @pytest.mark.parametrize(
