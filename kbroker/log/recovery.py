@@ -22,11 +22,12 @@ from kbroker.log.files import (
     LogFile,
     OpenFiles,
     list_directory,
+    read_file,
     rename,
     sync_directory,
     unlink,
 )
-from kbroker.log.index import AbortedTransaction, CorruptIndexError
+from kbroker.log.index import OFFSET_ENTRY_BYTES, AbortedTransaction, CorruptIndexError
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.producer_state import CompletedTransaction, ProducerStateManager
 from kbroker.log.recent_batches import recall_batches
@@ -259,7 +260,9 @@ def _find_segments(
             created_ms=now_ms,
             has_transaction_index=(base_offset, names.TRANSACTION_INDEX) in found,
         )
-        if clean_shutdown and not segment.size and found.get((base_offset, names.INDEX)):
+        is_empty = clean_shutdown and not segment.size
+        # an entry, not the zeros of an index at full size
+        if is_empty and any(read_file(segment.offset_index.path, OFFSET_ENTRY_BYTES) or b""):
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"{segment.path}: it is empty, its index is not"
             )

@@ -528,3 +528,17 @@ def test_runs_of_ordinary_batches_give_what_one_by_one_gives(
         written.append((log.log_end_offset, states, files_of(tmp_path / name / "t-0")))
     assert written[0] == written[1]
     assert len(written[0][2]) > 8
+
+
+def test_an_empty_segment_whose_index_is_at_full_size_is_no_damage(tmp_path: Path) -> None:
+    """What a loss of power right after a clean stop may leave: the index was cut, not synced."""
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.roll(NOW_MS)
+    log.close()
+    index = tmp_path / "topic-0" / names.offset_name(10, names.INDEX)
+    index.write_bytes(bytes(4096))
+    assert open_log(tmp_path, clean_shutdown=True, recovery_point=10).log_end_offset == 10
+    index.write_bytes(b"\x00\x00\x00\x01\x00\x00\x01\x00")
+    with pytest.raises(DamagedLogError, match="it is empty, its index is not"):
+        open_log(tmp_path, clean_shutdown=True, recovery_point=10)
