@@ -57,6 +57,7 @@ class ResponseWriter:
     __slots__ = (
         "_closed",
         "_executor",
+        "_is_full",
         "_loop",
         "_offset",
         "_on_error",
@@ -67,6 +68,7 @@ class ResponseWriter:
         "_transport",
         "_waiting",
         "_warm_until",
+        "_watching",
         "use_sendfile",
     )
 
@@ -88,6 +90,8 @@ class ResponseWriter:
         self._offset = 0  # how much of a file range at the front is sent
         self._paused = False
         self._waiting = False  # for the socket, the disk or our next turn
+        self._is_full = False  # the socket: what `_waiting` is for
+        self._watching = False  # the loop tells us when the socket takes more
         self._warm_until = 0  # up to here the range at the front is known to be in the page cache
         self._closed = False
         self._socket: socket.socket | None = None
@@ -126,7 +130,7 @@ class ResponseWriter:
         self._closed = True
         self._parts.clear()
         if self._socket is not None:
-            self._loop.remove_writer(self._socket.fileno())
+            self._unwatch(self._socket)
             self._socket.close()
             self._socket = None
 
@@ -218,6 +222,8 @@ class ResponseWriter:
         self._offset += sent
         if self._offset >= part.size:
             self._finish_file()
+        elif sent < count and direct is not None:
+            self._wait_writable(direct)  # full: no call to be told so
         return sent
 
     def _finish_file(self) -> None:
@@ -232,7 +238,8 @@ class ResponseWriter:
         end = self._offset + count
         if end <= self._warm_until or _NO_WAIT is None or self._executor is None:
             return True
-        if _in_page_cache(part, self._offset) and _in_page_cache(part, end - 1):
+        goes_on = 0 < self._offset == self._warm_until  # the byte before it was looked at
+        if (goes_on or _in_page_cache(part, self._offset)) and _in_page_cache(part, end - 1):
             self._warm_until = end
             return True
         self._waiting = True
@@ -269,13 +276,24 @@ class ResponseWriter:
         return self._socket
 
     def _wait_writable(self, direct: socket.socket) -> None:
-        self._waiting = True
-        self._loop.add_writer(direct.fileno(), self._writable)
+        self._waiting = self._is_full = True
+        if not self._watching:
+            self._watching = True
+            self._loop.add_writer(direct.fileno(), self._writable)
 
     def _writable(self) -> None:
-        if self._socket is not None:
-            self._loop.remove_writer(self._socket.fileno())
-        self._next_turn()
+        """The socket takes more. It stays watched if it is full again at once, as in a long answer:
+        to watch anew costs two system calls.
+        """
+        self._waiting = self._is_full = False
+        self._go_on()
+        if self._watching and not self._is_full and self._socket is not None:
+            self._unwatch(self._socket)
+
+    def _unwatch(self, direct: socket.socket) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_writer(direct.fileno())
 
 
 def _in_page_cache(part: FileRange, offset: int) -> bool:
