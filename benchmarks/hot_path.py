@@ -169,6 +169,27 @@ def fetch_frame(partitions: int, *, session: tuple[int, int], named: bool = True
     return frame_of(12, request)
 
 
+def idle_session(bench: Bench) -> Callable[[], None]:
+    """A poll of a session over 100 partitions that have nothing new."""
+    topic = FetchRequest.FetchTopic(
+        topic=TOPIC, partitions=[FetchRequest.FetchPartition(partition=i) for i in range(100)]
+    )
+    opened = bench.replicas.fetch(
+        FetchRequest(session_epoch=0, topics=[topic]), api_version=12, now_ms=0
+    )
+    if not isinstance(opened, FetchResponse):
+        raise SystemExit("the session was not opened at once")
+    session = bench.replicas.sessions.get(opened.session_id)
+    frame = fetch_frame(0, session=(opened.session_id, 1), named=False)
+
+    def poll() -> None:
+        if session is not None:
+            session.epoch = 1
+        bench.request(frame)
+
+    return poll
+
+
 def measure(work: Callable[[], None], seconds: float) -> float:
     """Microseconds of CPU for one call, best round. What `work` makes ready is not counted."""
     refill = getattr(work, "refill", None)
@@ -250,30 +271,7 @@ def main() -> None:
         bench.close()
 
         bench = Bench(Path(folder) / "hundred", 100)
-        opened = bench.replicas.fetch(
-            FetchRequest(
-                session_epoch=0,
-                topics=[
-                    FetchRequest.FetchTopic(
-                        topic=TOPIC,
-                        partitions=[FetchRequest.FetchPartition(partition=i) for i in range(100)],
-                    )
-                ],
-            ),
-            api_version=12,
-            now_ms=0,
-        )
-        if not isinstance(opened, FetchResponse):
-            raise SystemExit("the session was not opened at once")
-        session = bench.replicas.sessions.get(opened.session_id)
-        idle = fetch_frame(0, session=(opened.session_id, 1), named=False)
-
-        def idle_poll() -> None:
-            if session is not None:
-                session.epoch = 1
-            bench.request(idle)
-
-        report("Fetch, idle session of 100 partitions", idle_poll, seconds)
+        report("Fetch, idle session of 100 partitions", idle_session(bench), seconds)
         whole = fetch_frame(100, session=(0, -1))
         report("Fetch, 100 idle partitions without session", lambda: bench.request(whole), seconds)
         bench.close()
