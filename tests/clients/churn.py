@@ -5,6 +5,7 @@ about their partitions, and how it is judged.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.process import BrokerProcess
+from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import tools_class_path
 from tests.clients.group_history import GroupHistory, history_of
 from tests.e2e.wire import call
@@ -44,6 +46,7 @@ OVERRIDES = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
 }
+START_TIMEOUT_S = 90
 STALL_MS = 2_000
 """A machine that stood still for so long may have let sessions end that no client gave up."""
 SCRIPT = Path(__file__).with_name("churn_member.py")
@@ -69,10 +72,10 @@ class Server(Protocol):
     def stop(self) -> object: ...
 
 
-MakeServer = Callable[[Path, Mapping[str, str]], Server]
-
-
-def kbroker(folder: Path, overrides: Mapping[str, str]) -> Server:
+def make_server(folder: Path, overrides: Mapping[str, str]) -> Server:
+    """kbroker; with KBROKER_TEST_APACHE=1 a real Apache Kafka, to compare with."""
+    if os.environ.get("KBROKER_TEST_APACHE"):
+        return ApacheKafka(folder, overrides=overrides)
     return BrokerProcess(folder, overrides=overrides)
 
 
@@ -206,6 +209,7 @@ class Member:
         self.is_java = "java" in words[0]
         self.name = f"{self.client_id} {' '.join(words[-4:])}"
         self.owned: set[int] = set()
+        self.has_started = False
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
@@ -254,13 +258,11 @@ def now_ms() -> int:
 class Churn:
     """A broker, its group, and all that they said."""
 
-    def __init__(
-        self, folder: Path, kinds: Sequence[Command], seed: int, make: MakeServer = kbroker
-    ) -> None:
+    def __init__(self, folder: Path, kinds: Sequence[Command], seed: int) -> None:
         self.data, self.files = folder / "data", folder / "files"
         self.files.mkdir(parents=True)
         self.kinds, self.random = kinds, Random(seed)
-        self.broker = make(self.data, OVERRIDES)
+        self.broker = make_server(self.data, OVERRIDES)
         self.members: list[Member] = []
         self.seen: set[str] = set()
         self.sent: set[str] = set()
@@ -307,6 +309,9 @@ class Churn:
                     places = frozenset(place["partition"] for place in said["partitions"])
                     self.said.append(Said(at_ms, member.client_id, "revoked", places))
                     member.owned -= places
+                case "startup" | "startup_complete":  # a JVM needs its time until it joins
+                    member.has_started = True
+                    self.fault_at = time.monotonic()
                 case "stopping":  # it reads no more; not every client says so when it leaves
                     self.said.append(Said(at_ms, member.client_id, "ended", None))
                     member.owned.clear()
@@ -374,7 +379,8 @@ class Churn:
 
     def cover(self) -> float:
         """All partitions are with somebody, and all that was sent was read; gives the seconds since
-        the last fault. A crash that was not noticed yet may be the next fault's company.
+        the last one left, crashed or started. A crash may not have been noticed yet: it keeps the
+        next fault company.
         """
         return self._await("covered", lambda: self._is_covered())
 
@@ -383,14 +389,21 @@ class Churn:
         return self._await("settled", lambda: self._is_covered(whole=True) and self._is_stable())
 
     def _await(self, name: str, is_there: Callable[[], bool]) -> float:
-        """For as long as a rebalance may take, and no longer."""
+        """For as long as a rebalance may take, and no longer, once all have started."""
+        all_started = time.monotonic() + START_TIMEOUT_S
         while not is_there():
             passed = time.monotonic() - self.fault_at
-            assert passed < REBALANCE_TIMEOUT_MS / 1000, f"not {name}: {self._state()}"
+            is_late = passed > REBALANCE_TIMEOUT_MS / 1000
+            if is_late and (self._have_started() or time.monotonic() > all_started):
+                raise AssertionError(f"not {name}: {self._state()}")
             time.sleep(0.05)
         passed = time.monotonic() - self.fault_at
         self.note(f"{name} after {passed:.1f} s")
         return passed
+
+    def _have_started(self) -> bool:
+        with self._lock:
+            return all(member.has_started for member in self.members)
 
     def _is_covered(self, *, whole: bool = False) -> bool:
         with self._lock:
@@ -399,15 +412,19 @@ class Churn:
             return is_with_all and set(owned) == set(range(PARTITIONS)) and self.sent <= self.seen
 
     def _is_stable(self) -> bool:
-        return self.group().group_state == "Stable"
+        return [group.group_state for group in self._groups()] == ["Stable"]
 
-    def group(self) -> ListGroupsResponse.ListedGroup:
-        """The group as tools see it."""
+    def group_type(self) -> str:
+        """As tools are told it."""
+        (group,) = self._groups()
+        return str(group.group_type)
+
+    def _groups(self) -> list[ListGroupsResponse.ListedGroup]:
         host, port = self.bootstrap.split(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             listed: Any = call(connection, ListGroupsRequest(), 5)
-        (group,) = listed.groups
-        return group
+        groups: list[ListGroupsResponse.ListedGroup] = listed.groups
+        return groups
 
     def _state(self) -> str:
         with self._lock:

@@ -128,15 +128,15 @@ def test_java_consumers_are_rolled_to_the_consumer_protocol_and_back(
         for _ in range(3):
             churn.join(classic)
         churn.settle()
-        assert churn.group().group_type == "classic"
+        assert churn.group_type() == "classic"
         for number, member in enumerate([*churn.members]):
             churn.replace(member, consumer, crash=False)
             took.note(f"forward {number + 1}", churn.settle())
-            assert churn.group().group_type == "consumer"
+            assert churn.group_type() == "consumer"
         for number, member in enumerate([*churn.members]):
             churn.replace(member, classic, crash=False)
             took.note(f"back {number + 1}", churn.settle())
-            assert churn.group().group_type == ("consumer" if number < 2 else "classic")
+            assert churn.group_type() == ("consumer" if number < 2 else "classic")
 
 
 # -- the judgement itself -------------------------------------------------------------------------
