@@ -89,6 +89,7 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
+from kbroker.protocol.schema import CoordinatorKey
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
 """From this OffsetCommit on a member of an unknown group is told so; before, its generation is
@@ -97,6 +98,7 @@ called illegal.
 DESCRIBE_NOT_FOUND_VERSION: Final = 6
 """From this DescribeGroups on an unknown group is an error; before, it is a dead group."""
 TOMBSTONES_PER_BATCH: Final = 1000
+MOST_KNOWN_KEYS: Final = 50_000
 CLASSIC_TYPE: Final = "classic"
 
 
@@ -120,6 +122,7 @@ class GroupShard:
         "_deadlines",
         "_downgraded",
         "_expiry",
+        "_known_keys",
         "_random",
         "_settings",
         "_topics",
@@ -148,6 +151,8 @@ class GroupShard:
         """Classic records of a group since it ceased to be a consumer group. At the first its
         partitions are not yet shared anew, and only memory knew that they were about to be.
         """
+        self._known_keys: dict[bytes, CoordinatorKey] = {}
+        """While the log is loaded: a partition holds many commits of few keys."""
         self._settings = settings
         self._random = random
         self._topics = topics
@@ -183,15 +188,17 @@ class GroupShard:
 
     def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
         """See `records.decode_record`."""
-        return decode_record(key, value)
+        if len(self._known_keys) > MOST_KNOWN_KEYS:
+            self._known_keys.clear()
+        return decode_record(key, value, self._known_keys)
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record that is in the log."""
         key, value = record.key, record.value
-        if isinstance(key, OffsetCommitKey) and not isinstance(value, GroupMetadataValue):
+        if isinstance(key, OffsetCommitKey):
             offset = value if isinstance(value, OffsetCommitValue) else None
             self.offsets.replay(key, offset)
-            if offset is not None:
+            if offset is not None and key.group not in self.groups:
                 self._ensure_group(key.group)
         elif isinstance(key, GroupMetadataKey):
             if isinstance(value, GroupMetadataValue):
@@ -237,6 +244,7 @@ class GroupShard:
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
         """All records were replayed: bring the groups to life."""
+        self._known_keys.clear()
         effects: list[Effect] = []
         for group_id, value in self.metadata.items():
             group = self.groups.get(group_id)

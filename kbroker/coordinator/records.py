@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codec import decode, decoder_of, encode
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.group_records import (
@@ -218,39 +218,47 @@ def encode_batch(
     )
 
 
-def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+def decode_record(
+    key: bytes | None, value: bytes | None, known: dict[bytes, CoordinatorKey] | None = None
+) -> CoordinatorRecord | None:
     """The record behind a key and a value, or None for a type or version that is not ours to read.
 
-    The legacy key and values become the present ones. Raises KafkaError(CORRUPT_MESSAGE) for bytes
+    The legacy key and values become the present ones. known: keys decoded before, by their bytes,
+    for who reads many records of few keys; it grows. Raises KafkaError(CORRUPT_MESSAGE) for bytes
     that are none.
     """
     try:
         if key is None:
             raise MalformedRequest("no key")
-        key_type = _int16(key)
-        key_class = _KEY_CLASSES.get(key_type)
-        if key_class is None:
-            return None
-        decoded_key, _ = decode(key_class, key, 0, 2)
-        if isinstance(decoded_key, LegacyOffsetCommitKey):
-            decoded_key = OffsetCommitKey(
-                group=decoded_key.group, topic=decoded_key.topic, partition=decoded_key.partition
-            )
+        decoded_key = None if known is None else known.get(key)
+        if decoded_key is None:
+            decoded_key = _decode_key(key)
+            if decoded_key is None:
+                return None
+            if known is not None:
+                known[key] = decoded_key
         if value is None:
             return CoordinatorRecord(decoded_key, None)
-        version = _int16(value)
-        value_class = _VALUE_CLASSES[key_type]
+        (version,) = _INT16.unpack_from(value)
+        value_class = _VALUE_CLASSES[decoded_key.API_KEY]
         if version not in value_class.VERSIONS:
             return None
-        decoded_value, _ = decode(value_class, value, version, 2)
+        decoded_value, _ = decoder_of(value_class, version)(value, 2)
         return CoordinatorRecord(decoded_key, decoded_value, version)
-    except MalformedRequest as error:
+    except (MalformedRequest, struct.error) as error:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"not a record of __consumer_offsets: {error}"
         ) from error
 
 
-def _int16(data: bytes) -> int:
-    if len(data) < 2:
-        raise MalformedRequest(f"{len(data)} bytes, at least 2 expected")
-    return int(_INT16.unpack_from(data)[0])
+def _decode_key(key: bytes) -> CoordinatorKey | None:
+    (key_type,) = _INT16.unpack_from(key)
+    key_class = _KEY_CLASSES.get(key_type)
+    if key_class is None:
+        return None
+    decoded, _ = decode(key_class, key, 0, 2)
+    if isinstance(decoded, LegacyOffsetCommitKey):
+        return OffsetCommitKey(
+            group=decoded.group, topic=decoded.topic, partition=decoded.partition
+        )
+    return decoded

@@ -292,25 +292,26 @@ class CoordinatorRuntime(Generic[S]):
 
     def _replay_batch(self, host: Host[S], batch: memoryview, header: BatchHeader) -> None:
         shard = host.shard
-        for record in iter_records(batch, header):
-            host.record_count += 1
-            if header.is_control:
+        host.record_count += header.record_count
+        records = iter_records(batch, header)
+        if header.is_control:
+            for record in records:
                 kind = control_type(record)
                 if kind in (ControlType.COMMIT, ControlType.ABORT):
                     commit = kind is ControlType.COMMIT
                     shard.end_transaction(header.producer_id, commit=commit)
-                continue
+            return
+        decode, replay = shard.decode, shard.replay
+        if header.is_transactional:
+            replay = partial(shard.replay_transactional, header.producer_id)
+        for record in records:
             try:
-                decoded = shard.decode(record.key, record.value)
+                decoded = decode(record.key, record.value)
             except KafkaError as error:
                 logger.error("%s offset %d skipped: %s", host.topic_partition, record.offset, error)
                 continue
-            if decoded is None:
-                continue
-            if header.is_transactional:
-                shard.replay_transactional(header.producer_id, decoded)
-            else:
-                shard.replay(decoded)
+            if decoded is not None:
+                replay(decoded)
 
     def _load_failed(self, host: Host[S], error: KafkaError) -> None:
         logger.error("%s epoch %d cannot be loaded: %s", host.topic_partition, host.epoch, error)

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer
-from kbroker.protocol.schema import Encoder, Message, RecordsPayload
+from kbroker.protocol.schema import Decoder, Encoder, Message, RecordsPayload
 
 M = TypeVar("M", bound=Message)
 
@@ -33,13 +33,21 @@ def decode(message: type[M], buffer: Buffer, version: int, position: int = 0) ->
     BufferUnderflow or MalformedRequest for the bytes, KafkaError(UNSUPPORTED_VERSION) for a version
     the declaration does not have.
     """
+    decoder = message.DECODERS.get(version) or decoder_of(message, version)
+    return decoder(buffer if type(buffer) is memoryview else memoryview(buffer), position)
+
+
+def decoder_of(message: type[M], version: int) -> Decoder:
+    """The function behind `decode`, for who reads very many small messages. It takes bytes too, and
+    then gives bytes where `decode` gives views. Raises as `decode` does.
+    """
     decoder = message.DECODERS.get(version)
     if decoder is None:
         from kbroker.protocol.codec_decode import compile_decoder
 
         _check_version(message, version)
         decoder = message.DECODERS[version] = compile_decoder(message, version)
-    return decoder(buffer if type(buffer) is memoryview else memoryview(buffer), position)
+    return decoder
 
 
 def encode(message: Message, version: int) -> bytes:

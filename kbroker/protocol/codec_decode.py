@@ -355,8 +355,10 @@ class _DecoderWriter:
         tag, size, stop = self.local("t"), self.local("s"), self.local("e")
         self.line(f"for _ in range({count}):")
         self.indent += 1
-        self.line(f"{tag}, p = varint(buf, p)")
-        self.line(f"{size}, p = varint(buf, p)")
+        for n in (tag, size):
+            self.line(f"{n} = buf[p]")
+            self.line("p += 1")
+            self.line(f"if {n} > 127: {n}, p = more(buf, p, {n})")
         self.line(f"{stop} = p + {size}")
         label = repr(cls.__qualname__)
         self.line(f"if {stop} > end: raise underflow({label} + ' tag', {size}, p, end)")

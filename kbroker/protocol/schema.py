@@ -361,7 +361,7 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
     return constructor
 
 
-Decoder = Callable[[memoryview, int], tuple[Any, int]]
+Decoder = Callable[[bytes | memoryview, int], tuple[Any, int]]
 """A compiled decoder: (buffer, position) -> (message, position after it)."""
 
 Encoder = Callable[[Any, bytearray, list[Any] | None], bytearray]

@@ -30,6 +30,7 @@ from kbroker.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from kbroker.protocol.records import Record, iter_batches, iter_records, read_batch_header
+from kbroker.protocol.schema import CoordinatorKey
 
 DATA = Path(__file__).parents[1] / "data" / "coordinator"
 
@@ -168,6 +169,17 @@ def test_legacy_key_is_an_offset() -> None:
     key = encode_key(OffsetCommitKey(group="g", topic="t", partition=4))
     legacy = decode_record(b"\0\0" + key[2:], None)
     assert legacy == offset_tombstone("g", "t", 4)
+
+
+def test_known_keys_give_the_same_records() -> None:
+    known: dict[bytes, CoordinatorKey] = {}
+    for _ in range(2):
+        for record in RECORDS.values():
+            plain = decode_record(record.key, record.value)
+            assert decode_record(record.key, record.value, known) == plain
+    assert known.keys() <= {record.key for record in RECORDS.values()}
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+        decode_record(next(iter(known)), b"\0\1", known)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.model import Uuid
-from kbroker.protocol.codec import decode, encode, encode_parts
+from kbroker.protocol.codec import decode, decoder_of, encode, encode_parts
 from kbroker.protocol.codec_decode import FIXED
 from kbroker.protocol.errors import BufferUnderflow, ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.schema import (
@@ -205,6 +205,9 @@ def test_bytes_are_views_on_the_buffer() -> None:
     blob = decode(Text, buffer, 0)[0].blob
     assert isinstance(blob, memoryview)
     assert blob.obj is buffer
+    assert decoder_of(Text, 0)(bytes(buffer), 0)[0].blob == b"abc"
+    with pytest.raises(BufferUnderflow):
+        decoder_of(Text, 0)(bytes(buffer)[:-1], 0)
 
 
 @pytest.mark.parametrize(
