@@ -1,5 +1,5 @@
-"""transaction.version goes down and up again while Kafka's own producer and aiokafka run: no effect
-is lost or doubled, whichever of the versions a transaction began with.
+"""transaction.version goes down and up again while producers of Kafka's own, librdkafka's and
+aiokafka's kind run: no effect is lost or doubled, whichever version a transaction began with.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 
 from kbroker.client.cluster import Client
 from kbroker.coordinator.transaction_records import TransactionRecord, decode_transaction_record
+from kbroker.coordinator.transaction_state import TransactionState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.records import iter_batches, iter_records
@@ -27,7 +28,9 @@ pytestmark = [
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
-LEVELS = (1, 2, 0)
+LEVELS = ((1, True), (2, True), (0, False), (2, False))
+"""Levels, and whether the broker is killed then: clients ask for features when they connect."""
+COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
 @pytest.fixture
@@ -60,36 +63,41 @@ async def set_level(bootstrap: str, feature: str, level: int) -> int:
         return (await client.to_controller(request, UpdateFeaturesResponse)).error_code
 
 
-def versions_in(data: Path, transactional_id: str) -> set[int]:
-    """The transaction versions in which this id has ended transactions."""
-    found = set()
-    for path in data.glob("__transaction_state-*/*.log"):
+def versions_in(data: Path, transactional_id: str) -> list[int]:
+    """The transaction versions in which this id has ended transactions, one after the other."""
+    found: list[int] = []
+    for path in sorted(data.glob("__transaction_state-*/*.log")):
         log = path.read_bytes()
         for position, header in iter_batches(log):
             for record in iter_records(log[position : position + header.size_bytes], header):
                 decoded = decode_transaction_record(record.key, record.value)
-                if isinstance(decoded, TransactionRecord):
-                    transaction = decoded.transaction
-                    if transaction.transactional_id == transactional_id:
-                        found.add(transaction.client_version)
+                if not isinstance(decoded, TransactionRecord):
+                    continue
+                ended = decoded.transaction
+                if ended.transactional_id != transactional_id or ended.state not in COMPLETE:
+                    continue
+                if found[-1:] != [ended.client_version]:
+                    found.append(ended.client_version)
     return found
 
 
 def test_a_switch_under_running_producers(broker: BrokerProcess, tmp_path: Path) -> None:
     def switch(number: int, workers: list[Worker]) -> None:
         del workers
-        level = LEVELS[number - 1]
+        level, with_kill = LEVELS[number - 1]
         error = asyncio.run(set_level(broker.bootstrap_servers, "transaction.version", level))
         assert error == ErrorCode.NONE
-        if number % 2:  # clients ask for features when they connect
+        if with_kill:
             broker.kill()
             broker.start()
 
-    libraries = ["java", "aiokafka"]
+    libraries = ["java", "confluent", "aiokafka"]
     run_under(switch, len(LEVELS), broker.bootstrap_servers, libraries, tmp_path)
     broker.stop()
-    assert versions_in(broker.data, "java") == {0, 2}
-    assert versions_in(broker.data, "aiokafka") == {0}
+    # Without a kill it notices if it happens to open a connection.
+    assert versions_in(broker.data, "java")[:3] == [2, 0, 2]
+    assert versions_in(broker.data, "confluent") == [0]  # they know version 1 at most
+    assert versions_in(broker.data, "aiokafka") == [0]
 
 
 def test_kafkas_tool_switches_and_the_level_outlives_a_kill(broker: BrokerProcess) -> None:

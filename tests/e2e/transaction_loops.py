@@ -237,6 +237,12 @@ def run_under(
                 f"commits of all workers before event {number}; see {folder}",
             )
             time.sleep(moment.uniform(0.0, 0.3))
+            print(
+                time.strftime("%H:%M:%S"),
+                f"event {number} of {times};",
+                ", ".join(f"{worker.name} {worker.commits} commits" for worker in workers),
+                flush=True,
+            )
             event(number, workers)
         inputs = feeder.finish()
 
