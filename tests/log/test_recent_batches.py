@@ -15,13 +15,14 @@ from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 PRODUCER = 5
+SMALL = LogConfig(index_interval_bytes=100)
 
 
-def open_log(folder: Path, **options: object) -> PartitionLog:
+def open_log(folder: Path, *, config: LogConfig = SMALL, **options: object) -> PartitionLog:
     return PartitionLog.open(
         folder / "t-0",
         TopicPartition("t", 0),
-        LogConfig(index_interval_bytes=100),
+        config,
         now_ms=NOW_MS,
         **options,  # type: ignore[arg-type]  # the keywords of open
     )
@@ -39,12 +40,12 @@ def send(log: PartitionLog, sequence: int, *, epoch: int = 0, producer_id: int =
     return -1 if info.duplicate else info.base_offset
 
 
-def killed(log: PartitionLog, folder: Path) -> PartitionLog:
+def killed(log: PartitionLog, folder: Path, **options: object) -> PartitionLog:
     """Rolled, killed, and open again; the recovery point is behind the roll."""
     log.roll(NOW_MS)
     end = log.log_end_offset
     log.release()
-    return open_log(folder, recovery_point=end)
+    return open_log(folder, recovery_point=end, **options)  # type: ignore[arg-type]  # of open
 
 
 def test_five_batches_are_known_after_a_roll_and_a_kill(tmp_path: Path) -> None:
@@ -74,12 +75,37 @@ def test_only_those_of_the_epoch(tmp_path: Path) -> None:
 
 def test_from_where_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_batches, "RECALL_BYTES", 200)
+    monkeypatch.setattr(recent_batches, "LARGE_RECALL_BYTES", 200)
     log = open_log(tmp_path)
     for number in range(8):
         send(log, 2 * number)
     log = killed(log, tmp_path)
     batches = log.producers.active_producers[PRODUCER].batches
     assert [batch.first_sequence for batch in batches] in ([10, 12, 14], [8, 10, 12, 14])
+
+
+def test_large_batches_across_segments(tmp_path: Path) -> None:
+    """Five of them are more than a segment here, and more than what is read of small ones."""
+    config = LogConfig(segment_bytes=1 << 20)
+    log = open_log(tmp_path, config=config)
+    batches = [
+        build_batch(
+            [(NOW_MS, b"key", bytes(400_000), [])],
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            base_sequence=number,
+        )
+        for number in range(9)
+    ]
+    for batch in batches:
+        log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+    assert len(log.segments) > 4
+    log = killed(log, tmp_path, config=config)
+    known = log.producers.active_producers[PRODUCER].batches
+    assert [batch.first_sequence for batch in known] == [4, 5, 6, 7, 8]
+    for batch in batches[4:]:
+        info = log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+        assert info.duplicate
 
 
 def test_a_damaged_end_is_left_out(tmp_path: Path) -> None:

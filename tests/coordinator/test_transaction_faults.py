@@ -1,0 +1,122 @@
+"""What producers are told when a coordinator cannot write, is loaded or gone, or has no producer
+id: something they ask again for, and the state is that of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator.transaction_state import TransactionState
+from kbroker.model import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.coordinator.transaction_world import OUT, Client, TransactionWorld
+
+E = ErrorCode
+S = TransactionState
+REFUSALS = [
+    (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+    (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
+    (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+    (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
+]
+
+
+def asked(client: Client) -> dict[str, Callable[[], ErrorCode]]:
+    """Requests that write, in an order in which each is allowed."""
+    return {
+        "init": client.init,
+        "add": lambda: client.add(OUT),
+        "end": lambda: client.end(commit=True),
+        "raise": lambda: client.init(keep=True),
+    }
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize(("refusal", "told"), REFUSALS, ids=lambda code: code.name)
+def test_a_refused_write_is_asked_again(refusal: ErrorCode, told: ErrorCode, version: int) -> None:
+    """As Kafka's codes; UNKNOWN_SERVER_ERROR would end the producer."""
+    world = TransactionWorld()
+    client = Client(world, version=version)
+    for ask in asked(client).values():
+        world.log.errors = [refusal]
+        assert ask() is told
+        assert told.retriable
+        world.timers.advance(0)  # it may have to look up in the log what became of the record
+        assert ask() is E.NONE
+        assert world.replayed().transactions.keys() == world.shard().transactions.keys()
+
+
+@pytest.mark.parametrize("how", ["loading", "gone"])
+def test_a_coordinator_that_is_not_there(how: str) -> None:
+    world = TransactionWorld()
+    client = Client(world)
+    assert client.init() is E.NONE
+    assert client.add(OUT) is E.NONE
+    world.resign()
+    told = E.NOT_COORDINATOR
+    if how == "loading":
+        world.coordinator.on_leadership(0, world.epoch + 1)
+        told = E.COORDINATOR_LOAD_IN_PROGRESS
+    for name, ask in asked(client).items():
+        assert ask() is told, name
+    assert client.verify(OUT) is told
+    client.version = 2
+    assert client.end(commit=False) is told
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_an_end_is_asked_again_after_a_reload(version: int, commit: bool) -> None:
+    """The answer is lost, and then the coordinator: the next one gives the same answer."""
+    world = TransactionWorld()
+    client = Client(world, version=version)
+    client.init()
+    client.add(OUT)
+    before = client.producer_id, client.epoch
+    assert client.end(commit=commit) is E.NONE
+    after = client.producer_id, client.epoch
+    markers = list(world.markers)
+    for _ in range(2):
+        world.lead()
+        client.producer_id, client.epoch = before
+        assert client.end(commit=not commit) is E.INVALID_TXN_STATE
+        assert client.end(commit=commit) is E.NONE
+        assert (client.producer_id, client.epoch) == after
+    assert world.markers == markers
+
+
+class WithoutIds(TransactionWorld):
+    """Its producer ids do not come."""
+
+    def __init__(self) -> None:
+        self.answer: Deferred[int] | None = None
+        super().__init__()
+
+    def next_producer_id(self) -> int | Deferred[int]:
+        if self.answer is None:
+            raise KafkaError(E.COORDINATOR_LOAD_IN_PROGRESS)
+        return self.answer
+
+
+def test_producer_ids_that_do_not_come() -> None:
+    world = WithoutIds()
+    assert Client(world).init() is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert world.shard().transactions == {}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["leads", "lost"])
+def test_producer_ids_that_come_later(lost: bool) -> None:
+    world = WithoutIds()
+    world.answer = Deferred()
+    waiting: Any = Client(world).ask_init()
+    assert not waiting.done
+    if lost:
+        world.resign()
+    world.answer.resolve(4711)
+    assert E(waiting.value.error_code) is (E.NOT_COORDINATOR if lost else E.NONE)
+    if not lost:
+        assert waiting.value.producer_id == 4711
+        assert world.state("tx") is S.EMPTY
