@@ -105,6 +105,7 @@ def partitions(folder: Path, quick: bool) -> Iterator[Point]:
     subject = "partitions"
     for size in (1, 10, 100, 1000) if quick else (1, 10, 100, 1000, 10_000):
         with broker_in(folder / f"p{size}") as broker:
+            create_topics(broker, [("probe", 1)])
             empty = broker.resident_bytes()
             started = time.perf_counter()
             left = size
@@ -119,12 +120,12 @@ def partitions(folder: Path, quick: bool) -> Iterator[Point]:
             grown = max(broker.resident_bytes() - empty, 1)
             yield Point(subject, "memory: KiB each", size, grown / size / 1024)
             client = Client(broker.host, broker.port)
-            requests = ProduceRequests(ONE_BATCH, "t0")
+            requests = ProduceRequests(ONE_BATCH, "probe")
             one = repeated(broker, lambda: produce(client, requests, 20)) / 20  # noqa: B023
             yield Point(subject, "produce to one of them: us of CPU", size, one)
-            asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t0")])
+            asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="probe")])
             one = repeated(broker, lambda: client.ask(asked, MetadataResponse, 9))  # noqa: B023
-            yield Point(subject, "metadata of one topic: us of CPU", size, one)
+            yield Point(subject, "metadata of a topic with one partition: us of CPU", size, one)
             yield Point(subject, "idle: ms of CPU per second", size, idle_ms(broker))
             client.close()
             broker.stop()

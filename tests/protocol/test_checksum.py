@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -60,6 +61,14 @@ def test_crcmod_is_taken_where_the_wheel_is_missing(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.delitem(sys.modules, "crc32c", raising=False)
     monkeypatch.setattr(checksum.importlib, "import_module", without_wheel)
+    monkeypatch.setattr(checksum.PathFinder, "find_spec", lambda *_: None)
     chosen = checksum._choose()
     assert chosen(b"123456789", 0) == 0xE3069283
     assert "crc32c" not in sys.modules
+
+
+def test_the_wheel_comes_without_its_command_line() -> None:
+    program = "import sys; import kbroker.protocol.checksum; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = done.stdout.decode().split()
+    assert not {"argparse", "importlib.metadata", "email", "crcmod"} & set(loaded)
