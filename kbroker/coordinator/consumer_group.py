@@ -9,7 +9,6 @@ is made for an epoch of the group, a member is of the epoch of the target it has
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -242,19 +241,3 @@ def topics_of(
         if found is not None:
             names.update(found.topics)
     return names
-
-
-def hash_of(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
-    """A number that changes when one of these topics comes, goes or grows. 0 if there is none.
-
-    Not Kafka's number: a Kafka that takes over counts one change and assigns once.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    found = False
-    for name in sorted(names):
-        topic = topics.get(name)
-        if topic is not None:
-            found = True
-            digest.update(name.encode() + b"\0" + topic.topic_id)
-            digest.update(len(topic.partitions).to_bytes(4, "big"))
-    return int.from_bytes(digest.digest(), "big", signed=True) if found else 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.coordinator.assignors import ASSIGNORS, Assignment, Subscriber
-from kbroker.coordinator.consumer_group import ConsumerGroup, Topic, hash_of, topics_of
+from kbroker.coordinator.consumer_group import ConsumerGroup, Topic, topics_of
 from kbroker.coordinator.consumer_records import (
     MemberMetadata,
     current_record,
@@ -26,6 +26,7 @@ from kbroker.coordinator.consumer_records import (
     target_record,
 )
 from kbroker.coordinator.effects import Effect
+from kbroker.coordinator.metadata_hash import PartitionRacks, metadata_hash
 from kbroker.coordinator.reconciliation import (
     STATIC_LEAVE_EPOCH,
     CurrentAssignment,
@@ -92,6 +93,7 @@ class ClusterTopics(Protocol):
     def topics_by_id(self) -> Mapping[Uuid, Topic]: ...
     @property
     def offset(self) -> int: ...
+    def partition_racks(self, name: str) -> PartitionRacks: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +298,8 @@ def removal(
         records.append(regex_tombstone(group.group_id, regex))
         del regexes[regex]
     names = {name for metadata in rest.values() for name in topics_of(metadata, regexes)}
-    metadata_hash = hash_of(names, topics.topics)
-    records.append(group_record(group.group_id, group.epoch + 1, metadata_hash))
+    new_hash = metadata_hash(names, topics)
+    records.append(group_record(group.group_id, group.epoch + 1, new_hash))
     return records
 
 
@@ -474,13 +476,13 @@ class _Plan:
         return records
 
     def _next_epoch(self, *, changed: bool) -> list[CoordinatorRecord]:
-        group, topics = self._group, self._around.topics.topics
+        group = self._group
         names = {name for member in self._members.values() for name in self._topics_of(member)}
-        metadata_hash = hash_of(names, topics)
-        if not changed and metadata_hash == group.metadata_hash:
+        new_hash = metadata_hash(names, self._around.topics)
+        if not changed and new_hash == group.metadata_hash:
             return []
         self.epoch = group.epoch + 1
-        return [group_record(group.group_id, self.epoch, metadata_hash)]
+        return [group_record(group.group_id, self.epoch, new_hash)]
 
     def _topics_of(self, metadata: MemberMetadata) -> set[str]:
         return topics_of(metadata, self._regexes)

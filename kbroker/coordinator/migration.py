@@ -13,7 +13,7 @@ from enum import Enum
 
 from kbroker.coordinator.assignors import Assignment
 from kbroker.coordinator.classic_group import ClassicGroup
-from kbroker.coordinator.consumer_group import ConsumerGroup, hash_of
+from kbroker.coordinator.consumer_group import ConsumerGroup
 from kbroker.coordinator.consumer_membership import ClusterTopics
 from kbroker.coordinator.consumer_records import (
     MemberMetadata,
@@ -33,6 +33,7 @@ from kbroker.coordinator.embedded_protocol import (
     version_of,
 )
 from kbroker.coordinator.group_members import Member
+from kbroker.coordinator.metadata_hash import metadata_hash
 from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState, places_of
 from kbroker.coordinator.records import (
     CoordinatorRecord,
@@ -117,7 +118,7 @@ def _consumer_records(group: ClassicGroup, topics: ClusterTopics) -> list[Coordi
     }
     return [
         *(member_record(group_id, key, metadata) for key, metadata in members.items()),
-        group_record(group_id, generation, hash_of(names, topics.topics)),
+        group_record(group_id, generation, metadata_hash(names, topics)),
         *(target_record(group_id, key, assignment) for key, assignment in assigned.items()),
         target_epoch_record(group_id, generation, 0),
         *(current_record(group_id, key, current) for key, current in currents.items()),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from kbroker.coordinator.assignors import Assignment, Subscriber
-from kbroker.coordinator.consumer_group import hash_of
 from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.metadata_hash import metadata_hash
 from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.coordinator.share_assignor import assign_simple
 from kbroker.coordinator.share_group import ShareGroup
@@ -159,10 +159,9 @@ def share_removal(
         if other_id != member_id
         for name in member.subscribed_topic_names
     }
-    metadata_hash = hash_of(left, topics.topics)
     return [
         *share_member_tombstones(group.group_id, member_id),
-        share_group_record(group.group_id, group.epoch + 1, metadata_hash),
+        share_group_record(group.group_id, group.epoch + 1, metadata_hash(left, topics)),
     ]
 
 
@@ -231,13 +230,13 @@ class _Plan:
         """
         group, topics = self._group, self._around.topics
         records: list[CoordinatorRecord] = []
-        metadata_hash = group.metadata_hash
+        new_hash = group.metadata_hash
         if changed or group.seen_topics is not topics.topics:
             names = {topic.name for topic in self._topics.values()}
-            metadata_hash = hash_of(names, topics.topics)
-        if changed or metadata_hash != group.metadata_hash or self._is_state_news():
+            new_hash = metadata_hash(names, topics)
+        if changed or new_hash != group.metadata_hash or self._is_state_news():
             self._epoch = group.epoch + 1
-            records.append(share_group_record(group.group_id, self._epoch, metadata_hash))
+            records.append(share_group_record(group.group_id, self._epoch, new_hash))
         if self._epoch > self.target_epoch and self._may_assign():
             records += self._assign()
         return records

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kbroker.coordinator.consumer_group import hash_of
 from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
+from kbroker.coordinator.metadata_hash import metadata_hash
 from kbroker.coordinator.reconciliation import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.coordinator.streams_assignor import StreamsWorker, Workload, assign_tasks
@@ -445,7 +445,7 @@ class _Plan:
             and group.seen_topics is topics
         ):
             return
-        self._hash = hash_of(required_topics(topology), topics)
+        self._hash = metadata_hash(required_topics(topology), self._around.topics)
         if group.configured is None or self._hash != group.metadata_hash:
             self.configured = configure(topology, topics)
 

@@ -180,6 +180,17 @@ class MetadataImage:
         image = self.topics.get(topic)
         return None if image is None else image.partitions.get(partition)
 
+    def partition_racks(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """The racks of the replicas of each of a topic's partitions; () if no broker names one."""
+        topic = self.topics.get(name)
+        racks = {key: one.rack for key, one in self.brokers.items() if one.rack is not None}
+        if topic is None or not racks:
+            return ()
+        return tuple(
+            tuple(racks[replica] for replica in partition.replicas if replica in racks)
+            for partition in topic.partitions.values()
+        )
+
     @property
     def metadata_version(self) -> int:
         """The finalized metadata.version level; Kafka's minimum (7) while none is set."""
