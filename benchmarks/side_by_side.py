@@ -59,6 +59,7 @@ PROPERTIES = {
 }
 WARM_UP_BYTES = 300_000_000
 LATENCY_RECORDS = 5_000
+BARE_BYTES_PER_S = 60_000_000
 PAUSE_S = 1.0
 """Before and after a load, for what the last one left to do."""
 
@@ -159,6 +160,7 @@ def one_run(server: Server, megabytes: int, seconds: float, only: set[str]) -> d
     warm_up = WARM_UP_BYTES // 1000
     kafka_perf.produce(bootstrap, "warm-up", records=warm_up, record_bytes=1000)
     kafka_perf.consume(bootstrap, "warm-up", records=warm_up)
+    found["bare write of 16 KB"] = {"cpu_s_per_gb": bare_write(server.data.parent)}
     for number, load in enumerate(WORKLOADS):
         if only and load.name not in only:
             continue
@@ -194,6 +196,25 @@ def one_run(server: Server, megabytes: int, seconds: float, only: set[str]) -> d
     if not only:
         found["at the end"] = {"rss_mb": server.resident_bytes() / 1e6}
     return found
+
+
+def bare_write(folder: Path) -> float:
+    """CPU seconds per GB of writing to a new file as fast as a producer sends: what no broker can
+    do without. Much of it is the system finding memory for the page cache.
+    """
+    piece, pieces = os.urandom(16 * 1024), 8_000
+    spent, started = 0.0, time.monotonic()
+    path = folder / "bare"
+    with path.open("wb", buffering=0) as file:
+        for number in range(pieces):
+            time.sleep(
+                max(0.0, started + number * len(piece) / BARE_BYTES_PER_S - time.monotonic())
+            )
+            before = time.thread_time()
+            file.write(piece)
+            spent += time.thread_time() - before
+    path.unlink()
+    return spent / (pieces * len(piece) / 1e9)
 
 
 def paced_run(server: Server, load: Paced, megabytes: int, seconds: float) -> Figures:
