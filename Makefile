@@ -79,10 +79,23 @@ bench-log: $(STAMP)  ## the log's benchmarks only, in one table beside their bar
 	@$(BIN)/python -m benchmarks.log_table
 
 .PHONY: bench
-bench: $(STAMP)  ## the benchmarks: start-up time, memory, codecs, log
-	@$(BIN)/python benchmarks/start.py
+bench: $(STAMP)  ## beside Apache Kafka (fetched; needs Java), then the broker alone: 40 minutes, into docs/plots
+	@command -v java > /dev/null || { echo "make bench: Apache Kafka needs Java 17 or 21" >&2; exit 1; }
+	@$(BIN)/python benchmarks/start.py --kafka
+	@$(BIN)/python benchmarks/side_by_side.py --plots docs/plots
+	@$(BIN)/python benchmarks/imports.py
+	@$(BIN)/python -m benchmarks.hot_path
+	@$(BIN)/python benchmarks/wire_cost.py
 	@$(BIN)/python benchmarks/codec.py
 	@$(BIN)/python -m benchmarks.log_table
+
+.PHONY: bench-scale
+bench-scale: $(STAMP)  ## cost against size, plotted into docs/plots (20 GB of disk, 15 minutes)
+	@$(BIN)/python benchmarks/scale.py --plots docs/plots
+
+.PHONY: bench-micro
+bench-micro: $(STAMP)  ## micro-benchmarks by pyperf: codec, append, fetch, heartbeat
+	@$(BIN)/python benchmarks/micro.py
 
 .PHONY: clean
 clean:  ## remove .venv, caches and what demo and serve wrote

@@ -1,6 +1,7 @@
 """Cost against size: does a large broker pay for what it is not asked for?
 
-    python benchmarks/scale.py [--only NAME ...] [--quick] [--json FILE] [--plots FOLDER]
+    python benchmarks/scale.py [--only NAME ...] [--quick] [--log-gb 20] [--json FILE]
+        [--plots FOLDER]
 
 Subjects: partitions, connections, topics, sessions, log, requests. CPU is that of the broker's
 process, so what else runs on the machine matters little; times are wall clock. The growth of a cost
@@ -53,7 +54,8 @@ ONE_RECORD = Case("one record of 100 B", 1, 1, 100)
 MEGABYTE = Case("1 MB of 10 KB records", 1, 100, 10_000)
 REPEATS = 300
 IDLE_S = 5.0
-TOPICS_PER_REQUEST = 1000
+LOG_SIZES = [1, 2, 5, 10, 20]
+"""GB."""
 PARTITIONS_PER_TOPIC = 100
 
 
@@ -266,7 +268,7 @@ def log(folder: Path, quick: bool) -> Iterator[Point]:
         create_topics(broker, [("t0", 1)])
     written, began_ms = 0, now_ms()
     requests = ProduceRequests(MEGABYTE, "t0")
-    for size in (1, 2) if quick else (1, 2, 5, 10, 20):
+    for size in (1, 2) if quick else LOG_SIZES:
         with broker_in(path) as broker:
             client = Client(broker.host, broker.port)
             missing = (size - written) * 1000
@@ -422,12 +424,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", action="append", choices=sorted(SUBJECTS), default=[])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--log-gb", type=int, default=20, help="the largest log")
     parser.add_argument("--json", type=Path, help="points are kept here; other subjects stay")
     parser.add_argument("--plots", type=Path, help="folder for an SVG of each subject")
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    LOG_SIZES[:] = [size for size in LOG_SIZES if size <= arguments.log_gb]
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     points: list[Point] = []
     if arguments.json and arguments.json.exists():
