@@ -241,9 +241,12 @@ def decode_record(
             return CoordinatorRecord(decoded_key, None)
         (version,) = _INT16.unpack_from(value)
         value_class = _VALUE_CLASSES[decoded_key.API_KEY]
-        if version not in value_class.VERSIONS:
-            return None
-        decoded_value, _ = decoder_of(value_class, version)(value, 2)
+        decoder = value_class.DECODERS.get(version)
+        if decoder is None:
+            if version not in value_class.VERSIONS:
+                return None
+            decoder = decoder_of(value_class, version)
+        decoded_value, _ = decoder(value, 2)
         return CoordinatorRecord(decoded_key, decoded_value, version)
     except (MalformedRequest, struct.error) as error:
         raise KafkaError(

@@ -461,7 +461,7 @@ def iter_records(
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The hot loop: one-byte varints, nearly all of them, are decoded without a call."""
+    """The hot loop: short varints, nearly all of them, are decoded without a call."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.is_log_append_time else None
@@ -469,7 +469,16 @@ def _decode_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
     size = len(data)
     try:
         for _ in range(header.record_count):
-            length, position = read_varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            elif (second := data[position + 1]) < 0x80:
+                byte += (second << 7) - 0x80
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 2
+            else:
+                length, position = read_varint(data, position)
             end = position + length
             if length < 0 or end > size:
                 raise _invalid(f"a record of {length} bytes, {size - position} left")
