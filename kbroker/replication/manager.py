@@ -31,7 +31,7 @@ from kbroker.replication.maintenance import Maintenance, OffloadPort, ThreadOffl
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset, list_offset
 from kbroker.replication.partition import Partition, ReadResult
-from kbroker.replication.preparation import Preparation
+from kbroker.replication.preparation import MemoryPort, Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.settings.broker import BrokerConfig
 
@@ -81,6 +81,7 @@ class ReplicaManager:
         knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
         offload: OffloadPort | None = None,
         random: Random | None = None,
+        memory: MemoryPort | None = None,
     ) -> None:
         self.node_id = node_id
         self.logs = logs
@@ -111,7 +112,7 @@ class ReplicaManager:
         self._appender = Appender(
             timers,
             self.purgatory,
-            Preparation(offload or ThreadOffload("kbroker-check"), timers.now_ms),
+            Preparation(offload or ThreadOffload("kbroker-check"), timers.now_ms, memory),
             when_flushed=self._maintenance.when_flushed,
             on_storage_error=self._read_failed,
             traffic=self.traffic,

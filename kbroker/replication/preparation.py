@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from kbroker.log.validator import (
     BATCHES_SINCE_PRODUCE_VERSION,
@@ -63,14 +63,34 @@ class _Job:
         self.outcome: ValidatedBatches | KafkaError = UNKNOWN
 
 
+class MemoryPort(Protocol):
+    """Who keeps account of what clients make the broker hold (`server.memory_pool`)."""
+
+    def charge(self, count: int) -> None: ...
+    def release(self, count: int) -> None: ...
+
+
+class NoAccount:
+    """The port where nobody does."""
+
+    def charge(self, count: int) -> None:
+        """Nothing."""
+
+    def release(self, count: int) -> None:
+        """Nothing."""
+
+
 class Preparation:
-    """See the module. Empty most of the time."""
+    """See the module. Empty most of the time. memory: told of the copies."""
 
-    __slots__ = ("_closed", "_now_ms", "_offload", "_queues")
+    __slots__ = ("_closed", "_memory", "_now_ms", "_offload", "_queues")
 
-    def __init__(self, offload: OffloadPort, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, offload: OffloadPort, now_ms: Callable[[], int], memory: MemoryPort | None = None
+    ) -> None:
         self._offload = offload
         self._now_ms = now_ms
+        self._memory = memory or NoAccount()
         self._queues: dict[TopicPartition, deque[_Job]] = {}
         self._closed = False
 
@@ -114,6 +134,7 @@ class Preparation:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
+        self._memory.charge(len(job.data))
         queue.append(job)
         if len(queue) == 1:
             self._begin(key, queue)
@@ -132,6 +153,7 @@ class Preparation:
                 self._offload(partial(self._check, job), lambda failure: self._checked(key, queue))
                 return
             queue.popleft()
+            self._memory.release(len(job.data))
             job.append(STOPPED if self._closed else job.data)
         del self._queues[key]
 
@@ -158,6 +180,7 @@ class Preparation:
 
     def _checked(self, key: TopicPartition, queue: deque[_Job]) -> None:
         job = queue.popleft()
+        self._memory.release(len(job.data))
         try:
             job.append(STOPPED if self._closed else job.outcome)
         finally:

@@ -41,6 +41,7 @@ from kbroker.server.handlers import all_handlers
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.log_directories import LogDirectoryReporter
+from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.offload import ExecutorOffload
 from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.server.services import Services
@@ -73,6 +74,9 @@ TRANSACTION_APPEND_TIMEOUT_MS: Final = 30_000
 """How long a record of `__transaction_state` waits for its replicas."""
 
 SWEEP_SECONDS: Final = 5.0
+PRESSED_SWEEP_SECONDS: Final = 1.0
+"""While connections wait for memory."""
+
 DRAIN_SECONDS: Final = 3.0
 """How long a stop waits for responses to leave."""
 
@@ -109,6 +113,8 @@ class Broker:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._metrics: MetricsEndpoint | None = None
         self.stalls = StallProbe(_call_later)
+        network = NetworkConfig.from_broker(config)
+        self.memory = MemoryPool(network.memory_limit_bytes, network.queued_max_request_bytes)
 
     @property
     def services(self) -> Services:
@@ -195,7 +201,13 @@ class Broker:
             self._assigned_directory,
         )
         self._replicas = replicas = ReplicaManager(
-            config.node_id, logs, timers, config, knows=self._knows, random=self._random
+            config.node_id,
+            logs,
+            timers,
+            config,
+            knows=self._knows,
+            random=self._random,
+            memory=self.memory,
         )
         if config.metadata_log_dir in logs.offline_paths:
             raise StartupError(f"the metadata log directory {config.metadata_log_dir} is offline")
@@ -246,6 +258,7 @@ class Broker:
             share_coordinator=share.coordinator,
             share_reader=share.reader,
             offload=ExecutorOffload(self._executor),
+            memory=self.memory,
             random=self._random,
         )
         await self._listen(loop, network, timers)
@@ -411,15 +424,15 @@ class Broker:
                 network.max_connections_per_ip_overrides,
             ),
             budget=PipelineBudget(network.queued_max_requests),
-            max_frame_bytes=network.socket_request_max_bytes,
+            max_frame_bytes=network.max_frame_bytes,
+            memory=self.memory,
             executor=self._executor,
             on_fatal=self.fail,
             node_id=self.config.node_id,
             on_storage_error=self.services.replicas.logs.directory_failed,
         )
         shared.on_lost = self.services.share_reader.disconnected
-        if network.queued_max_request_bytes > 0:
-            shared.max_buffered_bytes = network.queued_max_request_bytes
+        self.memory.on_pressure = shared.give_back_memory
         await self._serve_metrics(dispatcher, shared)
         self.stalls.start()
         shared.stalls = self.stalls
@@ -453,7 +466,8 @@ class Broker:
         now = loop.time()
         for connection in list(self._shared.connections):
             connection.sweep(now, max_idle_seconds)
-        delay = min(SWEEP_SECONDS, max(max_idle_seconds / 2, 0.05))
+        seconds = PRESSED_SWEEP_SECONDS if self.memory.contended else SWEEP_SECONDS
+        delay = min(seconds, max(max_idle_seconds / 2, 0.05))
         self._sweep_timer = loop.call_later(delay, self._sweep, loop, max_idle_seconds)
 
     def _loop_exception(

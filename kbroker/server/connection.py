@@ -3,8 +3,8 @@
 The next request starts after stage one of the last; its response waits in a queue until all earlier
 ones have left. Reading stops while too many responses wait or the peer does not take what is sent,
 and nothing is rendered while earlier bytes are not with the kernel: a slow reader costs one
-response, not all of them. No task, no coroutine: everything happens in the callbacks of asyncio's
-BufferedProtocol.
+response, not all of them. What is large waits its turn for memory (`memory_pool`). No task, no
+coroutine: everything happens in the callbacks of asyncio's BufferedProtocol.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Final, Protocol
 
 from kbroker.log.files import LogDirectoryError
 from kbroker.model import InvariantError, Timers
+from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
 from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
-from kbroker.server.receive_buffer import KEEP_BYTES, ReceiveBuffer
+from kbroker.server.memory_pool import MemoryPool, Ticket
+from kbroker.server.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from kbroker.server.response_writer import ResponseWriter
 from kbroker.server.stall_probe import StallProbe
 
@@ -37,6 +39,35 @@ FRAMES_PER_TURN: Final = 16
 
 RENDER_BYTES: Final = 64 * 1024
 """Responses that are ready together leave in one write up to this size."""
+
+
+GRACE_SECONDS: Final = 5.0
+MIN_BYTES_PER_SECOND: Final = 64 * 1024
+"""While others wait for memory, a request that has got its share must come in at this pace, but for
+the first seconds.
+"""
+
+STUCK_SECONDS: Final = 30.0
+"""While others wait for memory, a peer must take something of its response within this time."""
+
+LIGHT: Final = frozenset(
+    int(key)
+    for key in (
+        ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.SASL_HANDSHAKE,
+        ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.SASL_AUTHENTICATE, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.WRITE_TXN_MARKERS,
+    )
+)  # fmt: skip
+"""APIs that keep a client alive and cost little: they go on while memory is nearly used up, as long
+as the limit is not exceeded.
+"""
+
+
+_SMALL_ANSWER: Final = LIGHT | {int(ApiKey.PRODUCE)}
 
 
 class RequestDispatcher(Protocol):
@@ -63,9 +94,7 @@ class ConnectionShared:
     executor: Executor | None
     on_fatal: Callable[[BaseException], None]
     node_id: int = -1
-    max_buffered_bytes: int = 1 << 30
-    """What all connections together may hold of requests that are not whole yet."""
-    buffered_bytes: int = 0
+    memory: MemoryPool = field(default_factory=MemoryPool)
     stalls: StallProbe | None = None
     connections: set[Connection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
@@ -75,6 +104,11 @@ class ConnectionShared:
     on_storage_error: Callable[[LogDirectoryError], object] = lambda error: None
     on_lost: Callable[[str], None] = lambda connection_id: None
     """Called with the id of a connection that is gone."""
+
+    def give_back_memory(self) -> None:
+        """Somebody begins to wait for memory: connections give up what they keep for speed."""
+        for connection in self.connections:
+            connection.give_back()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -88,16 +122,22 @@ class Connection(asyncio.BufferedProtocol):
         "_counted",
         "_extra",
         "_flush_planned",
+        "_grant_time",
         "_held_bytes",
         "_host",
         "_info",
         "_last_active",
+        "_left_bytes",
+        "_left_since",
         "_listener_name",
+        "_may_pass",
         "_peer",
         "_pump_planned",
         "_queue",
         "_reading",
+        "_response_bytes",
         "_shared",
+        "_ticket",
         "_transport",
         "_writer",
     )
@@ -116,7 +156,13 @@ class Connection(asyncio.BufferedProtocol):
         self._counted = False
         self._pump_planned = False
         self._flush_planned = False
-        self._held_bytes = 0  # of the buffer, as counted in shared.buffered_bytes
+        self._held_bytes = 0  # of the buffer, as taken from shared.memory
+        self._grant_time = 0.0  # when it was last taken
+        self._ticket: Ticket | None = None  # while more memory is waited for
+        self._may_pass = False  # the next request has waited its turn
+        self._response_bytes = 0  # what the peer does not take, as charged to shared.memory
+        self._left_bytes = 0  # the same at the last sweep
+        self._left_since = 0.0  # since when it is no less
         self._extra = 0  # places taken in the pipeline budget
         self._last_active = 0.0
 
@@ -166,8 +212,6 @@ class Connection(asyncio.BufferedProtocol):
         self._last_active = shared.loop.time()
         if shared.stalls is not None and shared.stalls.resting:
             shared.stalls.wake()
-        if self._buffer.capacity_bytes != self._held_bytes and not self._may_hold():
-            return
         if not self._pump_planned:
             self._pump()
 
@@ -191,8 +235,8 @@ class Connection(asyncio.BufferedProtocol):
             _abandon(self._queue.popleft())
         self._account()
         self._shared.limits.release(self._host)
-        self._shared.buffered_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._leave_memory()
+        self._buffer.close()
         self._shared.connections.discard(self)
         self._shared.on_lost(self._info.connection_id)
         if not self._shared.connections:
@@ -208,12 +252,20 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def buffered_bytes(self) -> int:
         """Memory held for reading."""
-        return self._buffer.capacity_bytes
+        return self._buffer.held_bytes
 
     def sweep(self, now: float, max_idle_seconds: float) -> None:
         """Give memory back; end a connection idle for too long. now: the loop's clock."""
+        if self._ticket is not None:
+            return
         self._buffer.trim()
         self._hold()
+        if not self._shared.memory.contended:
+            self._grant_time = now
+        elif self._is_in_the_way(now):
+            self._end("too slow while others wait for memory (kbroker.memory.limit.bytes)")
+            self.abort()
+            return
         if now - self._last_active <= max_idle_seconds:
             return
         waiting_for_us = self._queue and self._queue[0].message is None
@@ -237,45 +289,39 @@ class Connection(asyncio.BufferedProtocol):
 
     # requests
 
-    def _hold(self) -> None:
-        """Count what the buffer has grown or shrunk by."""
-        held = self._buffer.capacity_bytes
-        self._shared.buffered_bytes += held - self._held_bytes
-        self._held_bytes = held
-
-    def _may_hold(self) -> bool:
-        """Whether the buffer may be as large as it is now; if not, the connection has ended."""
-        self._hold()
-        shared = self._shared
-        if self._held_bytes <= KEEP_BYTES or shared.buffered_bytes <= shared.max_buffered_bytes:
-            return True
-        self._end(
-            f"requests not yet whole fill {shared.buffered_bytes} bytes,"
-            " more than queued.max.request.bytes allows"
-        )
-        return False
-
     def _pump(self) -> None:
         """Handle the whole frames in the buffer, as far as limits and fairness allow."""
         self._pump_planned = False
         shared = self._shared
-        dispatcher, buffer, info = shared.dispatcher, self._buffer, self._info
+        dispatcher, buffer, info, memory = (
+            shared.dispatcher, self._buffer, self._info, shared.memory,
+        )  # fmt: skip
         arrived_ms = shared.timers.now_ms()
         handled = 0
         try:
             while not self._closing:
-                if self._queue and self._must_wait():
+                if (
+                    (self._queue and self._must_wait())
+                    or (memory.used > memory.answer_limit and self._must_queue_up())
+                    or (not self._writer.idle and self._is_heavy())
+                ):
                     self._pause_reading()
                     break
                 frame = buffer.next_frame()
                 if frame is None:
-                    if not self._reading:
+                    if buffer.needed_bytes and not self._may_grow():
+                        self._pause_reading()
+                    elif not self._reading:
                         self._resume_reading()
                     break
                 pending = dispatcher.dispatch(info, frame, arrived_ms)
                 del frame
                 if pending is not None:
                     self._enqueue(pending)
+                    if pending.message is not None and pending.api_key not in _SMALL_ANSWER:
+                        self._flush()  # before the next one is built
+                if memory.contended and self._held_bytes:
+                    self._give_way()
                 handled += 1
                 if handled >= FRAMES_PER_TURN and buffer.pending_bytes:
                     self._pause_reading()
@@ -288,6 +334,9 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             shared.on_fatal(error)
             return
+        if self._held_bytes and handled:
+            self._grant_time = self._last_active
+            self._hold()
         self._flush()
 
     def _plan_pump(self) -> None:
@@ -296,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.loop.call_soon(self._planned_pump)
 
     def _planned_pump(self) -> None:
-        if self._closing:
+        if self._closing or self._ticket is not None:
             self._pump_planned = False
         else:
             self._pump()
@@ -316,11 +365,129 @@ class Connection(asyncio.BufferedProtocol):
             or (self._shared.budget.exhausted and self._queue[0].message is None)
         )
 
+    def _is_heavy(self) -> bool:
+        """Whether the answer to the request at the front may be large: it is not made before the
+        last one is with the kernel.
+        """
+        key = self._buffer.next_api_key()
+        return key is not None and key not in _SMALL_ANSWER
+
     def _account(self) -> None:
         extra = max(0, len(self._queue) - 1)
         if extra != self._extra:
             self._shared.budget.used += extra - self._extra
             self._extra = extra
+
+    # memory
+
+    def _hold(self) -> None:
+        """Give back what the buffer has shrunk by."""
+        capacity = self._buffer.capacity_bytes
+        needed = capacity if capacity > SMALL_BYTES else 0
+        if needed < self._held_bytes:
+            given, self._held_bytes = self._held_bytes - needed, needed
+            self._shared.memory.give_back(given)
+
+    def _give_way(self) -> None:
+        """Between two requests, while others wait: keep no buffer, and queue up for the next."""
+        self._buffer.shrink()
+        self._hold()
+
+    def give_back(self) -> None:
+        """Somebody begins to wait for memory: keep nothing for speed only."""
+        if self._held_bytes and self._ticket is None and not self._buffer.pending_bytes:
+            self._give_way()
+
+    def _may_grow(self) -> bool:
+        """Let the frame at the front have the buffer it needs, now or when it is its turn."""
+        buffer, memory = self._buffer, self._shared.memory
+        self._hold()
+        if not memory.take(buffer.needed_bytes - self._held_bytes):
+            needed = buffer.needed_bytes
+            self._give_way()
+            buffer.needed_bytes = needed
+            if not memory.may_park(self._held_bytes):
+                self._end("its half of a request, and those of others, fill too much memory")
+                return False
+            held = self._held_bytes
+            self._queue_up(lambda then: memory.wait(needed - held, then, held=held), self._grow)
+            return self._ticket is None
+        self._grow()
+        return True
+
+    def _grow(self) -> None:
+        """The memory for it is taken."""
+        self._held_bytes = self._buffer.needed_bytes
+        self._grant_time = self._shared.loop.time()
+        self._buffer.grow()
+
+    def _must_queue_up(self) -> bool:
+        """Whether the request at the front must wait because memory is nearly used up. One that has
+        its memory already never does: it gives it back when it is handled.
+        """
+        memory = self._shared.memory
+        if self._may_pass or self._held_bytes or not memory.is_pressed:
+            self._may_pass = False
+            return False
+        key = self._buffer.next_api_key()
+        is_light = key in LIGHT
+        if key is None or (is_light and memory.used <= memory.limit):
+            return False
+        self._queue_up(lambda then: memory.wait_turn(then, light=is_light), self._pass)
+        return True
+
+    def _pass(self) -> None:
+        self._may_pass = True
+
+    def _queue_up(
+        self, wait: Callable[[Callable[[], None]], Ticket], then: Callable[[], None]
+    ) -> None:
+        """Wait, then go on; `_ticket` is None afterwards if that was for a moment only."""
+        is_served = False
+
+        def served() -> None:
+            nonlocal is_served
+            is_served = True
+            self._ticket = None
+            then()
+            self._plan_pump()
+
+        ticket = wait(served)
+        if not is_served:
+            self._ticket = ticket
+
+    def _leave_memory(self) -> None:
+        """The connection is gone."""
+        memory = self._shared.memory
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            memory.withdraw(ticket)
+        held, self._held_bytes = self._held_bytes, 0
+        memory.give_back(held)
+        left, self._response_bytes = self._response_bytes, 0
+        memory.release(left)
+
+    def _charge_response(self) -> None:
+        """Account for what the peer has not taken."""
+        left = 0 if self._writer.idle else self._writer.held_bytes
+        change, self._response_bytes = left - self._response_bytes, left
+        if change > 0:
+            self._shared.memory.charge(change)
+        else:
+            self._shared.memory.release(-change)
+
+    def _is_in_the_way(self, now: float) -> bool:
+        """Whether this connection holds memory that others wait for and does not move."""
+        if self._response_bytes > SMALL_BYTES:
+            left = self._writer.held_bytes
+            if left != self._left_bytes:
+                self._left_bytes, self._left_since = left, now
+            elif now - self._left_since > STUCK_SECONDS:
+                return True
+        if not self._held_bytes or not self._reading or not self._buffer.front_bytes:
+            return False
+        due = (now - self._grant_time - GRACE_SECONDS) * MIN_BYTES_PER_SECOND
+        return self._buffer.pending_bytes < due
 
     # responses
 
@@ -341,6 +508,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send what is ready and in order, unless earlier bytes still wait for the peer."""
         queue = self._queue
         if not queue:
+            if self._response_bytes:
+                self._charge_response()
             self._after_flush()
             return
         render, writer = self._shared.dispatcher.render, self._writer
@@ -354,6 +523,8 @@ class Connection(asyncio.BufferedProtocol):
                         size += sum(map(part_size, more))
                         parts += more
                 writer.write(parts)
+            if self._response_bytes or not writer.idle:
+                self._charge_response()
         except CloseConnection as error:
             self._end(str(error))
             return
@@ -366,7 +537,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._counted and not self.outstanding:
                 self._transport.close()
         elif (
-            not self._reading and not self._pump_planned and not (self._queue and self._must_wait())
+            not self._reading
+            and not self._pump_planned
+            and self._ticket is None
+            and not (self._queue and self._must_wait())
         ):
             self._plan_pump()
 

@@ -18,12 +18,20 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import down_convert, iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import Records
+from kbroker.replication.fetch import size_of
+from kbroker.server.memory_pool import MemoryPool, charged
 from kbroker.server.offload import Offload
 
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_BYTES: Final = 16 * 1024 * 1024
 """Of stored batches in one answer, but for a first batch that is larger: bounds time and memory."""
+COPIES: Final = 3
+"""How many of the stored batches there may be meanwhile: read, unpacked, converted."""
+
+MEMORY_SHARE: Final = 16
+"""One answer converts at most this part of `kbroker.memory.limit.bytes`."""
+
 MAX_ROUNDS: Final = 64
 """How many stretches without a record are passed over in one answer."""
 
@@ -70,7 +78,16 @@ class _Stretch:
 class DownConversion:
     """One answer on its way; `response` resolves with it. Only `convert` leaves the loop."""
 
-    __slots__ = ("_magic", "_message", "_offload", "_read_on", "_rounds", "_stretches", "response")
+    __slots__ = (
+        "_magic",
+        "_memory",
+        "_message",
+        "_offload",
+        "_read_on",
+        "_rounds",
+        "_stretches",
+        "response",
+    )
 
     def __init__(
         self,
@@ -79,29 +96,43 @@ class DownConversion:
         *,
         magic: int,
         offload: Offload,
+        memory: MemoryPool,
         read_on: ReadOn,
     ) -> None:
         self.response: Deferred[FetchResponse] = Deferred()
         self._message = message
         self._magic = magic
         self._offload = offload
+        self._memory = memory
         self._read_on = read_on
         self._rounds = 0
         self._stretches = _stretches(request, message)
 
     def start(self) -> Deferred[FetchResponse]:
-        """Convert, or resolve at once if there is nothing to convert."""
+        """Convert in its turn, or resolve at once if there is nothing to convert."""
         if not self._stretches:
             self.response.resolve(self._message)
             return self.response
-        stretches, magic = self._stretches, self._magic
+        if self._memory.is_pressed:
+            self._memory.wait_turn(self._convert)
+        else:
+            self._convert()
+        return self.response
+
+    def _convert(self) -> None:
+        stretches, magic, memory = self._stretches, self._magic, self._memory
+        size = COPIES * sum(size_of(stretch.source) for stretch in stretches)
+        memory.charge(size)
 
         def work() -> None:
             for stretch in stretches:
                 stretch.convert(magic)
 
-        self._offload(work, self._converted)
-        return self.response
+        def converted(failure: BaseException | None) -> None:
+            self._converted(failure)
+            memory.release(size)
+
+        self._offload(work, converted)
 
     def _converted(self, failure: BaseException | None) -> None:
         if failure is not None:
@@ -109,12 +140,13 @@ class DownConversion:
         empty: list[_Stretch] = []
         for stretch in self._stretches:
             data = stretch.data
-            data.records = bytes(stretch.result) if stretch.result else b""
+            data.records = charged(self._memory, stretch.result) if stretch.result else b""
+            stretch.result, is_empty = None, not stretch.result
             if failure is not None:
                 data.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
             elif stretch.error:
                 data.error_code = int(stretch.error)
-            elif not stretch.result and stretch.next_offset < data.high_watermark:
+            elif is_empty and stretch.next_offset < data.high_watermark:
                 empty.append(stretch)
         self._rounds += 1
         if not empty or self._rounds >= MAX_ROUNDS:

@@ -30,6 +30,7 @@ from kbroker.metrics import Histogram
 from kbroker.protocol.apis import ApiKey
 from kbroker.server.connection import ConnectionShared
 from kbroker.server.dispatch import Dispatcher
+from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.stall_probe import StallProbe
 
@@ -57,6 +58,7 @@ def broker_families(sources: MetricsSources) -> Iterator[Metric]:
     yield from _controller(sources.services)
     yield from _groups(sources.services)
     yield from _loop(sources.stalls)
+    yield from _memory(sources.services.memory)
     yield from _process()
 
 
@@ -219,6 +221,14 @@ def _loop(stalls: StallProbe) -> Iterator[Metric]:
         "The longest of the last one or two minutes",
         stalls.recent_maximum,
     )
+
+
+def _memory(memory: MemoryPool) -> Iterator[Metric]:
+    yield _gauge("kbroker_memory_limit_bytes", "kbroker.memory.limit.bytes", memory.limit)
+    yield _gauge("kbroker_memory_used_bytes", "What of it is in use", memory.used)
+    yield _gauge("kbroker_memory_peak_bytes", "The most that ever was", memory.peak)
+    yield _gauge("kbroker_memory_waiting", "Connections that wait for memory", memory.waiting)
+    yield _counter("kbroker_memory_waits", "How often one had to wait", memory.waits)
 
 
 def _process() -> Iterator[Metric]:

@@ -1,8 +1,11 @@
 """The receive buffer of one connection: bytes in, whole frames out. No socket, no asyncio.
 
-A frame is a 4-byte length and that many bytes. The buffer starts small, doubles as bytes arrive
-(never because a length field promises them), and gets small again: at once after a frame of more
-than `KEEP_BYTES`, at the next `trim` otherwise.
+A frame is a 4-byte length and that many bytes. The buffer starts small and grows by itself up to
+`SMALL_BYTES`. What a larger frame needs (`needed_bytes`) its owner takes by `grow`, and keeps
+account of it. Large buffers are anonymous mappings, whose pages are there once bytes are in them:
+a promised length costs nothing, and what is given back goes to the system at once. The buffer gets
+small again: at once after a frame of more than `KEEP_BYTES`, when the owner wants it (`shrink`), at
+the next `trim` otherwise.
 
 A frame is handed out as a writable view into the buffer. It and everything decoded from it without
 a copy is valid until the next call of any method here: the bytes behind it are then moved or
@@ -11,6 +14,7 @@ overwritten.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import Final
 
@@ -19,19 +23,40 @@ from kbroker.protocol.errors import MalformedRequest
 INITIAL_BYTES: Final = 2048
 """What an idle connection holds."""
 
-KEEP_BYTES: Final = 1 << 20
+SMALL_BYTES: Final = 16 * 1024
+"""Up to here the buffer grows by itself."""
+
+ASK_BYTES: Final = SMALL_BYTES // 2
+"""So much of a frame must be there before more room is asked for."""
+
+KEEP_BYTES: Final = 1 << 21
 """A buffer up to this size survives between two frames; `trim` takes it back when recent frames
 were smaller.
 """
+
+MAPPED_BYTES: Final = 128 * 1024
+"""Buffers from this size on are mappings of their own."""
+
+SEVERAL_FRAMES_BYTES: Final = 128 * 1024
+"""Frames up to this size get room for two, so that a read brings more than one."""
 
 MIN_FREE_BYTES: Final = 512
 """A read gets at least this much room, so that a nearly full buffer does not cost a system call per
 few bytes.
 """
 
+SPARE_BYTES: Final = 4096
+"""Room behind a large frame, for what follows it."""
+
 LENGTH_BYTES: Final = 4
 _LENGTH: Final = struct.Struct(">i")
+API_KEY_BYTES: Final = 2
 
+_MAP_FLAGS: Final[int] = (
+    getattr(mmap, "MAP_PRIVATE", 0)
+    | getattr(mmap, "MAP_ANONYMOUS", 0)
+    | getattr(mmap, "MAP_NORESERVE", 0)
+)
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PRI ")
 
 
@@ -44,25 +69,37 @@ class ReceiveBuffer:
         "_data",
         "_end",
         "_frames_seen",
+        "_high_bytes",
         "_max_frame_bytes",
         "_peak_bytes",
         "_start",
         "_view",
+        "capacity_bytes",
+        "front_bytes",
+        "needed_bytes",
     )
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._data = bytearray(INITIAL_BYTES)
+        self._data: bytearray | mmap.mmap = bytearray(INITIAL_BYTES)
         self._view = memoryview(self._data)
+        self.capacity_bytes = INITIAL_BYTES
+        self.front_bytes = 0
+        """Length of the frame that was found incomplete last, with its length field; else 0."""
+        self.needed_bytes = 0
+        """The capacity that the frame at the front wants; 0 unless it is larger than what is
+        there.
+        """
         self._start = 0  # of the first byte not yet handed out
         self._end = 0  # of the received bytes
         self._frames_seen = False
         self._peak_bytes = 0  # the most that was needed at once since the last trim
+        self._high_bytes = 0  # how far this mapping was ever filled
 
     @property
-    def capacity_bytes(self) -> int:
-        """The memory held now."""
-        return len(self._data)
+    def held_bytes(self) -> int:
+        """The memory held now: of a mapping, what was ever filled."""
+        return self.capacity_bytes if self.capacity_bytes < MAPPED_BYTES else self._high_bytes
 
     @property
     def pending_bytes(self) -> int:
@@ -71,13 +108,15 @@ class ReceiveBuffer:
 
     def writable(self) -> memoryview:
         """Room for the next read, never empty. Report what was read with `received`."""
-        if len(self._data) - self._end < MIN_FREE_BYTES:
+        if self.capacity_bytes - self._end < MIN_FREE_BYTES:
             self._make_room()
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
         """count bytes were written at the start of what `writable` gave."""
         self._end += count
+        if self._end > self._high_bytes:
+            self._high_bytes = self._end
         needed = self._end - self._start
         if needed > self._peak_bytes:
             self._peak_bytes = needed
@@ -101,61 +140,110 @@ class ReceiveBuffer:
         if length < 0 or length > self._max_frame_bytes:
             raise MalformedRequest(
                 f"a frame length of {length} bytes; between 0 and {self._max_frame_bytes}"
-                " (socket.request.max.bytes) are allowed"
+                " (socket.request.max.bytes, kbroker.memory.limit.bytes) are allowed"
             )
         if available - LENGTH_BYTES < length:
+            self.front_bytes = length + LENGTH_BYTES
+            if length + LENGTH_BYTES > self.capacity_bytes and available >= ASK_BYTES:
+                self._want(length + LENGTH_BYTES)
             return None
         self._frames_seen = True
+        self.front_bytes = 0
         self._start = body + length
         return self._view[body : self._start]
+
+    def grow(self) -> None:
+        """Take the capacity that is needed."""
+        if self.needed_bytes:
+            self._move_to(self.needed_bytes)
+
+    def close(self) -> None:
+        """Hold nothing more; nothing is received after this."""
+        self._start = self._end = 0
+        self._move_to(0)
+
+    def shrink(self) -> None:
+        """Have room for what is pending only."""
+        wanted = _power_of_two(self.pending_bytes + MIN_FREE_BYTES)
+        if wanted < self.capacity_bytes:
+            self._move_to(wanted)
+
+    def next_api_key(self) -> int | None:
+        """Of the frame at the front, or None if its first bytes are not there yet."""
+        at = self._start + LENGTH_BYTES
+        if self._end - at < API_KEY_BYTES:
+            return None
+        return int.from_bytes(self._data[at : at + API_KEY_BYTES], "big", signed=True)
 
     def trim(self) -> None:
         """Give memory back that recent frames did not need; to be called now and then between
         frames.
         """
-        wanted = INITIAL_BYTES
-        while wanted < self._peak_bytes + MIN_FREE_BYTES:
-            wanted *= 2
-        if wanted * 2 < len(self._data):
+        wanted = _power_of_two(max(self._peak_bytes, self.front_bytes) + MIN_FREE_BYTES)
+        if wanted * 2 < self.capacity_bytes:
             self._move_to(wanted)
         self._peak_bytes = self._end - self._start
 
     def _rewind(self) -> None:
         """All was handed out."""
         self._start = self._end = 0
-        if len(self._data) > KEEP_BYTES:
+        if self.capacity_bytes > KEEP_BYTES:
             self._move_to(INITIAL_BYTES)
+
+    def _want(self, frame_bytes: int) -> None:
+        """The frame at the front is larger than the buffer."""
+        if frame_bytes <= SEVERAL_FRAMES_BYTES:
+            wanted = _power_of_two(frame_bytes + MIN_FREE_BYTES)
+            wanted = wanted * 2 if wanted > SMALL_BYTES else wanted
+        else:
+            wanted = -(-(frame_bytes + SPARE_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.needed_bytes = wanted
+        if wanted <= SMALL_BYTES:
+            self.grow()
 
     def _make_room(self) -> None:
         pending = self._end - self._start
-        if len(self._data) > KEEP_BYTES and pending * 4 < len(self._data):
-            size = max(KEEP_BYTES, pending + MIN_FREE_BYTES)
-        elif pending * 2 <= len(self._data) and self._start:
-            size = len(self._data)
-        else:
-            size = len(self._data) * 2
-        if size == len(self._data):
+        if self.capacity_bytes < SMALL_BYTES and pending * 2 > self.capacity_bytes:
+            self._move_to(self.capacity_bytes * 2)
+        elif self.capacity_bytes > KEEP_BYTES and pending * 4 < self.capacity_bytes:
+            self._move_to(_power_of_two(pending + MIN_FREE_BYTES))
+        elif self._start:
             self._view[:pending] = self._view[self._start : self._end]
             self._start, self._end = 0, pending
-        else:
-            self._move_to(size)
 
     def _move_to(self, size: int) -> None:
         """Into a new buffer: an old view that someone still holds keeps the old one alive and
         unchanged.
         """
         pending = self._end - self._start
-        data = bytearray(max(size, pending + MIN_FREE_BYTES))
+        data = _new_buffer(size)
         view = memoryview(data)
         view[:pending] = self._view[self._start : self._end]
         self._data, self._view = data, view
         self._start, self._end = 0, pending
+        self._high_bytes = pending
+        self.capacity_bytes = size
+        self.needed_bytes = 0
 
     @staticmethod
-    def _check_first_bytes(head: bytearray) -> None:
+    def _check_first_bytes(head: bytes | bytearray) -> None:
         if head[0] == 0x16 and head[1] == 0x03:
             raise MalformedRequest(
                 "TLS bytes on a plaintext listener; set security.protocol=PLAINTEXT in the client"
             )
         if bytes(head) in _HTTP_METHODS:
             raise MalformedRequest("an HTTP request; this port speaks the Kafka protocol")
+
+
+def _power_of_two(size: int) -> int:
+    """The smallest from INITIAL_BYTES on that is at least size."""
+    result = INITIAL_BYTES
+    while result < size:
+        result *= 2
+    return result
+
+
+def _new_buffer(size: int) -> bytearray | mmap.mmap:
+    if size < MAPPED_BYTES:
+        return bytearray(size)
+    return mmap.mmap(-1, size, _MAP_FLAGS) if _MAP_FLAGS else mmap.mmap(-1, size)

@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from typing import Final, Protocol, cast
 
 from kbroker.protocol.codec import Part
+from kbroker.server.memory_pool import ChargedBytes
 
 CHUNK_BYTES: Final = 256 * 1024
 TURN_BYTES: Final = 1 << 20
@@ -104,6 +105,15 @@ class ResponseWriter:
     def idle(self) -> bool:
         """Everything is with the kernel: the moment to render the next response."""
         return not self._parts and not self._paused
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory until the peer takes it; file ranges are not."""
+        left: int = self._transport.get_write_buffer_size()
+        for part in self._parts:
+            if isinstance(part, _BINARY) and type(part) is not ChargedBytes:
+                left += len(part)
+        return left
 
     def write(self, parts: list[Part]) -> None:
         """Send parts after all earlier ones."""

@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.streams_topics import StreamsTopics
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Services:
     """What ApiVersions announces on a client listener; computed by the dispatcher from the
     registered handlers.
     """
+    memory: MemoryPool = field(default_factory=MemoryPool)
     random: Random = field(default_factory=Random)
     streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
 

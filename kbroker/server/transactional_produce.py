@@ -95,9 +95,14 @@ def asked_again(
     return ask
 
 
-def keep_records(request: ProduceRequest) -> None:
-    """Copy the batches out of the receive buffer: they are appended later than in this call."""
+def keep_records(request: ProduceRequest) -> int:
+    """Copy the batches out of the receive buffer: they are appended later than in this call.
+    Returns their bytes.
+    """
+    kept_bytes = 0
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records:
                 data.records = bytearray(cast(memoryview, data.records))
+                kept_bytes += len(data.records)
+    return kept_bytes

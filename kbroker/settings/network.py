@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import parse_per_ip_overrides
 
+MEMORY_LIMIT: Final = "kbroker.memory.limit.bytes"
+FRAME_OVERHEAD_BYTES: Final = 256 * 1024
+"""What a receive buffer has beside its largest frame, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """Of one broker. A buffer size of -1 is the system's own; an idle time below 0 has no end."""
+    """Of one broker. A buffer size of -1 is the system's own; an idle time below 0 has no end;
+    queued_max_request_bytes: None for no limit but that of the memory.
+    """
 
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2**31 - 1
@@ -19,15 +26,25 @@ class NetworkConfig:
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
     queued_max_requests: int = 500
-    queued_max_request_bytes: int = -1
+    queued_max_request_bytes: int | None = None
+    memory_limit_bytes: int = 268_435_456
     socket_send_buffer_bytes: int = 102_400
     socket_receive_buffer_bytes: int = 102_400
     socket_listen_backlog_size: int = 50
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest request that is taken in: a larger one would never get the memory it needs
+        (`server/memory_pool`).
+        """
+        share = self.memory_limit_bytes * 5 // 8 - FRAME_OVERHEAD_BYTES
+        return min(self.socket_request_max_bytes, share)
 
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> NetworkConfig:
         """The network's part of a broker's settings."""
         overrides = config.get_string("max.connections.per.ip.overrides")
+        queued = config.get_int("queued.max.request.bytes")
         return cls(
             socket_request_max_bytes=config.get_int("socket.request.max.bytes"),
             max_connections=config.get_int("max.connections"),
@@ -35,7 +52,8 @@ class NetworkConfig:
             max_connections_per_ip_overrides=parse_per_ip_overrides(overrides),
             connections_max_idle_ms=config.get_int("connections.max.idle.ms"),
             queued_max_requests=config.get_int("queued.max.requests"),
-            queued_max_request_bytes=config.get_int("queued.max.request.bytes"),
+            queued_max_request_bytes=queued if queued > 0 else None,
+            memory_limit_bytes=config.get_int(MEMORY_LIMIT),
             socket_send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
             socket_receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
             socket_listen_backlog_size=config.get_int("socket.listen.backlog.size"),

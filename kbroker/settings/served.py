@@ -93,6 +93,7 @@ a single node: no warning."""
 OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key
     for key in (
+        ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
         ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),
     )

@@ -20,6 +20,7 @@ from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.listener import ListenerServer
+from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.timers import LoopTimers
 
 LOOPS = [
@@ -135,6 +136,12 @@ class Loopback:
             connection.abort()
         await until(lambda: not self.shared.connections)
         self.executor.shutdown()
+
+    def use_memory(self, limit: int) -> MemoryPool:
+        """Let the connections to come share so much."""
+        self.shared.memory = MemoryPool(limit)
+        self.shared.memory.on_pressure = self.shared.give_back_memory
+        return self.shared.memory
 
     @property
     def only(self) -> Connection:

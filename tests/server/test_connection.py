@@ -14,8 +14,16 @@ import pytest
 from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.codec import Part
 from kbroker.server import connection as connection_module
-from kbroker.server.connection import FRAMES_PER_TURN, MAX_PIPELINED
+from kbroker.server.connection import (
+    FRAMES_PER_TURN,
+    GRACE_SECONDS,
+    MAX_PIPELINED,
+    STUCK_SECONDS,
+)
 from tests.server.loopback import LOOPS, FileRange, Loopback, Peer, frame, run, until
+
+HEARTBEAT = b"\0\x0c heartbeat"
+"""A light request; what begins with a letter is none."""
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
@@ -348,29 +356,132 @@ def test_what_waits_is_cancelled_when_its_connection_goes(new_loop: NewLoop) -> 
     run(new_loop, main)
 
 
-def test_half_sent_frames_are_bounded_together(
+def test_large_requests_take_turns(new_loop: NewLoop) -> None:
+    """Ten clients with requests of which the limit lets in three at a time: all are answered, small
+    requests meanwhile.
+    """
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            memory = loopback.use_memory(4 * 310_000)
+            order: list[bytes] = []
+            loopback.script.on_request = lambda body: order.append(body[:3])
+            size = 300_000
+            bodies = [b"e %d" % i + bytes(size) for i in range(10)]
+            peers = [await loopback.connect() for _ in bodies]
+            for number, (peer, body) in enumerate(zip(peers, bodies, strict=True)):
+                peer.writer.write(frame(body)[:100_000])
+                await until(lambda number=number: memory.waits + 3 >= number + 1)  # type: ignore[misc]
+                await until(lambda number=number: memory.requests >= min(number + 1, 3) * size)  # type: ignore[misc]
+            assert memory.waiting == 7
+            small = await loopback.connect()
+            await small.send(HEARTBEAT)
+            assert await small.receive() == HEARTBEAT
+            order.clear()
+            for peer, body in zip(peers, bodies, strict=True):
+                peer.writer.write(frame(body)[100_000:])
+            for peer, body in zip(peers, bodies, strict=True):
+                assert await peer.receive() == body
+            assert sorted(order[:3]) == [b"e 0", b"e 1", b"e 2"], "those who were first"
+            assert sorted(order) == [b"e %d" % i for i in range(10)]
+            assert memory.peak <= memory.limit
+            for peer in [*peers, small]:
+                await peer.close()
+            await until(lambda: not loopback.shared.connections)
+            assert memory.used == 0
+
+    run(new_loop, main)
+
+
+def test_who_does_not_send_its_request_makes_room(
     new_loop: NewLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with Loopback(max_frame_bytes=8 << 20) as loopback:
-            loopback.shared.max_buffered_bytes = 7 << 20
-            small = await loopback.connect()
-            await small.send(b"e small")
-            assert await small.receive() == b"e small"
-            greedy = [await loopback.connect() for _ in range(4)]
-            for peer in greedy:
-                peer.writer.write(frame(b"e" * (6 << 20))[: 3 << 20])
-            await until(lambda: len(loopback.shared.connections) < 5)
-            assert loopback.shared.buffered_bytes <= 2 * (7 << 20)
-            await small.send(b"e " + bytes(200_000))
-            assert len(await small.receive()) == 200_002
-            for peer in [*greedy, small]:
-                peer.writer.transport.abort()
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            memory = loopback.use_memory(1_400_000)
+            idle = await loopback.connect()
+            await idle.send(b"e" * 100_000)
+            await idle.receive()
+            slow = await loopback.connect()
+            slow.writer.write(frame(bytes(800_000))[:10_000])
+            await until(lambda: memory.requests >= 800_000)
+            other = await loopback.connect()
+            other.writer.write(frame(b"e" * 500_000))
+            await until(lambda: memory.waiting == 1)
+            now = asyncio.get_running_loop().time()
+            for connection in list(loopback.shared.connections):
+                connection.sweep(now + 1, 600)
+            assert memory.waiting == 1, "it still has time"
+            for connection in list(loopback.shared.connections):
+                connection.sweep(now + GRACE_SECONDS + 1, 600)
+            assert await other.receive() == b"e" * 500_000
+            assert await slow.ended()
+            await idle.send(b"e again")
+            assert await idle.receive() == b"e again"
+            for peer in (idle, other, slow):
+                await peer.close()
             await until(lambda: not loopback.shared.connections)
-            assert loopback.shared.buffered_bytes == 0
+            assert memory.used == 0
 
     run(new_loop, main)
-    assert "queued.max.request.bytes" in caplog.text
+    assert "kbroker.memory.limit.bytes" in caplog.text
+
+
+def test_a_response_that_is_not_taken_is_accounted_for(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=8192) as loopback:
+            memory = loopback.use_memory(1 << 20)
+            big = b"e" + bytes(1_000_000)
+            loopback.script.parts[b"big"] = lambda: [struct.pack(">i", len(big)), big]
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", loopback.server.bound.port))
+            await loop.sock_sendall(client, frame(b"xbig"))
+            await until(lambda: memory.is_pressed)
+            other = await loopback.connect()
+            await other.send(b"e other")
+            await until(lambda: memory.waiting == 1)
+            assert len(loopback.script.seen) == 1
+            reader, writer = await asyncio.open_connection(sock=client, limit=1 << 22)
+            slow = Peer(reader, writer)
+            assert await slow.receive() == big
+            assert await other.receive() == b"e other"
+            await slow.close()
+            await other.close()
+            await until(lambda: not loopback.shared.connections)
+            assert memory.used == 0
+
+    run(new_loop, main)
+
+
+def test_who_takes_nothing_makes_room(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=8192) as loopback:
+            memory = loopback.use_memory(1 << 20)
+            big = b"e" + bytes(8_000_000)
+            loopback.script.parts[b"big"] = lambda: [struct.pack(">i", len(big)), big]
+            slow = await loopback.connect()
+            slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            await slow.send(b"xbig")
+            await until(lambda: memory.is_pressed)
+            now = asyncio.get_running_loop().time()
+            loopback.only.sweep(now, 600)
+            loopback.only.sweep(now + STUCK_SECONDS + 1, 600)
+            assert loopback.shared.connections, "nobody waits for it"
+            other = await loopback.connect()
+            await other.send(b"e other")
+            await until(lambda: memory.waiting == 1)
+            for at in (now + 100, now + 100 + STUCK_SECONDS + 1):
+                for connection in list(loopback.shared.connections):
+                    connection.sweep(at, 600)
+            assert await other.receive() == b"e other"
+            await until(lambda: len(loopback.shared.connections) == 1)
+            slow.writer.transport.abort()
+            await other.close()
+
+    run(new_loop, main)
 
 
 def test_an_idle_connection_holds_little(new_loop: NewLoop) -> None:

@@ -120,6 +120,7 @@ def test_every_key_of_the_broker_is_there(services: Services) -> None:
     expected = {fact["name"] for fact in facts if not fact.get("internal")}
     assert {entry.name for entry in result.configs} == expected | {
         "my.own.key",
+        "kbroker.memory.limit.bytes",
         "kbroker.metrics.listener",
         "kbroker.validate.records",
     }

@@ -22,6 +22,7 @@ from kbroker.protocol.records import Record, build_end_transaction_marker
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
+from kbroker.server.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.world import (
     NOW_MS,
@@ -58,6 +59,7 @@ def handle(world: World, version: int, request: FetchRequest) -> Any:  # a respo
         timers=world.timers,
         config=world.config,
         offload=at_once,
+        memory=MemoryPool(),
     )
     context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
     return HANDLER.handle(services, context, received)
@@ -274,7 +276,36 @@ def test_a_fault_of_ours_is_answered_and_logged(
         stored,
         magic=1,
         offload=lambda work, then: then(ZeroDivisionError()),
+        memory=MemoryPool(),
         read_on=lambda request: FetchResponse(),
     )
     assert partitions_of(conversion.start().value)[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert "could not be converted" in caplog.text
+
+
+def test_converted_records_are_accounted_for_as_long_as_they_live(world: World) -> None:
+    world.append()
+    request = fetch_request({0: 0})
+    memory = MemoryPool(1 << 20)
+    works: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+    conversion = DownConversion(
+        request,
+        world.fetch_now(request),
+        magic=1,
+        offload=lambda work, then: works.append((work, then)),
+        memory=memory,
+        read_on=lambda request: FetchResponse(),
+    )
+    memory.charge(memory.limit)
+    outcome = conversion.start()
+    assert not works, "it waits for its turn"
+    memory.release(memory.limit)
+    ((work, then),) = works
+    assert memory.used > 0
+    work()
+    then(None)
+    records = partitions_of(outcome.value)[0].records
+    assert memory.used == len(records) > 0
+    partitions_of(outcome.value)[0].records = b""
+    del records
+    assert memory.used == 0

@@ -7,7 +7,13 @@ import struct
 import pytest
 
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.receive_buffer import INITIAL_BYTES, KEEP_BYTES, ReceiveBuffer
+from kbroker.server.receive_buffer import (
+    ASK_BYTES,
+    INITIAL_BYTES,
+    KEEP_BYTES,
+    SMALL_BYTES,
+    ReceiveBuffer,
+)
 
 LIMIT = 64 << 20
 
@@ -17,7 +23,9 @@ def frame(body: bytes) -> bytes:
 
 
 def feed(buffer: ReceiveBuffer, data: bytes, chunk: int) -> list[bytes]:
-    """Give data in chunks, as a socket would; return copies of the frames that came out."""
+    """Give data in chunks, as a socket would, and the buffer what it needs; return copies of the
+    frames that came out.
+    """
     frames = []
     position = 0
     while position < len(data):
@@ -29,6 +37,7 @@ def feed(buffer: ReceiveBuffer, data: bytes, chunk: int) -> list[bytes]:
         position += len(part)
         while (found := buffer.next_frame()) is not None:
             frames.append(bytes(found))
+        buffer.grow()
     return frames
 
 
@@ -83,13 +92,41 @@ def test_a_bad_length_is_refused_at_once(head: bytes, why: str) -> None:
 def test_a_promised_length_costs_nothing() -> None:
     buffer = ReceiveBuffer(100 << 20)
     assert feed(buffer, struct.pack(">i", 100 << 20) + b"only this", 4) == []
-    assert buffer.capacity_bytes == INITIAL_BYTES
+    assert buffer.held_bytes <= INITIAL_BYTES
 
 
 def test_memory_stays_within_twice_what_came() -> None:
     buffer = ReceiveBuffer(LIMIT)
     feed(buffer, struct.pack(">i", LIMIT) + bytes(300_000), 1 << 14)
-    assert buffer.capacity_bytes <= 2 * 300_000 + 2 * INITIAL_BYTES
+    assert buffer.held_bytes <= 2 * 300_000
+
+
+def test_a_large_frame_waits_for_its_buffer() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    start = frame(b"x" * 300_000)[: ASK_BYTES - 1]
+    assert feed(buffer, start, 1 << 16) == []
+    assert buffer.needed_bytes == 0, "a promise is no reason to ask"
+    room = buffer.writable()
+    room[:1] = b"x"
+    buffer.received(1)
+    start += b"x"
+    assert buffer.next_frame() is None
+    assert buffer.capacity_bytes <= SMALL_BYTES
+    assert buffer.front_bytes == 300_004
+    assert 300_004 <= buffer.needed_bytes <= 310_000
+    buffer.grow()
+    assert feed(buffer, frame(b"x" * 300_000)[len(start) :], 1 << 16) == [b"x" * 300_000]
+
+
+@pytest.mark.parametrize("pending", [0, 100, 3000, 60_000])
+def test_shrinking_keeps_what_is_pending(pending: int) -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    feed(buffer, frame(bytes(200_000)), 1 << 16)
+    next_frame = frame(b"z" * 100_000)
+    assert feed(buffer, next_frame[:pending], 1 << 16) == []
+    buffer.shrink()
+    assert buffer.capacity_bytes <= max(INITIAL_BYTES, 2 * pending + 1024)
+    assert feed(buffer, next_frame[pending:], 1 << 14) == [b"z" * 100_000]
 
 
 def test_a_huge_frame_is_not_kept() -> None:

@@ -25,7 +25,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.down_conversion import MAX_SOURCE_BYTES, DownConversion
+from kbroker.server.down_conversion import MAX_SOURCE_BYTES, MEMORY_SHARE, DownConversion
 from kbroker.server.services import Services
 
 TIMESTAMPS_SINCE: Final = 2
@@ -65,7 +65,8 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
 
 def _fetch_messages(services: Services, version: int, request: FetchRequest) -> Outcome:
     """For a client that knows no record batches."""
-    request.max_bytes = min(request.max_bytes, MAX_SOURCE_BYTES)
+    share = services.memory.limit // MEMORY_SHARE
+    request.max_bytes = min(request.max_bytes, MAX_SOURCE_BYTES, share)
     replicas, now_ms = services.replicas, services.timers.monotonic_ms()
 
     def read_on(following: FetchRequest) -> FetchResponse:
@@ -85,6 +86,7 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
             response,
             magic=1 if version >= TIMESTAMPS_SINCE else 0,
             offload=services.offload,
+            memory=services.memory,
             read_on=read_on,
         ).start().on_done(converted)
 

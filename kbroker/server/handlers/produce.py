@@ -67,10 +67,12 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
     verdicts = verdicts_on(services, context.api_version, request)
     if not isinstance(verdicts, Deferred):
         return _append_all(services, context, request, verdicts)
-    keep_records(request)
+    kept_bytes = keep_records(request)
+    services.memory.charge(kept_bytes)
     later: Deferred[ProduceResponse] = Deferred()
 
     def known(verdicts: Verdicts) -> None:
+        services.memory.release(kept_bytes)
         outcome = _append_all(services, context, request, verdicts)
         if isinstance(outcome, Deferred):
             outcome.on_done(later.resolve)

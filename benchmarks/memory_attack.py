@@ -1,0 +1,290 @@
+"""Whether `kbroker.memory.limit.bytes` holds: the broker's resident memory under clients that want
+more than there is.
+
+    python -m benchmarks.memory_attack [--connections 1000] [--limit-mb 64] [--kind NAME ...]
+
+A broker of its own for each kind of attack, all connections at once:
+
+    produce    each sends three requests of 1 MB; all must be acknowledged
+    packed     the same, a fifth of them, to a topic that packs every batch anew (zstd), so that
+               copies wait for a worker
+    halves     each sends half of a request and stops; a producer beside them must get through
+    metadata   each asks 5 times for all topics (120 KB) and reads nothing for a while, then all
+    fetch      each asks for 50 MB five times and reads nothing for a while; 50 read an answer then
+
+Prints memory before, the peak (VmHWM), and the peak beyond the limit and what was there before,
+which must stay under what a connection's own small buffers explain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import resource
+import shutil
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from kbroker.protocol.codec import decode
+from kbroker.protocol.framing import decode_response_header
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.records import build_batch
+from kbroker.testing.process import BrokerProcess
+from tests.e2e.wire import frame_of
+
+MEGABYTE = 1 << 20
+CONNECTION_BYTES = 24 * 1024
+"""What a connection may cost beside the limit: its small buffer, its objects."""
+
+BASE_BYTES = 32 * MEGABYTE
+"""What a broker at work has beyond one at rest: modules, code of messages, free lists, a batch in
+the worker's hands.
+"""
+
+SLOW_SECONDS = 3.0
+TOPICS = 400
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 16))
+
+    async def send(self, frame: bytes) -> None:
+        self.writer.write(frame)
+        await self.writer.drain()
+
+    async def acknowledged(self) -> bool:
+        """Read the answer to a Produce request of one partition."""
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        frame = await self.reader.readexactly(size)
+        _, position = decode_response_header(frame, ProduceRequest.API_KEY, 9)
+        response, _ = decode(ProduceResponse, frame, 9, position)
+        return not response.responses[0].partition_responses[0].error_code
+
+    async def receive(self) -> int:
+        """Read an answer away; its size."""
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        left = size
+        while left:
+            piece = await self.reader.read(min(left, 1 << 16))
+            if not piece:
+                raise ConnectionError("the broker closed a connection in the middle of an answer")
+            left -= len(piece)
+        return int(size)
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+def produce_frame(topic: str, size: int = MEGABYTE - 4096) -> bytes:
+    value = bytes(range(256)) * 64
+    now_ms = time.time_ns() // 1_000_000
+    records = [(now_ms, b"key", value, []) for _ in range(size // len(value))]
+    data = ProduceRequest.PartitionProduceData(index=0, records=build_batch(records))
+    topic_data = ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
+    return frame_of(ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic_data]), 9)
+
+
+async def create(port: int, names: list[str], configs: dict[str, str] | None = None) -> None:
+    topics = [
+        CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                for key, value in (configs or {}).items()
+            ],
+        )
+        for name in names
+    ]
+    client = await Client.connect(port)
+    await client.send(frame_of(CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5))
+    await client.receive()
+    client.close()
+
+
+async def connect_all(port: int, count: int) -> list[Client]:
+    clients: list[Client] = []
+    while len(clients) < count:
+        wanted = min(100, count - len(clients))
+        clients += await asyncio.gather(*(Client.connect(port) for _ in range(wanted)))
+    return clients
+
+
+async def flood(port: int, count: int, topic: str, times: int = 3) -> int:
+    """Each client sends so many requests; how many were acknowledged without an error."""
+    frame = produce_frame(topic)
+
+    async def one(client: Client) -> int:
+        sending = asyncio.ensure_future(client.send(frame * times))
+        done = sum([await client.acknowledged() for _ in range(times)])
+        await sending
+        return done
+
+    clients = await connect_all(port, count)
+    answered = sum(await asyncio.gather(*map(one, clients)))
+    for client in clients:
+        client.close()
+    return answered
+
+
+async def produce(port: int, count: int) -> str:
+    await create(port, ["plain"])
+    return f"{await flood(port, count, 'plain')} requests of 1 MB acknowledged"
+
+
+async def packed(port: int, count: int) -> str:
+    await create(port, ["packed"], {"compression.type": "zstd"})
+    count = max(1, count // 5)
+    return f"{await flood(port, count, 'packed')} requests of 1 MB acknowledged"
+
+
+async def halves(port: int, count: int) -> str:
+    await create(port, ["plain"])
+    frame = produce_frame("plain")
+    clients = await connect_all(port, count)
+
+    async def half(client: Client) -> None:
+        try:
+            await client.send(frame[: len(frame) // 2])
+        except ConnectionError:
+            return  # it was in the way
+
+    sending = [asyncio.ensure_future(half(client)) for client in clients]
+    await asyncio.sleep(SLOW_SECONDS)
+    started = time.monotonic()
+    honest = await Client.connect(port)
+    await honest.send(frame)
+    await honest.receive()
+    waited = time.monotonic() - started
+    for task in sending:
+        task.cancel()
+    for client in [*clients, honest]:
+        client.close()
+    return f"a producer beside them waited {waited:.1f} s"
+
+
+async def metadata(port: int, count: int) -> str:
+    for first in range(0, TOPICS, 20):
+        await create(port, [f"{i:05d}-" + "x" * 240 for i in range(first, first + 20)])
+    return await slow_readers(port, count, frame_of(MetadataRequest(topics=None), 9), 5)
+
+
+async def fetch(port: int, count: int) -> str:
+    await create(port, ["plain"])
+    writer = await Client.connect(port)
+    for _ in range(60):
+        await writer.send(produce_frame("plain"))
+        await writer.receive()
+    writer.close()
+    wanted = FetchRequest.FetchPartition(partition=0, partition_max_bytes=50_000_000)
+    topic = FetchRequest.FetchTopic(topic="plain", partitions=[wanted])
+    request = FetchRequest(max_wait_ms=0, max_bytes=50_000_000, topics=[topic])
+    return await slow_readers(port, count, frame_of(request, 11), 5, read=50)
+
+
+async def slow_readers(port: int, count: int, frame: bytes, times: int, read: int = 0) -> str:
+    """Each client asks so many times, reads nothing for a while, then all; read: how many of them
+    read at all, 0 for everybody.
+    """
+    clients = await connect_all(port, count)
+    for client in clients:
+        client.writer.transport.pause_reading()
+        client.writer.write(frame * times)
+    await asyncio.sleep(SLOW_SECONDS)
+
+    async def one(client: Client) -> int:
+        client.writer.transport.resume_reading()
+        return sum([await client.receive() for _ in range(times if not read else 1)])
+
+    readers = clients[: read or count]
+    size = sum(await asyncio.gather(*map(one, readers)))
+    for client in clients:
+        client.close()
+    return f"{len(readers)} slow readers got {size / 1e6:,.0f} MB"
+
+
+KINDS: dict[str, Callable[[int, int], Awaitable[str]]] = {
+    "produce": produce,
+    "packed": packed,
+    "halves": halves,
+    "metadata": metadata,
+    "fetch": fetch,
+}
+
+
+def peak_bytes(pid: int) -> int:
+    """The largest resident set the process ever had."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no VmHWM of process {pid}")
+
+
+def attack(kind: str, connections: int, limit_mb: int, folder: Path) -> bool:
+    """Run one; whether memory stayed within what was promised."""
+    limit = limit_mb * MEGABYTE
+    overrides = {"kbroker.memory.limit.bytes": str(limit), "num.partitions": "1"}
+    with BrokerProcess(folder, overrides=overrides) as broker:
+        time.sleep(0.5)
+        before = broker.resident_bytes()
+        started = time.monotonic()
+        outcome = asyncio.run(asyncio.wait_for(KINDS[kind](broker.port, connections), 900))
+        seconds = time.monotonic() - started
+        peak = peak_bytes(broker.pid)
+        beyond = peak - before - limit
+        allowed = BASE_BYTES + connections * CONNECTION_BYTES
+        if kind == "metadata":
+            allowed += TOPICS * 16 * 1024  # the topics themselves
+        print(
+            f"{kind:<9} {before / 1e6:6.0f} MB before, peak {peak / 1e6:6.0f} MB;"
+            f" beyond before + limit {beyond / 1e6:+6.0f} MB (allowed {allowed / 1e6:.0f});"
+            f" {broker.cpu_seconds():.1f} CPU-s, {seconds:.1f} s; {outcome}",
+            flush=True,
+        )
+        return beyond <= allowed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--limit-mb", type=int, default=64)
+    parser.add_argument("--kind", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    arguments = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    print(
+        f"{platform.machine()}, Python {platform.python_version()}; {arguments.connections}"
+        f" connections, kbroker.memory.limit.bytes {arguments.limit_mb} MiB"
+    )
+    base = Path(tempfile.mkdtemp(prefix="kbroker-memory-"))
+    try:
+        kept = [
+            attack(kind, arguments.connections, arguments.limit_mb, base / kind)
+            for kind in arguments.kind
+        ]
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

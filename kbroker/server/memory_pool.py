@@ -1,0 +1,215 @@
+"""`kbroker.memory.limit.bytes`: an account of what clients make the broker hold. No I/O, no clock.
+
+In it: receive buffers beyond a connection's first few KiB, batches that wait for a worker,
+responses that the peer does not take, converted records. Not in it: what an idle broker needs,
+small buffers, and state that is bounded by counts of its own (sessions, groups, producers).
+
+    take     before something large is received; what does not fit waits in its order (`wait`)
+    charge   for what is there already, whether it fits or not; whoever would make more of it waits
+             meanwhile (`wait_turn`)
+
+Receive buffers have a share of their own, so that promised requests do not hold up answers.
+
+Whoever waits holds nothing, but for the first part of a request that came in one read with others;
+of those the pool lets only so many wait (`may_park`). All other holders give back without taking
+more, so that the one at the front of the queue gets its turn: nothing waits in a circle. A request
+larger than `largest_request` would wait for ever and is to be refused before it gets here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+DEFAULT_LIMIT: Final = 256 * 1024 * 1024
+
+REQUEST_SHARE: Final = 3 / 4
+"""Of the limit, for receive buffers."""
+
+PARKED_SHARE: Final = 1 / 8
+"""What those who wait may hold, all together."""
+
+ANSWER_SHARE: Final = 1 / 8
+"""With more than this charged, no further large answer is begun. The rest of the limit is for the
+last one that was.
+"""
+
+
+class Ticket:
+    """A place in a queue: count bytes wanted, `then` called once they are taken. held: what it has
+    already.
+    """
+
+    __slots__ = ("count", "held", "queue", "then")
+
+    def __init__(
+        self, queue: deque[Ticket], then: Callable[[], None], count: int = 0, held: int = 0
+    ) -> None:
+        self.queue = queue
+        self.then = then
+        self.count = count
+        self.held = held
+
+
+class MemoryPool:
+    """See the module. request_limit: what receive buffers may have (`queued.max.request.bytes`), or
+    None for their share. on_pressure: called when somebody begins to wait, so that what is kept
+    only for speed is given back.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_granting",
+        "_light",
+        "_requests",
+        "answer_limit",
+        "contended",
+        "limit",
+        "on_pressure",
+        "park_limit",
+        "parked",
+        "peak",
+        "request_limit",
+        "requests",
+        "used",
+        "waits",
+    )
+
+    def __init__(self, limit: int = DEFAULT_LIMIT, request_limit: int | None = None) -> None:
+        share = int(limit * REQUEST_SHARE)
+        self.limit = limit
+        self.request_limit = share if request_limit is None else min(share, request_limit)
+        self.park_limit = int(limit * PARKED_SHARE)
+        self.answer_limit = int(limit * ANSWER_SHARE)
+        self.used = 0
+        self.requests = 0
+        """Of `used`, what receive buffers have."""
+        self.parked = 0
+        """Of `requests`, what those who wait hold."""
+        self.peak = 0
+        self.contended = False
+        """Whether anybody waits."""
+        self.waits = 0
+        """How often somebody had to wait."""
+        self.on_pressure: Callable[[], None] = lambda: None
+        self._requests: deque[Ticket] = deque()
+        self._answers: deque[Ticket] = deque()
+        self._light: deque[Ticket] = deque()
+        self._granting = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._requests) + len(self._answers) + len(self._light)
+
+    @property
+    def largest_request(self) -> int:
+        """The largest receive buffer that surely gets its turn."""
+        return int(self.limit * REQUEST_SHARE) - self.park_limit
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether large answers must wait."""
+        return self.used - self.requests > self.answer_limit or self.used > self.limit
+
+    def charge(self, count: int) -> None:
+        """Account for what is there."""
+        self.used += count
+        if self.used > self.peak:
+            self.peak = self.used
+
+    def release(self, count: int) -> None:
+        """It is gone; whoever waits and fits now goes on."""
+        self.used -= count
+        if self.contended:
+            self._grant()
+
+    def take(self, count: int) -> bool:
+        """Take count bytes for a receive buffer, if they fit and nobody waits for such."""
+        if self._requests or not self._fits(count):
+            return False
+        self._take(count)
+        return True
+
+    def give_back(self, count: int) -> None:
+        """A receive buffer became smaller by count bytes."""
+        self.requests -= count
+        self.release(count)
+
+    def may_park(self, held: int) -> bool:
+        """Whether somebody who holds so much already may wait."""
+        return not held or self.parked + held <= self.park_limit
+
+    def wait(self, count: int, then: Callable[[], None], *, held: int = 0) -> Ticket:
+        """Queue up for `take`; then is called when it is done, perhaps before this returns. held:
+        what the caller has already, see `may_park`.
+        """
+        self.parked += held
+        return self._queue_up(Ticket(self._requests, then, count, held))
+
+    def wait_turn(self, then: Callable[[], None], *, light: bool = False) -> Ticket:
+        """Wait until a large answer may be begun; light: until the limit is not exceeded."""
+        return self._queue_up(Ticket(self._light if light else self._answers, then))
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Wait no more: the connection is gone. Harmless for a ticket that is served."""
+        if ticket in ticket.queue:
+            ticket.queue.remove(ticket)
+            self.parked -= ticket.held
+            self._grant()
+
+    def _queue_up(self, ticket: Ticket) -> Ticket:
+        self.waits += 1
+        ticket.queue.append(ticket)
+        if not self.contended:
+            self.contended = True
+            self.on_pressure()
+        self._grant()
+        return ticket
+
+    def _fits(self, count: int) -> bool:
+        return self.used + count <= self.limit and (
+            self.requests + count <= self.request_limit or self.requests == self.parked
+        )
+
+    def _take(self, count: int) -> None:
+        self.requests += count
+        self.charge(count)
+
+    def _grant(self) -> None:
+        """Serve the queues from their fronts. `then` may release or wait again."""
+        if self._granting:
+            return
+        self._granting = True
+        try:
+            while self._light and self.used <= self.limit:
+                self._light.popleft().then()
+            while self._answers and not self.is_pressed:
+                self._answers.popleft().then()
+            while self._requests and self._fits(self._requests[0].count):
+                ticket = self._requests.popleft()
+                self.parked -= ticket.held
+                self._take(ticket.count)
+                ticket.then()
+        finally:
+            self._granting = False
+            self.contended = bool(self._requests or self._answers or self._light)
+
+
+class ChargedBytes(bytes):
+    """Bytes that are accounted for as long as they live. Made by `charged`."""
+
+    pool: MemoryPool | None = None
+
+    def __del__(self) -> None:
+        if self.pool is not None:
+            self.pool.release(len(self))
+
+
+def charged(pool: MemoryPool, data: bytes | bytearray) -> ChargedBytes:
+    """A copy of data that is in the pool's account."""
+    result = ChargedBytes(data)
+    pool.charge(len(result))
+    result.pool = pool
+    return result
