@@ -38,6 +38,7 @@ RANGE = [
     kafka_python("range"),
     java_classic("Range"),
 ]
+COOPERATIVE = [librdkafka_classic("cooperative-sticky"), java_classic("CooperativeSticky")]
 KINDS = {
     "consumer": CONSUMERS,
     "range": RANGE,
@@ -48,8 +49,9 @@ KINDS = {
         java_classic("RoundRobin"),
     ],
     "sticky": [java_classic("Sticky")],
-    "cooperative": [librdkafka_classic("cooperative-sticky"), java_classic("CooperativeSticky")],
+    "cooperative": COOPERATIVE,
     "mixed": [*CONSUMERS, *RANGE],
+    "mixed-cooperative": [*CONSUMERS, *COOPERATIVE],
 }
 
 
