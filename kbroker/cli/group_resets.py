@@ -91,6 +91,9 @@ def reset_offsets(
         bool, typer.Option("--export", help="Write topic,partition,offset and change nothing.")
     ] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Commit, do not only show.")] = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="A share group, also one that nobody has joined yet.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +113,7 @@ def reset_offsets(
         raise typer.BadParameter("--from-file says which topics; leave --topic out")
     if export and execute:
         raise typer.BadParameter("--export changes nothing; leave --execute out")
-    rows = run(_reset(bootstrap, name, topic, target, execute))
+    rows = run(_reset(bootstrap, name, topic, target, execute=execute, share=share))
     if export:
         write_offsets(rows, "new")
         return
@@ -174,20 +177,29 @@ def write_offsets(rows: Sequence[Mapping[str, Cell]], column: str) -> None:
 
 
 async def _reset(
-    bootstrap: str, name: str, topics: list[str] | None, target: Target, execute: bool
+    bootstrap: str,
+    name: str,
+    topics: list[str] | None,
+    target: Target,
+    *,
+    execute: bool,
+    share: bool,
 ) -> list[dict[str, Cell]]:
-    from kbroker.cli.groups import committed_offsets
+    from kbroker.cli.groups import group_offsets
+    from kbroker.cli.share_groups import alter_share_offsets, is_share_group
     from kbroker.client.cluster import Client
 
     async with Client(bootstrap) as client:
-        committed = await client.retry(lambda: committed_offsets(client, name))
+        share = share or await client.retry(lambda: is_share_group(client, name))
+        committed = await client.retry(lambda: group_offsets(client, name))
         if target.listed is not None:
             places = sorted(target.listed)
         else:
             places = sorted(committed) if topics is None else await _places(client, topics)
         new = await _new_offsets(client, places, committed, target) if places else {}
         if execute and new:
-            await client.retry(lambda: _commit(client, name, new))
+            write = alter_share_offsets if share else _commit
+            await client.retry(lambda: write(client, name, new))
     return [
         {
             "group": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,13 @@ from kbroker.cli.group_resets import EPILOG as RESET_EPILOG
 from kbroker.cli.group_resets import reset_offsets, write_offsets
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.share_groups import (
+    SharePartition,
+    delete_share_offsets,
+    describe_share_group,
+    is_share_group,
+    share_partitions,
+)
 from kbroker.cli.streams_groups import Owner, describe_streams_group
 
 if TYPE_CHECKING:
@@ -88,6 +96,9 @@ async def _delete_offsets(bootstrap: str, name: str, topics: list[str]) -> None:
     from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
 
     async with Client(bootstrap) as client:
+        if await client.retry(lambda: is_share_group(client, name)):
+            await client.retry(lambda: delete_share_offsets(client, name, topics))
+            return
         request = OffsetDeleteRequest(group_id=name)
         for topic in topics:
             view = await client.topic(topic)
@@ -134,7 +145,7 @@ async def _export(bootstrap: str, name: str) -> list[dict[str, Cell]]:
     from kbroker.client.cluster import Client
 
     async with Client(bootstrap) as client:
-        committed = await client.retry(lambda: committed_offsets(client, name))
+        committed = await client.retry(lambda: group_offsets(client, name))
     return [
         {
             "group": name,
@@ -181,7 +192,45 @@ async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
 
 
 async def _describe_one(client: Client, name: str) -> list[dict[str, Cell]]:
-    from kbroker.client.cluster import LATEST_TIMESTAMP, check
+    share = await client.retry(lambda: describe_share_group(client, name))
+    if share is None:
+        return await _describe_owned(client, name)
+    state, partitions = share
+    ends = await _ends(client, sorted(partitions))
+    return [
+        _share_row(name, state, place, partitions[place], ends[place]) for place in sorted(ends)
+    ]
+
+
+async def _ends(client: Client, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    from kbroker.client.cluster import LATEST_TIMESTAMP
+
+    if not places:
+        return {}
+    asked = dict.fromkeys(places, LATEST_TIMESTAMP)
+    found = await client.retry(lambda: client.list_offsets(asked))
+    return {place: answer.offset for place, answer in found.items()}
+
+
+def _share_row(
+    name: str, state: str, place: TopicPartition, one: SharePartition, end: int
+) -> dict[str, Cell]:
+    return {
+        "group": name,
+        "state": state,
+        "topic": place.topic,
+        "partition": place.partition,
+        "committed": one.start,
+        "end": end,
+        "lag": one.lag,
+        "member": ",".join(member for member, _ in one.readers) or None,
+        "host": ",".join(sorted({host for _, host in one.readers})) or None,
+    }
+
+
+async def _describe_owned(client: Client, name: str) -> list[dict[str, Cell]]:
+    """A group of whose partitions each has one member."""
+    from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -200,14 +249,10 @@ async def _describe_one(client: Client, name: str) -> list[dict[str, Cell]]:
     state, owners = await client.retry(ask)
     committed = await client.retry(lambda: committed_offsets(client, name))
     places = sorted({*committed, *owners})
-    ends = {}
-    if places:
-        ends = await client.retry(
-            lambda: client.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
-        )
+    ends = await _ends(client, places)
     rows: list[dict[str, Cell]] = []
     for place in places:
-        offset, end = committed.get(place), ends[place].offset
+        offset, end = committed.get(place), ends[place]
         owner = owners.get(place)
         rows.append(
             {
@@ -291,3 +336,11 @@ async def committed_offsets(client: Client, name: str) -> dict[TopicPartition, i
                     place = TopicPartition(topic.name, answer.partition_index)
                     found[place] = answer.committed_offset
     return found
+
+
+async def group_offsets(client: Client, name: str) -> dict[TopicPartition, int]:
+    """The same, and of a share group where it goes on from."""
+    if not await is_share_group(client, name):
+        return await committed_offsets(client, name)
+    found = await share_partitions(client, name)
+    return {place: one.start for place, one in found.items() if one.start is not None}

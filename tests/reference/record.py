@@ -32,6 +32,8 @@ from tests.reference.transactions import (
     transaction_steps,
     without_itself,
 )
+from tests.reference.wrong_groups import OVERRIDES as WRONG_OVERRIDES
+from tests.reference.wrong_groups import wrong_group_steps
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
@@ -40,6 +42,7 @@ CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str
     "share": (share_steps, SHARE_OVERRIDES),
     "transactional-offsets": (transactional_offset_steps, OFFSET_OVERRIDES),
     "transactions": (transaction_steps, TRANSACTION_OVERRIDES),
+    "wrong-groups": (wrong_group_steps, WRONG_OVERRIDES),
     "prepared": (prepared_steps, TRANSACTION_OVERRIDES),
 }
 """File name -> the conversation, and the broker's properties for it."""

@@ -1,0 +1,153 @@
+"""`kbroker groups` and share groups (KIP-932): what `kafka-share-groups` does.
+
+A share group commits nothing: it has a start offset per partition, behind which everything is done
+with. That is what is shown as committed, reset and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Client
+    from kbroker.model import TopicPartition
+    from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
+
+
+class SharePartition(NamedTuple):
+    """start: None before the first member has read; lag: None if it is not known; readers: member
+    id and host of each.
+    """
+
+    start: int | None
+    lag: int | None
+    readers: tuple[tuple[str, str], ...] = ()
+
+
+async def is_share_group(client: Client, name: str) -> bool:
+    """Whether there is such a share group."""
+    return await _described(client, name) is not None
+
+
+async def describe_share_group(
+    client: Client, name: str
+) -> tuple[str, dict[TopicPartition, SharePartition]] | None:
+    """State and partitions; None if it is no share group."""
+    from kbroker.model import TopicPartition
+
+    group = await _described(client, name)
+    if group is None:
+        return None
+    readers: dict[TopicPartition, list[tuple[str, str]]] = {}
+    for member in group.members:
+        for topic in member.assignment.topic_partitions:
+            for partition in topic.partitions:
+                place = TopicPartition(topic.topic_name, partition)
+                readers.setdefault(place, []).append((member.member_id, member.client_host))
+    found = dict(await share_partitions(client, name))
+    for place, members in readers.items():
+        start, lag, _ = found.get(place, SharePartition(None, None))
+        found[place] = SharePartition(start, lag, tuple(members))
+    return group.group_state, found
+
+
+async def _described(client: Client, name: str) -> ShareGroupDescribeResponse.DescribedGroup | None:
+    from kbroker.client.cluster import check
+    from kbroker.protocol.errors import ErrorCode, KafkaError
+    from kbroker.protocol.messages.share_groups import (
+        ShareGroupDescribeRequest,
+        ShareGroupDescribeResponse,
+    )
+
+    request = ShareGroupDescribeRequest(group_ids=[name])
+    try:
+        response = await client.to_coordinator(name, request, ShareGroupDescribeResponse)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return None  # a broker from before share groups
+        raise
+    (group,) = response.groups
+    if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    check(group.error_code, group.error_message or f"group {name}")
+    return group
+
+
+async def share_partitions(client: Client, name: str) -> dict[TopicPartition, SharePartition]:
+    """Every partition that has a state."""
+    from kbroker.client.cluster import check
+    from kbroker.model import TopicPartition
+    from kbroker.protocol.messages.share_groups import (
+        DescribeShareGroupOffsetsRequest,
+        DescribeShareGroupOffsetsResponse,
+    )
+
+    asked = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
+        group_id=name, topics=None
+    )
+    request = DescribeShareGroupOffsetsRequest(groups=[asked])
+    response = await client.to_coordinator(name, request, DescribeShareGroupOffsetsResponse)
+    (group,) = response.groups
+    check(group.error_code, group.error_message or f"group {name}")
+    found: dict[TopicPartition, SharePartition] = {}
+    for topic in group.topics:
+        for partition in topic.partitions:
+            place = TopicPartition(topic.topic_name, partition.partition_index)
+            check(partition.error_code, f"{place.topic}-{place.partition}")
+            start, lag = partition.start_offset, partition.lag
+            found[place] = SharePartition(start if start >= 0 else None, lag if lag >= 0 else None)
+    return found
+
+
+async def alter_share_offsets(
+    client: Client, name: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Let a group without members, which need not exist yet, go on from there."""
+    from kbroker.client.cluster import check, group_by_topic
+    from kbroker.model import TopicPartition
+    from kbroker.protocol.messages.share_groups import (
+        AlterShareGroupOffsetsRequest,
+        AlterShareGroupOffsetsResponse,
+    )
+
+    kind = AlterShareGroupOffsetsRequest
+    request = kind(
+        group_id=name,
+        topics=[
+            kind.AlterShareGroupOffsetsRequestTopic(
+                topic_name=topic,
+                partitions=[
+                    kind.AlterShareGroupOffsetsRequestPartition(
+                        partition_index=index, start_offset=offsets[TopicPartition(topic, index)]
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in group_by_topic(offsets).items()
+        ],
+    )
+    response = await client.to_coordinator(name, request, AlterShareGroupOffsetsResponse)
+    check(response.error_code, response.error_message or f"group {name}")
+    for answer in response.responses:
+        for partition in answer.partitions:
+            check(partition.error_code, f"{answer.topic_name}-{partition.partition_index}")
+
+
+async def delete_share_offsets(client: Client, name: str, topics: Sequence[str]) -> None:
+    """Forget the states of topics of a group without members."""
+    from kbroker.client.cluster import check
+    from kbroker.protocol.messages.share_groups import (
+        DeleteShareGroupOffsetsRequest,
+        DeleteShareGroupOffsetsResponse,
+    )
+
+    kind = DeleteShareGroupOffsetsRequest
+    request = kind(
+        group_id=name,
+        topics=[kind.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics],
+    )
+    response = await client.to_coordinator(name, request, DeleteShareGroupOffsetsResponse)
+    check(response.error_code, response.error_message or f"group {name}")
+    for answer in response.responses:
+        check(answer.error_code, answer.topic_name)
