@@ -179,6 +179,7 @@ class Broker:
         config = self.config
         network = NetworkConfig.from_broker(config)
         timers = LoopTimers(loop)
+        self.stalls.start()
         self._bind(network)
         self._logs = logs = LogManager(config, now_ms=timers.now_ms, random=self._random)
         logs.lock()
@@ -434,7 +435,7 @@ class Broker:
         shared.on_lost = self.services.share_reader.disconnected
         self.memory.on_pressure = shared.give_back_memory
         await self._serve_metrics(dispatcher, shared)
-        self.stalls.start()
+        self.stalls.reset()
         shared.stalls = self.stalls
         for listener in self._listeners:
             await listener.start(shared)

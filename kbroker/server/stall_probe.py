@@ -41,12 +41,12 @@ class StallProbe:
         "_clock",
         "_cpu_clock",
         "_cpu_s",
-        "_due",
         "_handle",
         "_last",
         "_previous",
         "_recent",
         "_recent_since",
+        "due",
         "on_stall",
         "resting",
         "stalls",
@@ -63,9 +63,10 @@ class StallProbe:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._handle: Cancellable | None = None
-        self._due = self._last = self._cpu_s = 0.0
+        self.due = self._last = self._cpu_s = 0.0
         self._recent = self._previous = self._recent_since = 0.0
         self.resting = False
+        """Whether the next look is far off; then `wake` is wanted."""
         self.stalls = Histogram()
         self.on_stall: Callable[[float], None] | None = None
         """Told of each look's lateness, in seconds (for benchmarks)."""
@@ -80,6 +81,11 @@ class StallProbe:
         self._last = self._recent_since = self._clock()
         self._cpu_s = self._cpu_clock()
         self._plan(BUSY_SECONDS)
+
+    def reset(self) -> None:
+        """Forget what was seen: from now on there are clients to wait."""
+        self.stalls = Histogram()
+        self._recent = self._previous = 0.0
 
     def stop(self) -> None:
         """Look no more."""
@@ -98,12 +104,12 @@ class StallProbe:
 
     def _plan(self, seconds: float) -> None:
         self.resting = seconds > BUSY_SECONDS
-        self._due = self._clock() + seconds
+        self.due = self._clock() + seconds
         self._handle = self._call_later(seconds, self._look)
 
     def _look(self) -> None:
         now, cpu_s = self._clock(), self._cpu_clock()
-        late = max(0.0, now - self._due)
+        late = max(0.0, now - self.due)
         self.stalls.observe(late)
         if now - self._recent_since >= RECENT_SECONDS:
             self._previous, self._recent, self._recent_since = self._recent, 0.0, now
