@@ -27,7 +27,6 @@ class Join:
         "member_id",
         "protocol_type",
         "protocols",
-        "reason",
         "rebalance_timeout_ms",
         "session_timeout_ms",
         "version",
@@ -46,7 +45,6 @@ class Join:
         protocol_type: str,
         protocols: Protocols,
         version: int,
-        reason: str,
         waiter: Waiter,
     ) -> None:
         self.member_id = member_id
@@ -60,7 +58,6 @@ class Join:
         self.protocol_type = protocol_type
         self.protocols = protocols
         self.version = version
-        self.reason = reason
         self.waiter = waiter
 
 

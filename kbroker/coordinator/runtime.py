@@ -7,6 +7,7 @@ and gives the response, or a Deferred of it; bytes fields are copied before it r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from random import Random
@@ -26,6 +27,7 @@ from kbroker.coordinator.group_shard import GroupShard, ShardSettings
 from kbroker.coordinator.offsets import Commit, Topics, commit_records, resolve_commit
 from kbroker.coordinator.records import offset_tombstone
 from kbroker.coordinator.shards import (
+    LOAD_STEP_BYTES,
     CoordinatorLog,
     CoordinatorRuntime,
     Host,
@@ -76,6 +78,8 @@ from kbroker.protocol.messages.streams_groups import (
 )
 from kbroker.protocol.schema import Message
 
+logger = logging.getLogger(__name__)
+
 GROUP_TOPIC: Final = "__consumer_offsets"
 NO_PROTOCOL_NAME_VERSION: Final = 7
 """From this JoinGroup on a refusal has no protocol name (KIP-559)."""
@@ -94,6 +98,8 @@ class CoordinatorSettings(ShardSettings, Protocol):
     def offsets_topic_num_partitions(self) -> int: ...
     @property
     def offsets_topic_compression_codec(self) -> int: ...
+    @property
+    def offsets_load_buffer_size(self) -> int: ...
     @property
     def offset_metadata_max_bytes(self) -> int: ...
     @property
@@ -117,6 +123,8 @@ class CallContext(Protocol):
     def client_host(self) -> str: ...
 
 
+MAX_REASON: Final = 255
+"""Characters of a member's words that are logged; clients send no more."""
 MAX_CACHED_KEY: Final = 128
 """Characters. A client may ask for ids of 32 KiB, ever new ones; those are not kept."""
 
@@ -145,6 +153,12 @@ def _hash(key: str) -> int:
     if code >= 0x80000000:
         code = 0x100000000 - code
     return 0 if code == 0x80000000 else code
+
+
+def _log_reason(group_id: str, who: str | None, reason: str | None) -> None:
+    """Why a member joins again or leaves, in its own words (KIP-800)."""
+    if reason:
+        logger.info("group %s: %s: %r", group_id, who, reason[:MAX_REASON])
 
 
 def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:
@@ -180,6 +194,7 @@ class GroupCoordinator:
             timers=timers,
             make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides),
             compression=Compression(config.offsets_topic_compression_codec),
+            load_step_bytes=min(config.offsets_load_buffer_size, LOAD_STEP_BYTES),
         )
 
     def partition_for(self, group_id: str) -> int:
@@ -238,6 +253,7 @@ class GroupCoordinator:
             host = self._host(request.group_id)
         except KafkaError as error:
             return join_error(request.member_id, error.code)
+        _log_reason(request.group_id, request.member_id or context.client_id, request.reason)
         waiter: Waiter = Deferred()
         join = Join(
             member_id=request.member_id,
@@ -249,7 +265,6 @@ class GroupCoordinator:
             protocol_type=request.protocol_type,
             protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols],
             version=context.api_version,
-            reason=request.reason or "",
             waiter=waiter,
         )
         effects = host.shard.join(request.group_id, join, self._timers.monotonic_ms())
@@ -300,6 +315,9 @@ class GroupCoordinator:
         identities = request.members
         if context.api_version < 3:
             identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+        for identity in identities:
+            who = identity.member_id or identity.group_instance_id
+            _log_reason(request.group_id, who, identity.reason)
         waiter: Waiter = Deferred()
         effects = host.shard.leave(
             request.group_id, identities, waiter, self._timers.monotonic_ms()

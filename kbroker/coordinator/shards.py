@@ -39,7 +39,7 @@ from kbroker.protocol.records import (
 logger = logging.getLogger(__name__)
 
 LOAD_STEP_BYTES: Final = 256 * 1024
-"""How much of the log is replayed in one turn of the loop."""
+"""How much of the log is replayed in one turn of the loop, at most."""
 
 _IN_LOG_ANYWAY: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}

@@ -159,6 +159,21 @@ def test_static_members_and_commits(broker: BrokerProcess) -> None:
     group.close()
 
 
+def test_what_was_committed_is_read_back(broker: BrokerProcess) -> None:
+    """With its note and leader epoch, by another consumer."""
+    bootstrap = broker.bootstrap_servers
+    create(bootstrap, "notes")
+    settings = {"bootstrap.servers": bootstrap, "group.id": "notes-g", "log_level": 0}
+    note = TopicPartition("notes", 1, 7, metadata="as far as \u00fcbung", leader_epoch=0)
+    writer = Consumer(settings)
+    writer.commit(offsets=[note], asynchronous=False)
+    writer.close()
+    reader = Consumer(settings)
+    (found,) = reader.committed([TopicPartition("notes", 1)], 20)
+    reader.close()
+    assert (found.offset, found.metadata, found.leader_epoch) == (7, note.metadata, 0)
+
+
 CLASSIC = {"group.protocol": "classic", "heartbeat.interval.ms": 300, "session.timeout.ms": 6000}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
     DescribeGroupsRequest,
     HeartbeatRequest,
+    JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     SyncGroupRequest,
@@ -128,6 +130,45 @@ def test_load_in_progress() -> None:
     assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.timers.advance(0)
     assert fetch(world, 0) == {0: (1, "")}
+
+
+def test_a_small_load_buffer_loads_in_smaller_turns() -> None:
+    sizes = []
+    world = World(config=GroupCoordinatorConfig(offsets_load_buffer_size=1_000))
+    member = ClientMember(world, "a")
+    member.join()
+    settle(world, [member])
+    world.resign()
+    read = world.log.read
+
+    def watched(topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        sizes.append(max_bytes)
+        return read(topic_partition, offset, max_bytes)
+
+    world.log.read = watched  # type: ignore[method-assign]
+    world.lead()
+    assert set(sizes) == {1_000}
+    assert member.heartbeat() is ErrorCode.NONE
+
+
+def test_reasons_are_logged_in_the_members_words(caplog: pytest.LogCaptureFixture) -> None:
+    """One line each, whatever they are made of (KIP-800)."""
+    caplog.set_level(logging.INFO, "kbroker.coordinator.runtime")
+    world = World()
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+        reason="rolled\n" + "x" * 500,
+    )
+    world.coordinator.join_group(Context(9, client_id="a"), join)
+    identity = LeaveGroupRequest.MemberIdentity(member_id="a-1", reason="closed")
+    leave = LeaveGroupRequest(group_id="g", members=[identity])
+    world.coordinator.leave_group(Context(5), leave)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"group g: a: 'rolled\\n{'x' * 248}'", "group g: a-1: 'closed'"]
 
 
 def test_unload_answers_everybody_who_waits() -> None:

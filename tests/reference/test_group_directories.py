@@ -52,6 +52,14 @@ def tool(main_class: str, *arguments: str) -> str:
     return done.stdout
 
 
+def epoch_of(bootstrap: str, group: str) -> int:
+    """The group's epoch as Kafka's tool shows it: it rises whenever something has changed."""
+    command = ("--describe", "--state", "--verbose", "--group", group)
+    table = tool(f"{TOOLS}.group.ConsumerGroupCommand", "--bootstrap-server", bootstrap, *command)
+    header, row = (line for line in table.splitlines() if line.strip())
+    return int(row.split()[header.split().index("GROUP-EPOCH")])
+
+
 class Members:
     """Members of all groups, polled in turn from this thread; they commit what they read."""
 
@@ -152,6 +160,7 @@ def test_kafka_carries_on_with_the_groups(tmp_path: Path) -> None:
     folder, port, controller_port = tmp_path / "data", free_port(), free_port()
     with groups_at_work(folder, port, controller_port) as members:
         before = {group: len(read) for group, read in members.read.items()}
+        epochs = {group: epoch_of(members.bootstrap, group) for group in ("new", "mixed")}
     kafka = ApacheKafka(folder, overrides=SETTINGS, controller_port=controller_port)
     kafka.port = port
     with kafka:
@@ -160,5 +169,7 @@ def test_kafka_carries_on_with_the_groups(tmp_path: Path) -> None:
         members.poll_until(members.are_settled, "the groups at Kafka", 90)
         for group, read in members.read.items():
             assert len(read) - before[group] <= 40 + 40, "it began anew"
+        for group, epoch in epochs.items():
+            assert epoch_of(kafka.bootstrap_servers, group) == epoch, "it assigned anew"
         assert members.read["old"].count(b"0") == 1, "what was committed is known"
         members.close()
