@@ -428,7 +428,10 @@ class Churn:
 
     def _state(self) -> str:
         with self._lock:
-            owned = {member.name: sorted(member.owned) for member in self.members}
+            owned = {
+                member.name: sorted(member.owned) if member.process.poll() is None else "is dead"
+                for member in self.members
+            }
             return "\n".join([*self.events[-200:], f"unread {self.sent - self.seen}", str(owned)])
 
     def judge(self) -> tuple[list[str], int]:

@@ -65,9 +65,14 @@ async def with_aiokafka(bootstrap: str, group: str, topic: str, settings: dict[s
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from aiokafka.errors import KafkaError
 
-    assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
 
     class Listener(ConsumerRebalanceListener):
         async def on_partitions_assigned(self, assigned: Any) -> None:
@@ -88,7 +93,12 @@ async def with_aiokafka(bootstrap: str, group: str, topic: str, settings: dict[s
         rebalance_timeout_ms=int(settings["max.poll.interval.ms"]),
         partition_assignment_strategy=(assignors[settings["assignor"]],),
     )
-    await consumer.start()
+    while not stopping.is_set():
+        try:
+            await consumer.start()
+            break
+        except KafkaError:  # the broker is just not there
+            await asyncio.sleep(0.5)
     consumer.subscribe([topic], listener=Listener())
     while not stopping.is_set():
         try:
@@ -111,9 +121,14 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from kafka.errors import KafkaError
 
-    assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
@@ -122,18 +137,26 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
         def on_partitions_revoked(self, revoked: Any) -> None:
             say("partitions_revoked", partitions=partitions(revoked))
 
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        client_id=settings["client.id"],
-        session_timeout_ms=int(settings["session.timeout.ms"]),
-        heartbeat_interval_ms=int(settings["heartbeat.interval.ms"]),
-        max_poll_interval_ms=int(settings["max.poll.interval.ms"]),
-        reconnect_backoff_max_ms=int(settings["reconnect.backoff.max.ms"]),
-        partition_assignment_strategy=(assignors[settings["assignor"]],),
-    )
+    def connect() -> KafkaConsumer:
+        while True:
+            try:
+                return KafkaConsumer(
+                    bootstrap_servers=bootstrap,
+                    group_id=group,
+                    enable_auto_commit=False,
+                    auto_offset_reset="earliest",
+                    client_id=settings["client.id"],
+                    session_timeout_ms=int(settings["session.timeout.ms"]),
+                    heartbeat_interval_ms=int(settings["heartbeat.interval.ms"]),
+                    max_poll_interval_ms=int(settings["max.poll.interval.ms"]),
+                    reconnect_backoff_max_ms=int(settings["reconnect.backoff.max.ms"]),
+                    partition_assignment_strategy=(assignors[settings["assignor"]],),
+                )
+            except KafkaError:  # the broker is just not there
+                if stopping.wait(0.5):
+                    raise
+
+    consumer = connect()
     consumer.subscribe([topic], listener=Listener())
     while not stopping.is_set():
         try:

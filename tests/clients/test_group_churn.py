@@ -48,7 +48,7 @@ KINDS = {
         kafka_python("roundrobin"),
         java_classic("RoundRobin"),
     ],
-    "sticky": [java_classic("Sticky")],
+    "sticky": [aiokafka("sticky"), kafka_python("sticky"), java_classic("Sticky")],
     "cooperative": COOPERATIVE,
     "mixed": [*CONSUMERS, *RANGE],
     "mixed-cooperative": [*CONSUMERS, *COOPERATIVE],
