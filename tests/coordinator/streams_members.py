@@ -99,6 +99,7 @@ class StreamsThread:
         self.deaf = False
         self.unsure = False
         self.stubborn = False
+        self.waiting = False
         self.status: list[int] = []
 
     @property
@@ -121,13 +122,18 @@ class StreamsThread:
         return request
 
     def poll(self) -> None:
-        """A heartbeat, and what a client does upon the answer (if it is not deaf)."""
+        """A heartbeat, unless one is unanswered, and what a client does upon the answer (if it is
+        not deaf).
+        """
+        if self.waiting:
+            return
         try:
             decision, outcome = decide(self.world, self.request())
         except KafkaError as error:
             self._heard(StreamsGroupHeartbeatResponse(error_code=error.code))
             return
         if isinstance(outcome, Deferred):
+            self.waiting = not outcome.done
             outcome.on_done(lambda error: self._answered(decision.response, error))
         else:
             self._answered(decision.response, outcome)
@@ -138,6 +144,7 @@ class StreamsThread:
         self._heard(response)
 
     def _heard(self, answer: StreamsGroupHeartbeatResponse) -> None:
+        self.waiting = False
         if self.deaf:
             self.unsure = True
             return
