@@ -41,7 +41,7 @@ RENDER_BYTES: Final = 64 * 1024
 """Responses that are ready together leave in one write up to this size."""
 
 
-GRACE_SECONDS: Final = 5.0
+GRACE_SECONDS: Final = 3.0
 MIN_BYTES_PER_SECOND: Final = 64 * 1024
 """While others wait for memory, a request that has got its share must come in at this pace, but for
 the first seconds.
