@@ -11,6 +11,7 @@ producer's batches would change places (docs/adr/0010). Neighbours: `log.validat
 from __future__ import annotations
 
 import logging
+import mmap
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -34,14 +35,27 @@ logger = logging.getLogger(__name__)
 MESSAGE_SET_BYTES: Final = 1024
 """A message set of a client before 0.11 is converted off the loop from this size on."""
 
+MAPPED_BYTES: Final = 128 * 1024
+
 UNKNOWN: Final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 STOPPED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-Checked = ValidatedBatches | KafkaError | bytearray
+Checked = ValidatedBatches | KafkaError | bytearray | memoryview
 Append = Callable[[Checked], None]
 """Called on the loop in its turn: with the checked batches, with why they are refused, or with the
 bytes themselves, still to be checked.
 """
+
+
+def own_copy(batches: bytearray | memoryview) -> bytearray | memoryview:
+    """A writable copy; a large one in a mapping of its own, which goes back to the system with it:
+    many of them come and go, and would leave the heap full of holes.
+    """
+    if len(batches) < MAPPED_BYTES:
+        return bytearray(batches)
+    copy = memoryview(mmap.mmap(-1, len(batches)))
+    copy[:] = batches
+    return copy
 
 
 class _Job:
@@ -49,7 +63,7 @@ class _Job:
 
     def __init__(
         self,
-        data: bytearray,
+        data: bytearray | memoryview,
         config: LogConfig,
         origin: AppendOrigin,
         produce_version: int | None,
@@ -130,7 +144,7 @@ class Preparation:
         append: Append,
     ) -> None:
         """Copy the batches and call `append` in their turn."""
-        job = _Job(bytearray(batches), config, origin, produce_version, append)
+        job = _Job(own_copy(batches), config, origin, produce_version, append)
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()

@@ -43,8 +43,8 @@ RENDER_BYTES: Final = 64 * 1024
 
 GRACE_SECONDS: Final = 3.0
 MIN_BYTES_PER_SECOND: Final = 64 * 1024
-"""While others wait for memory, a request that has got its share must come in at this pace, but for
-the first seconds.
+"""While others wait for memory, a request that has got its share must come in without a pause of so
+many seconds, and after the first ones at this pace.
 """
 
 STUCK_SECONDS: Final = 30.0
@@ -486,6 +486,8 @@ class Connection(asyncio.BufferedProtocol):
                 return True
         if not self._held_bytes or not self._reading or not self._buffer.front_bytes:
             return False
+        if now - max(self._grant_time, self._last_active) > GRACE_SECONDS:
+            return True
         due = (now - self._grant_time - GRACE_SECONDS) * MIN_BYTES_PER_SECOND
         return self._buffer.pending_bytes < due
 

@@ -403,7 +403,7 @@ def test_who_does_not_send_its_request_makes_room(
             await idle.send(b"e" * 100_000)
             await idle.receive()
             slow = await loopback.connect()
-            slow.writer.write(frame(bytes(800_000))[:10_000])
+            slow.writer.write(frame(bytes(800_000))[:400_000])
             await until(lambda: memory.requests >= 800_000)
             other = await loopback.connect()
             other.writer.write(frame(b"e" * 500_000))
