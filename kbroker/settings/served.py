@@ -33,10 +33,21 @@ SERVED_KEYS: Final = _words(
     group.min.session.timeout.ms
     group.share.assignment.interval.ms group.share.delivery.count.limit
     group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
-    group.share.max.share.sessions group.share.max.size group.share.partition.max.record.locks
+    group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
+    group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
+    group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms
+    group.share.max.share.sessions group.share.max.size
+    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
+    group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
+    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+    group.share.partition.max.record.locks
     group.share.record.lock.duration.ms group.share.session.timeout.ms
     group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
-    group.streams.initial.rebalance.delay.ms group.streams.max.size
+    group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
+    group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms
+    group.streams.max.size group.streams.max.standby.replicas
+    group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
+    group.streams.min.session.timeout.ms
     group.streams.num.standby.replicas group.streams.session.timeout.ms
     inter.broker.listener.name internal.metadata.log.segment.bytes
     listener.security.protocol.map listeners log.cleaner.backoff.ms
@@ -59,7 +70,8 @@ SERVED_KEYS: Final = _words(
     metadata.max.retention.ms min.insync.replicas node.id num.partitions
     num.recovery.threads.per.data.dir
     offset.metadata.max.bytes
-    offsets.commit.timeout.ms offsets.retention.check.interval.ms offsets.retention.minutes
+    offsets.commit.timeout.ms offsets.load.buffer.size offsets.retention.check.interval.ms
+    offsets.retention.minutes
     offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
     offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.request.bytes
     queued.max.requests

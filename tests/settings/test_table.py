@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.settings.group_configs import _BOUND_KEYS
 from kbroker.settings.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
 from kbroker.settings.keys import ConfigKey, parse
 from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS, SINGLE_NODE_DEFAULTS
@@ -76,6 +77,12 @@ def test_served_keys_exist() -> None:
     assert set(BROKER_KEYS) >= SERVED_KEYS | QUIET_KEYS | set(SINGLE_NODE_DEFAULTS)
     assert not SERVED_KEYS & QUIET_KEYS
     assert not OWN_KEYS.keys() & BROKER_KEYS.keys()
+
+
+def test_bounds_of_group_settings_are_served() -> None:
+    """Whoever sets one is not told that it does nothing."""
+    bounds = {key for pair in _BOUND_KEYS.values() for key in pair if key is not None}
+    assert bounds <= SERVED_KEYS
 
 
 def test_served_keys_are_read() -> None:
