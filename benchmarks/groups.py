@@ -5,7 +5,8 @@
 Heartbeats: GROUPS consumer groups (KIP-848) of 5 members, each heartbeats in turn as fast as it is
 answered. Commits: one partition each, by 1 and by 100 connections, one request in flight on each.
 Load: one partition of __consumer_offsets with so many commits, 100 partitions a request, from the
-start of the broker to the first OffsetFetch. Memory per member: what they cost the broker.
+start of the broker to the first OffsetFetch. Memory per member: what they cost the broker. CPU: of
+the broker, which tells more than the clock where others use the machine too.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ async def heartbeats(server: Server, groups: int, seconds: float) -> dict[str, f
     await asyncio.gather(*(join(number, link) for number, link in enumerate(links)))
     joined_s = time.monotonic() - started
     grown = server.resident_bytes() - before
+    cpu_s = server.cpu_seconds()
     count, end = 0, time.monotonic() + seconds
 
     async def beat(number: int, link: Link) -> None:
@@ -160,6 +162,7 @@ async def heartbeats(server: Server, groups: int, seconds: float) -> dict[str, f
     return {
         "joins/s": members / joined_s,
         "heartbeats/s": count / seconds,
+        "CPU/heartbeat (us)": (server.cpu_seconds() - cpu_s) / count * 1e6,
         "memory/member (KiB)": grown / members / 1024,
     }
 
@@ -214,11 +217,15 @@ def measure(make: Callable[[Path], Server], arguments: argparse.Namespace) -> di
             ready(server.port)
             found = asyncio.run(heartbeats(server, arguments.groups, arguments.seconds))
             for connections in (1, 100):
+                cpu_s = server.cpu_seconds()
                 rate = asyncio.run(commits(server.port, connections, arguments.seconds))
+                cpu_s = server.cpu_seconds() - cpu_s
                 found[f"commits/s, {connections} connections"] = rate
+                found[f"CPU/commit, {connections} (us)"] = cpu_s / (rate * arguments.seconds) * 1e6
             write_commits(server.port, arguments.commits)
             server.stop()
             found["start and load (s)"] = load_time(server)
+            found["CPU of start and load (s)"] = server.cpu_seconds()
         finally:
             if server.running:
                 server.kill()
