@@ -46,6 +46,7 @@ CASES = (
     Case("6 x 16 KB of 100 B records", 6, 147, 100),
     Case("1 record of 100 B", 1, 1, 100),
     Case("1 x 1 MB of 10 KB records", 1, 100, 10_000),
+    Case("4 x 1 MB of 10 KB records", 4, 100, 10_000),
 )
 
 
