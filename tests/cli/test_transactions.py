@@ -46,6 +46,7 @@ def producers(kafka_broker: EmbeddedBroker, kafka_topic: str) -> Iterator[dict[s
             {
                 "bootstrap.servers": kafka_broker.bootstrap_servers,
                 "transactional.id": transactional_id,
+                "transaction.timeout.ms": 600_000,  # Kafka's tools take their time
                 "log_level": 0,
             }
         )
