@@ -65,10 +65,7 @@ class LoadJob(NamedTuple):
         return self.folder.name.endswith(names.FUTURE_SUFFIX)
 
     def open(self, now_ms: int, producer_id_expiration_ms: int) -> PartitionLog:
-        """Blocks. Raises what PartitionLog.open raises.
-
-        What was recovered of closed segments is synced: after the next crash it is not read again.
-        """
+        """Blocks. Raises what PartitionLog.open raises."""
         log = PartitionLog.open(
             self.folder,
             self.topic_partition,
@@ -87,8 +84,6 @@ class LoadJob(NamedTuple):
                 f"{log.segments.active.path}: the log ends at offset {log.log_end_offset} and was "
                 f"closed at {self.recovery_point}, as {names.RECOVERY_POINTS} says"
             )
-        if not self.was_clean and log.recovery_point < log.segments.active.base_offset:
-            log.flush(log.segments.active.base_offset)
         return log
 
 

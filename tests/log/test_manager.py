@@ -119,18 +119,6 @@ def test_the_recovery_point_on_disk_stays_within_an_active_segment(
     assert read_offsets(path) == {A0: 20}
 
 
-def test_closed_segments_are_recovered_only_once(start: Start, tmp_path: Path) -> None:
-    manager = start()
-    fill(manager, A0, 40)
-    active = manager.logs[A0].segments.active.base_offset
-    assert active > 20
-    for _ in range(2):
-        manager.close(clean=False)
-        manager = start()
-        assert read_offsets(tmp_path / "d1" / names.RECOVERY_POINTS) == {A0: active}
-    manager.close(clean=False)
-
-
 def test_recovery_points_and_high_watermarks_are_checkpointed(start: Start, tmp_path: Path) -> None:
     manager = start()
     fill(manager, A0)
