@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
