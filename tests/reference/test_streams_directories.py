@@ -88,7 +88,7 @@ def test_either_broker_goes_on_with_the_others_group(tmp_path: Path) -> None:
     with ApacheKafka(data, overrides=OVERRIDES, controller_port=controller_port) as kafka:
         time.sleep(3)  # the port opens before the broker is unfenced
         waiting = ask(kafka.port, heartbeat(SECOND, 4, active=[]))
-        assert described(kafka.port) != before  # our hash of topics is not Kafka's: one more epoch
+        assert described(kafka.port) == before  # the topics have the same hash: nothing is new
         epoch = waiting.member_epoch
         ask(kafka.port, heartbeat(FIRST, 3, **HALF))
         got = ask(kafka.port, heartbeat(SECOND, epoch, active=[]))
@@ -99,5 +99,5 @@ def test_either_broker_goes_on_with_the_others_group(tmp_path: Path) -> None:
         settle("127.0.0.1", port)
         assert described(port) == before
         first = ask(port, heartbeat(FIRST, got.member_epoch, **HALF))
-        assert first.member_epoch == got.member_epoch + 1
+        assert first.member_epoch == got.member_epoch
         assert ask(port, heartbeat(SECOND, got.member_epoch)).active_tasks is None
