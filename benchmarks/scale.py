@@ -123,10 +123,10 @@ def partitions(folder: Path, quick: bool) -> Iterator[Point]:
             yield Point(subject, "memory: KiB each", size, grown / size / 1024)
             client = Client(broker.host, broker.port)
             requests = ProduceRequests(ONE_BATCH, "probe")
-            one = repeated(broker, lambda: produce(client, requests, 20)) / 20  # noqa: B023
+            one = repeated(broker, lambda: produce(client, requests, 20)) / 20  # noqa: B023  # called at once
             yield Point(subject, "produce to one of them: us of CPU", size, one)
             asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="probe")])
-            one = repeated(broker, lambda: client.ask(asked, MetadataResponse, 9))  # noqa: B023
+            one = repeated(broker, lambda: client.ask(asked, MetadataResponse, 9))  # noqa: B023  # called at once
             yield Point(subject, "metadata of a topic with one partition: us of CPU", size, one)
             yield Point(subject, "idle: ms of CPU per second", size, idle_ms(broker))
             client.close()
@@ -192,7 +192,7 @@ def topics(folder: Path, quick: bool) -> Iterator[Point]:
                     MetadataRequest.MetadataRequestTopic(name=f"topic-{i}") for i in range(size)
                 ]
             )
-            one = repeated(broker, lambda: client.ask(asked, MetadataResponse, 9))  # noqa: B023
+            one = repeated(broker, lambda: client.ask(asked, MetadataResponse, 9))  # noqa: B023  # called at once
             yield Point(subject, "one request: us of CPU", size, one)
             yield Point(subject, "each topic: us of CPU", size, one / size)
         client.close()
@@ -272,7 +272,7 @@ def log(folder: Path, quick: bool) -> Iterator[Point]:
         with broker_in(path) as broker:
             client = Client(broker.host, broker.port)
             missing = (size - written) * 1000
-            spent = cpu_us(broker, missing, lambda n=missing: produce(client, requests, n))  # type: ignore[misc]  # noqa: B023
+            spent = cpu_us(broker, missing, lambda n=missing: produce(client, requests, n))  # type: ignore[misc]  # noqa: B023  # called at once
             written = size
             yield Point(subject, "append: s of CPU per GB", size, spent / 1000)
             client.close()
@@ -285,12 +285,12 @@ def log(folder: Path, quick: bool) -> Iterator[Point]:
             end = list_offset(client, -1)
             found = random.Random(size)
             offsets = [found.randrange(end) for _ in range(REPEATS)]
-            one = cpu_us(broker, REPEATS, lambda: each(offsets, partial(read_at, client)))  # noqa: B023
+            one = cpu_us(broker, REPEATS, lambda: each(offsets, partial(read_at, client)))  # noqa: B023  # called at once
             yield Point(subject, "fetch at a random offset: us of CPU", size, one)
             times = [found.randrange(began_ms, now_ms()) for _ in range(REPEATS)]
-            one = cpu_us(broker, REPEATS, lambda: each(times, partial(list_offset, client)))  # noqa: B023
+            one = cpu_us(broker, REPEATS, lambda: each(times, partial(list_offset, client)))  # noqa: B023  # called at once
             yield Point(subject, "offset of a random time: us of CPU", size, one)
-            one = cpu_us(broker, size, lambda: read_all(client))  # noqa: B023
+            one = cpu_us(broker, size, lambda: read_all(client))  # noqa: B023  # called at once
             yield Point(subject, "catch-up: s of CPU per GB", size, one / 1e6)
             client.close()
     shutil.rmtree(path, ignore_errors=True)

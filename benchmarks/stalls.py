@@ -247,7 +247,7 @@ def producing(load: Load) -> None:
     small = [produce_frame("plain", [(now_ms, None, bytes(1000), [])] * 16, i) for i in range(6)]
     large = produce_frame("large", [(now_ms, None, bytes(10_000), [])] * 100)
     for frame in small:
-        load.repeat("produce 16 KB", lambda connection, frame=frame: send(connection, frame), 0.002)  # type: ignore[misc]
+        load.repeat("produce 16 KB", lambda connection, frame=frame: send(connection, frame), 0.002)  # type: ignore[misc]  # bound now
     load.repeat("produce 1 MB", lambda connection: send(connection, large), 0.02)
 
 

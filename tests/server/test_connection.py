@@ -371,8 +371,8 @@ def test_large_requests_take_turns(new_loop: NewLoop) -> None:
             peers = [await loopback.connect() for _ in bodies]
             for number, (peer, body) in enumerate(zip(peers, bodies, strict=True)):
                 peer.writer.write(frame(body)[:100_000])
-                await until(lambda number=number: memory.waits + 3 >= number + 1)  # type: ignore[misc]
-                await until(lambda number=number: memory.requests >= min(number + 1, 3) * size)  # type: ignore[misc]
+                await until(lambda number=number: memory.waits + 3 >= number + 1)  # type: ignore[misc]  # bound now
+                await until(lambda number=number: memory.requests >= min(number + 1, 3) * size)  # type: ignore[misc]  # bound now
             assert memory.waiting == 7
             small = await loopback.connect()
             await small.send(HEARTBEAT)
@@ -463,7 +463,7 @@ def test_who_takes_nothing_makes_room(new_loop: NewLoop) -> None:
             big = b"e" + bytes(8_000_000)
             loopback.script.parts[b"big"] = lambda: [struct.pack(">i", len(big)), big]
             slow = await loopback.connect()
-            slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            slow.reader._transport.pause_reading()  # type: ignore[attr-defined]  # of asyncio
             await slow.send(b"xbig")
             await until(lambda: memory.is_pressed)
             now = asyncio.get_running_loop().time()
