@@ -19,6 +19,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_session import FetchContext, FetchPartition, FetchSet, TopicKey
+from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.replication.partition import Partition
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
 
@@ -32,6 +33,15 @@ _NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
 _NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
 
 _NONE: Final = int(ErrorCode.NONE)
+
+ANSWER_BYTES: Final = 384
+"""Memory of a partition's part of an answer that is not sent yet, the records left out."""
+
+FREE_BYTES: Final = 4096
+"""A fetch that holds less while it waits is not accounted for."""
+
+SHORT_WAIT_MS: Final = 100
+"""While memory is short, a fetch that is accounted for waits no longer."""
 
 _NOT_FOUND: Final = frozenset(
     {
@@ -73,9 +83,19 @@ class FetchReader:
 
     find: the hosted partition of (topic name or id, index), or the error to answer.
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
+    memory: told of what large fetches hold while they wait.
     """
 
-    __slots__ = ("_damages", "_find", "_on_storage_error", "_purgatory", "_timers", "_traffic")
+    __slots__ = (
+        "_damages",
+        "_find",
+        "_heavy",
+        "_on_storage_error",
+        "_purgatory",
+        "_timers",
+        "_traffic",
+        "memory",
+    )
 
     def __init__(
         self,
@@ -85,8 +105,11 @@ class FetchReader:
         purgatory: Purgatory,
         timers: Timers,
         traffic: TopicTraffic,
+        memory: MemoryPort | None = None,
     ) -> None:
         self._traffic = traffic
+        self.memory = memory or NoAccount()
+        self._heavy: set[_PendingFetch] = set()
         self._find = find
         self._on_storage_error = on_storage_error
         self._purgatory = purgatory
@@ -110,6 +133,11 @@ class FetchReader:
         ):
             return self._respond(context, progress)
         return _PendingFetch(self, context, limits, progress).start()
+
+    def give_back_memory(self) -> None:
+        """Somebody begins to wait for memory: large fetches wait only a little longer."""
+        for fetch in self._heavy:
+            fetch.hurry()
 
     def _is_interesting(self, fetch_set: FetchSet) -> bool:
         """Whether any partition may still give records; to wait for unknown ones alone would be in
@@ -334,7 +362,15 @@ def size_of(records: Records) -> int:
 class _PendingFetch(Waiter):
     """A fetch that waits for min_bytes on all partitions of its set."""
 
-    __slots__ = ("_context", "_limits", "_missing_bytes", "_progress", "_reader", "response")
+    __slots__ = (
+        "_charged_bytes",
+        "_context",
+        "_limits",
+        "_missing_bytes",
+        "_progress",
+        "_reader",
+        "response",
+    )
 
     def __init__(
         self, reader: FetchReader, context: FetchContext, limits: FetchLimits, progress: _Progress
@@ -345,6 +381,7 @@ class _PendingFetch(Waiter):
         self._limits = limits
         self._progress = progress
         self._missing_bytes = limits.min_bytes - progress.size_bytes
+        self._charged_bytes = 0
         self.response: PendingResponse[FetchResponse] = PendingResponse(self)
 
     def start(self) -> PendingResponse[FetchResponse]:
@@ -353,8 +390,28 @@ class _PendingFetch(Waiter):
         fetch_set.waiter = self
         for partition in fetch_set.dirty if fetch_set.lasts else fetch_set:
             partition.watch()
-        self.set_deadline(self._limits.max_wait_ms)
+        self._charge()
+        wait_ms = self._limits.max_wait_ms
+        if self._charged_bytes and self._reader.memory.is_short:
+            wait_ms = min(wait_ms, SHORT_WAIT_MS)
+        self.set_deadline(wait_ms)
         return self.response
+
+    def hurry(self) -> None:
+        """Memory is short: wait no longer than `SHORT_WAIT_MS`."""
+        if self._limits.max_wait_ms > SHORT_WAIT_MS:
+            self.set_deadline(SHORT_WAIT_MS)
+
+    def _charge(self) -> None:
+        """Account for what is held until the answer; a session's set is accounted for already."""
+        fetch_set = self._context.fetch_set
+        held_bytes = len(self._progress.outgoing) * ANSWER_BYTES
+        if not fetch_set.lasts:
+            held_bytes += fetch_set.held_bytes
+        if held_bytes > FREE_BYTES:
+            self._charged_bytes = held_bytes
+            self._reader._heavy.add(self)
+            self._reader.memory.charge(held_bytes)
 
     def more(self, added_bytes: int) -> None:
         """A partition of the set has so many more bytes to read."""
@@ -363,6 +420,9 @@ class _PendingFetch(Waiter):
             self.ready()
 
     def withdraw(self) -> None:
+        if self._charged_bytes:
+            self._reader._heavy.discard(self)
+            self._reader.memory.release(self._charged_bytes)
         fetch_set = self._context.fetch_set
         if fetch_set.waiter is self:
             fetch_set.waiter = None

@@ -13,6 +13,9 @@ by `fetch`. Which context a request has, by its (session id, session epoch):
     (any, -1)   no session; an old one of that id is closed
     (any, 0)    full: an old one is closed, a new one made if the cache has room
     (id, n)     incremental: session id must be there, at epoch n, and name topics in the same way
+
+Room is a slot, and memory for each partition: Kafka counts slots only, and a slot may hold any
+number of partitions (docs/adr/0016). One that grows beyond what there is ends.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import ClassVar, Final, Protocol
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.replication.partition import Partition
 
 NO_SESSION_ID: Final = 0
@@ -31,6 +35,16 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MIN_EVICTION_MS: Final = 120_000
 """A session as young, or as recently used, as that is not evicted for a smaller one."""
+
+PARTITION_BYTES: Final = 448
+"""Memory of a partition in a set: itself, its numbers, its places in the dicts of the set and among
+the watchers of the partition.
+"""
+
+TOPIC_BYTES: Final = 512
+"""Memory of a topic in a set, beside its name."""
+
+CHARACTER_BYTES: Final = 4
 
 TopicKey = str | Uuid
 """A topic as the request names it: name up to v12, id from v13."""
@@ -127,6 +141,7 @@ class FetchSet:
     __slots__ = (
         "closed",
         "dirty",
+        "names_bytes",
         "partitions",
         "read_committed",
         "replica_id",
@@ -141,10 +156,16 @@ class FetchSet:
         self.partitions: dict[TopicKey, dict[int, FetchPartition]] = {}
         self.dirty: dict[FetchPartition, None] = {}
         self.size = 0
+        self.names_bytes = 0
         self.closed = False
         self.read_committed = False
         self.replica_id = replica_id
         self.waiter: BytesWaiter | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the set holds of memory."""
+        return self.size * PARTITION_BYTES + self.names_bytes
 
     def __iter__(self) -> Iterator[FetchPartition]:
         for indexes in self.partitions.values():
@@ -158,6 +179,7 @@ class FetchSet:
             indexes = self.partitions.get(key)
             if indexes is None:
                 indexes = self.partitions[key] = {}
+                self.names_bytes += _name_bytes(key)
             for asked in topic.partitions:
                 index = asked.partition
                 partition = indexes.get(index)
@@ -189,6 +211,7 @@ class FetchSet:
                     partition.unwatch()
             if not indexes:
                 del self.partitions[key]
+                self.names_bytes -= _name_bytes(key)
 
     def set_isolation(self, *, read_committed: bool) -> None:
         """What counts as readable for this request; a change makes every partition worth a look."""
@@ -209,9 +232,11 @@ class FetchSet:
 
 
 class FetchSession(FetchSet):
-    """A set that outlives the request. epoch: what the next request must carry."""
+    """A set that outlives the request. epoch: what the next request must carry. charged_bytes: what
+    the account has for it.
+    """
 
-    __slots__ = ("by_id", "created_ms", "epoch", "id", "last_used_ms")
+    __slots__ = ("by_id", "charged_bytes", "created_ms", "epoch", "id", "last_used_ms")
 
     lasts = True
 
@@ -219,6 +244,7 @@ class FetchSession(FetchSet):
         super().__init__(replica_id)
         self.id = session_id
         self.by_id = by_id
+        self.charged_bytes = 0
         self.epoch = INITIAL_EPOCH + 1
         self.created_ms = now_ms
         self.last_used_ms = now_ms
@@ -259,14 +285,15 @@ class FetchContext:
 
 class FetchSessionCache:
     """All sessions of a broker, least recently used first. slots:
-    max.incremental.fetch.session.cache.slots.
+    max.incremental.fetch.session.cache.slots. memory: whose share for what is kept they have.
     """
 
-    __slots__ = ("_random", "_sessions", "evictions", "slots")
+    __slots__ = ("_memory", "_random", "_sessions", "evictions", "slots")
 
-    def __init__(self, slots: int, random: Random) -> None:
+    def __init__(self, slots: int, random: Random, memory: MemoryPort | None = None) -> None:
         self.slots = slots
         self._random = random
+        self._memory = memory or NoAccount()
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
 
@@ -291,13 +318,12 @@ class FetchSessionCache:
             fetch_set: FetchSet | None = None
             session_id = NO_SESSION_ID
             if epoch == INITIAL_EPOCH and request.topics:
-                size = sum(len(topic.partitions) for topic in request.topics)
-                session = self._create(size, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+                session = self._create(request, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
                 if session is not None:
                     fetch_set, session_id = session, session.id
             if fetch_set is None:
                 fetch_set = FetchSet(replica_id)
-            fetch_set.update(request.topics, by_id=by_id)
+                fetch_set.update(request.topics, by_id=by_id)
             return FetchContext(fetch_set, full=True, session_id=session_id)
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -313,6 +339,9 @@ class FetchSessionCache:
             session.update(request.topics, by_id=by_id)
         if request.forgotten_topics_data:
             session.forget(request.forgotten_topics_data, by_id=by_id)
+        if session.held_bytes != session.charged_bytes and not self._account(session, now_ms):
+            self.remove(session.id)  # the client begins anew
+            return _failed(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.size:
             self.remove(session.id)
             return FetchContext(FetchSet(replica_id), full=True)
@@ -327,6 +356,8 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+            self._memory.drop(session.charged_bytes)
+            session.charged_bytes = 0
 
     def close(self) -> None:
         """The broker stops."""
@@ -334,8 +365,9 @@ class FetchSessionCache:
             self.remove(session_id)
 
     def _create(
-        self, size: int, *, by_id: bool, replica_id: int, now_ms: int
+        self, request: FetchRequest, *, by_id: bool, replica_id: int, now_ms: int
     ) -> FetchSession | None:
+        size = sum(len(topic.partitions) for topic in request.topics)
         if len(self._sessions) >= self.slots and not self._evict(
             size, privileged=replica_id >= 0, now_ms=now_ms
         ):
@@ -344,8 +376,41 @@ class FetchSessionCache:
         while session_id == NO_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(1, 0x7FFF_FFFF)
         session = FetchSession(session_id, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+        session.update(request.topics, by_id=by_id)
+        if not self._account(session, now_ms):
+            return None
         self._sessions[session_id] = session
         return session
+
+    def _account(self, session: FetchSession, now_ms: int) -> bool:
+        """Charge what a session has become. Returns False if there is no room for it."""
+        growth = session.held_bytes - session.charged_bytes
+        if growth < 0:
+            self._memory.drop(-growth)
+        else:
+            while not self._memory.keep(growth):
+                if not self._evict_for_memory(session, now_ms):
+                    return False
+        session.charged_bytes += growth
+        return True
+
+    def _evict_for_memory(self, session: FetchSession, now_ms: int) -> bool:
+        """Remove one that nobody used for long, or, for a follower's, that of a client.
+
+        The larger one does not win here: it would take the place of many.
+        """
+        for other in self._sessions.values():  # the stalest first
+            if other is session:
+                continue
+            if now_ms - other.last_used_ms > MIN_EVICTION_MS or (
+                session.is_privileged and not other.is_privileged
+            ):
+                self.evictions += 1
+                self.remove(other.id)
+                return True
+            if not session.is_privileged:
+                break
+        return False
 
     def _evict(self, size: int, *, privileged: bool, now_ms: int) -> bool:
         """Make room: the stalest if nobody used it for long, else one that is worth less than the
@@ -373,6 +438,10 @@ class FetchSessionCache:
                 privileged and not session.is_privileged
             ):
                 yield session
+
+
+def _name_bytes(topic: TopicKey) -> int:
+    return TOPIC_BYTES + CHARACTER_BYTES * len(topic)
 
 
 def _worth(session: FetchSession) -> tuple[bool, int, int]:

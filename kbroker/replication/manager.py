@@ -28,10 +28,11 @@ from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
 from kbroker.replication.maintenance import Maintenance, OffloadPort, ThreadOffload
+from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset, list_offset
 from kbroker.replication.partition import Partition, ReadResult
-from kbroker.replication.preparation import MemoryPort, Preparation
+from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.settings.broker import BrokerConfig
 
@@ -96,7 +97,7 @@ class ReplicaManager:
         self.purgatory = Purgatory(timers)
         self.traffic = TopicTraffic()
         self.sessions = FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots"), random or Random()
+            config.get_int("max.incremental.fetch.session.cache.slots"), random or Random(), memory
         )
         self._reader = FetchReader(
             find=self.find,
@@ -104,7 +105,9 @@ class ReplicaManager:
             purgatory=self.purgatory,
             timers=timers,
             traffic=self.traffic,
+            memory=memory,
         )
+        self.give_back_memory = self._reader.give_back_memory
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
             on_retention=self._log_starts_moved,

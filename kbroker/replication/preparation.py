@@ -15,7 +15,7 @@ import mmap
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from kbroker.log.validator import (
     BATCHES_SINCE_PRODUCE_VERSION,
@@ -28,6 +28,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import is_legacy
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
+from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -75,23 +76,6 @@ class _Job:
         self.produce_version = produce_version
         self.append = append
         self.outcome: ValidatedBatches | KafkaError = UNKNOWN
-
-
-class MemoryPort(Protocol):
-    """Who keeps account of what clients make the broker hold (`server.memory_pool`)."""
-
-    def charge(self, count: int) -> None: ...
-    def release(self, count: int) -> None: ...
-
-
-class NoAccount:
-    """The port where nobody does."""
-
-    def charge(self, count: int) -> None:
-        """Nothing."""
-
-    def release(self, count: int) -> None:
-        """Nothing."""
 
 
 class Preparation:

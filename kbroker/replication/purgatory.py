@@ -74,9 +74,12 @@ class Waiter:
         """Leave the partitions' lists. Called once, however the wait ends, before the answer."""
 
     def set_deadline(self, delay_ms: int) -> None:
-        """Wait no longer than this."""
+        """Wait no longer than this; an earlier word on it does not count any more."""
+        if self._timer is None:
+            self._purgatory.waiting += 1
+        else:
+            self._timer.cancel()
         self._timer = self._purgatory.timers.call_later(delay_ms, self._deadline)
-        self._purgatory.waiting += 1
 
     def ready(self) -> None:
         """It has seen enough; it ends in the purgatory's next turn. Harmless when repeated."""

@@ -1,7 +1,8 @@
 """Share sessions (KIP-932): what a member of a share group reads, from request to request.
 
 Epoch 0 begins a session, every further request counts on, -1 ends it. A session belongs to the
-connection it was begun on and ends with it. A core.
+connection it was begun on and ends with it. Room is a place, as in Kafka, and memory for each
+partition (docs/adr/0016). A core.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from typing import Final
 
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.memory_port import MemoryPort, NoAccount
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
+
+PARTITION_BYTES: Final = 320
+"""Memory of a partition in a session: topic id, number, its place in the dict."""
 
 Place = tuple[Uuid, int]
 SessionKey = tuple[str, str]
@@ -24,12 +29,13 @@ SessionKey = tuple[str, str]
 class ShareSession:
     """One session. partitions: what it reads; the next one to be served is first."""
 
-    __slots__ = ("connection_id", "epoch", "key", "partitions")
+    __slots__ = ("charged_bytes", "connection_id", "epoch", "key", "partitions")
 
     def __init__(self, key: SessionKey, connection_id: str) -> None:
         self.key = key
         self.connection_id = connection_id
         self.epoch = INITIAL_EPOCH
+        self.charged_bytes = 0
         self.partitions: dict[Place, None] = {}
 
     @property
@@ -55,12 +61,15 @@ class ShareSession:
 
 
 class ShareSessions:
-    """The sessions of this broker, at most limit of them."""
+    """The sessions of this broker, at most limit of them. memory: whose share for what is kept they
+    have.
+    """
 
-    __slots__ = ("_limit", "_sessions")
+    __slots__ = ("_limit", "_memory", "_sessions")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, memory: MemoryPort | None = None) -> None:
         self._limit = limit
+        self._memory = memory or NoAccount()
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -80,6 +89,9 @@ class ShareSessions:
         """
         if key not in self._sessions and len(self._sessions) >= self._limit:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        former = self._sessions.get(key)
+        if former is not None:
+            self._drop(former)
         session = self._sessions[key] = ShareSession(key, connection_id)
         session.count()
         return session
@@ -98,13 +110,32 @@ class ShareSessions:
         """Epoch -1: the last request. Raises KafkaError(SHARE_SESSION_NOT_FOUND)."""
         session = self._find(key)
         del self._sessions[key]
+        self._drop(session)
         return session
+
+    def account(self, session: ShareSession) -> bool:
+        """Charge what a session has become. Returns False if there is no room for it: it is to
+        end.
+        """
+        if not self.is_alive(session):
+            return True  # this was its last request
+        growth = len(session.partitions) * PARTITION_BYTES - session.charged_bytes
+        if growth <= 0:
+            self._memory.drop(-growth)
+        elif not self._memory.keep(growth):
+            return False
+        session.charged_bytes += growth
+        return True
 
     def of_connection(self, connection_id: str) -> list[ShareSession]:
         """The sessions that end with a connection."""
         return [
             session for session in self._sessions.values() if session.connection_id == connection_id
         ]
+
+    def _drop(self, session: ShareSession) -> None:
+        self._memory.drop(session.charged_bytes)
+        session.charged_bytes = 0
 
     def _find(self, key: SessionKey) -> ShareSession:
         session = self._sessions.get(key)

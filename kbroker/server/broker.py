@@ -228,6 +228,7 @@ class Broker:
             log=_CoordinatorLog(replicas, share_config.share_coordinator_write_timeout_ms),
             timers=timers,
             group_configs=self._group_configs(controller),
+            memory=self.memory,
         )
         self._publisher = Publisher(
             config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
@@ -433,7 +434,7 @@ class Broker:
             on_storage_error=self.services.replicas.logs.directory_failed,
         )
         shared.on_lost = self.services.share_reader.disconnected
-        self.memory.on_pressure = shared.give_back_memory
+        self.memory.on_pressure = self._give_back_memory
         await self._serve_metrics(dispatcher, shared)
         self.stalls.reset()
         shared.stalls = self.stalls
@@ -441,6 +442,13 @@ class Broker:
             await listener.start(shared)
         idle_ms = network.connections_max_idle_ms
         self._sweep(loop, idle_ms / 1000 if idle_ms >= 0 else float("inf"))
+
+    def _give_back_memory(self) -> None:
+        """Somebody begins to wait for memory."""
+        if self._shared is not None:
+            self._shared.give_back_memory()
+        if self._replicas is not None:
+            self._replicas.give_back_memory()
 
     async def _serve_metrics(self, dispatcher: Dispatcher, shared: ConnectionShared) -> None:
         """Where they are asked for; prometheus-client is imported then only."""

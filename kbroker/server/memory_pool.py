@@ -1,14 +1,18 @@
 """`kbroker.memory.limit.bytes`: an account of what clients make the broker hold. No I/O, no clock.
 
 In it: receive buffers beyond a connection's first few KiB, batches that wait for a worker,
-responses that the peer does not take, converted records. Not in it: what an idle broker needs,
-small buffers, and state that is bounded by counts of its own (sessions, groups, producers).
+responses that the peer does not take, converted records, large fetches that wait, sessions. Not in
+it: what an idle broker needs, small buffers, and what is as durable as the logs (topics, groups,
+offsets, producers).
 
     take     before something large is received; what does not fit waits in its order (`wait`)
     charge   for what is there already, whether it fits or not; whoever would make more of it waits
              meanwhile (`wait_turn`)
+    keep     for what stays beyond its request (sessions); beyond its share it is refused, and the
+             client does without
 
-Receive buffers have a share of their own, so that promised requests do not hold up answers.
+Receive buffers have a share of their own, so that promised requests do not hold up answers; so has
+what is kept, so that it holds up neither.
 
 Whoever waits holds nothing, but for the first part of a request that came in one read with others;
 of those the pool lets only so many wait (`may_park`). All other holders give back without taking
@@ -34,6 +38,10 @@ ANSWER_SHARE: Final = 1 / 8
 """With more than this charged, no further large answer is begun. The rest of the limit is for the
 last one that was.
 """
+
+
+KEPT_SHARE: Final = 1 / 8
+"""What may be kept beyond requests. With the largest request and those who wait it makes 7/8."""
 
 
 class Ticket:
@@ -65,6 +73,8 @@ class MemoryPool:
         "_requests",
         "answer_limit",
         "contended",
+        "kept",
+        "kept_limit",
         "limit",
         "on_pressure",
         "park_limit",
@@ -82,7 +92,10 @@ class MemoryPool:
         self.request_limit = share if request_limit is None else min(share, request_limit)
         self.park_limit = int(limit * PARKED_SHARE)
         self.answer_limit = int(limit * ANSWER_SHARE)
+        self.kept_limit = int(limit * KEPT_SHARE)
         self.used = 0
+        self.kept = 0
+        """Of `used`, what outlives requests."""
         self.requests = 0
         """Of `used`, what receive buffers have."""
         self.parked = 0
@@ -111,7 +124,13 @@ class MemoryPool:
     @property
     def is_pressed(self) -> bool:
         """Whether large answers must wait."""
-        return self.used - self.requests > self.answer_limit or self.used > self.limit
+        answers = self.used - self.requests - self.kept
+        return answers > self.answer_limit or self.used > self.limit
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody waits, or would."""
+        return self.contended or self.is_pressed
 
     def charge(self, count: int) -> None:
         """Account for what is there."""
@@ -124,6 +143,19 @@ class MemoryPool:
         self.used -= count
         if self.contended:
             self._grant()
+
+    def keep(self, count: int) -> bool:
+        """Charge what outlives its request, if there is room for such."""
+        if self.kept + count > self.kept_limit or self.used + count > self.limit:
+            return False
+        self.kept += count
+        self.charge(count)
+        return True
+
+    def drop(self, count: int) -> None:
+        """Of what was kept, so much is gone."""
+        self.kept -= count
+        self.release(count)
 
     def take(self, count: int) -> bool:
         """Take count bytes for a receive buffer, if they fit and nobody waits for such."""

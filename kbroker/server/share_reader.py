@@ -8,7 +8,7 @@ appends, releases and locks that end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.coordinator.share_coordinator import gathered
@@ -21,6 +21,7 @@ from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_hea
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import size_of
 from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.purgatory import Waiter
 from kbroker.replication.share_partition import Acknowledgement, Acquired, AcquireLimits
 from kbroker.replication.share_session import (
@@ -83,12 +84,13 @@ class ShareReader:
         config_of: Callable[[str], ShareGroupConfig],
         *,
         max_sessions: int,
+        memory: MemoryPort | None = None,
     ) -> None:
         self._replicas = replicas
         self._partitions = partitions
         self._timers = timers
         self.config_of = config_of
-        self.sessions = ShareSessions(max_sessions)
+        self.sessions = ShareSessions(max_sessions, memory)
         partitions.is_read = self.sessions.has_group
 
     # -- sessions ----------------------------------------------------------------------------
@@ -100,6 +102,19 @@ class ShareReader:
         if epoch == FINAL_EPOCH:
             return self.sessions.end(key)
         return self.sessions.go_on(key, epoch)
+
+    def update(
+        self, session: ShareSession, added: Iterable[Place], forgotten: Iterable[Place]
+    ) -> None:
+        """What a request says of the partitions to read. Raises
+        KafkaError(SHARE_SESSION_LIMIT_REACHED) where memory has no room for them; the session has
+        ended then.
+        """
+        session.update(added, forgotten)
+        if not self.sessions.account(session):
+            self.sessions.end(session.key)
+            self.release(session)
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
 
     def disconnected(self, connection_id: str) -> None:
         """A connection is gone, and with it its sessions."""

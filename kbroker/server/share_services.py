@@ -11,6 +11,7 @@ from kbroker.coordinator.share_coordinator import SHARE_TOPIC, ShareCoordinator,
 from kbroker.coordinator.share_group_coordinator import ShareGroupCoordinator
 from kbroker.model import Timers, TopicPartition
 from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.offsets import LATEST
 from kbroker.server.controller_runtime import ControllerRuntime
 from kbroker.server.share_partitions import SharePartitions
@@ -44,6 +45,7 @@ def build_share_services(
     log: StateLog,
     timers: Timers,
     group_configs: GroupConfigs,
+    memory: MemoryPort | None = None,
 ) -> ShareServices:
     """All of it, connected."""
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: controller.image)
@@ -72,6 +74,7 @@ def build_share_services(
         timers,
         config_of,
         max_sessions=config.group_share_max_share_sessions,
+        memory=memory,
     )
     share_groups = ShareGroupCoordinator(
         groups,

@@ -9,7 +9,10 @@ import pytest
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.replication.fetch import ANSWER_BYTES, SHORT_WAIT_MS
+from kbroker.replication.fetch_session import PARTITION_BYTES
 from kbroker.replication.purgatory import PendingResponse
+from kbroker.server.memory_pool import MemoryPool
 from tests.replication.world import (
     TOPIC_ID,
     World,
@@ -262,3 +265,41 @@ def test_a_follower_reads_to_the_log_end_and_moves_the_high_watermark(world: Wor
     world.append()
     world.timers.advance(0)
     assert len(records_of(partitions_of(follower.value)[0])) == 1
+
+
+def many(count: int) -> dict[int, int]:
+    return dict.fromkeys(range(count), 0)
+
+
+def test_what_a_large_fetch_holds_while_it_waits_is_accounted_for(
+    make_world: Callable[..., World],
+) -> None:
+    memory = MemoryPool(1 << 20)
+    world = make_world(partitions=20, memory=memory)
+    waiting = pending(world.fetch(fetch_request(many(20), max_wait_ms=500)))
+    assert memory.used >= 20 * (PARTITION_BYTES + ANSWER_BYTES)
+    gone = pending(world.fetch(fetch_request(many(20), max_wait_ms=500)))
+    gone.cancel()
+    world.timers.advance(500)
+    assert waiting.done
+    assert memory.used == 0
+    pending(world.fetch(fetch_request({0: 0}, max_wait_ms=500)))
+    assert memory.used == 0, "a small one costs nothing"
+
+
+def test_while_memory_is_short_a_large_fetch_does_not_wait_long(
+    make_world: Callable[..., World],
+) -> None:
+    memory = MemoryPool(1 << 20)
+    world = make_world(partitions=20, memory=memory)
+    before = pending(world.fetch(fetch_request(many(20), max_wait_ms=2**31 - 1)))
+    small = pending(world.fetch(fetch_request({0: 0}, max_wait_ms=500)))
+    memory.on_pressure = world.replicas.give_back_memory
+    memory.charge(memory.limit)
+    memory.wait_turn(lambda: None)
+    after = pending(world.fetch(fetch_request(many(20), max_wait_ms=2**31 - 1)))
+    world.timers.advance(SHORT_WAIT_MS)
+    assert before.done
+    assert after.done
+    assert not small.done
+    assert memory.used == memory.limit

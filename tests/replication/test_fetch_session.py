@@ -16,10 +16,13 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.replication.fetch_session import (
     MIN_EVICTION_MS,
+    PARTITION_BYTES,
+    TOPIC_BYTES,
     FetchContext,
     FetchSessionCache,
     next_epoch,
 )
+from kbroker.server.memory_pool import MemoryPool
 from tests.replication.world import TOPIC_ID, World, batch, fetch_request, partitions_of, records_of
 
 
@@ -231,6 +234,60 @@ def test_no_slots_no_sessions(make_world: Callable[..., World]) -> None:
     world = make_world(max_incremental_fetch_session_cache_slots="0")
     assert world.fetch_now(fetch_request({0: 0}, session=(0, 0))).session_id == 0
     assert all(partition.watcher_count == 0 for partition in world.replicas.partitions())
+
+
+def test_a_session_beyond_the_share_of_memory_is_not_made() -> None:
+    memory = MemoryPool(1 << 20)
+    cache = FetchSessionCache(1000, Random(1), memory)
+    fits = (memory.kept_limit - TOPIC_BYTES - 100) // PARTITION_BYTES
+    too_large = context(cache, fits + 1, 0)
+    assert too_large.session_id == 0
+    assert too_large.fetch_set.size == fits + 1, "it is answered all the same"
+    assert not cache
+    assert memory.kept == 0
+    assert context(cache, fits, 0).session_id
+    assert memory.kept > 0.9 * memory.kept_limit
+    assert context(cache, fits // 2, 0).session_id == 0
+
+
+def test_memory_taken_by_sessions_comes_back() -> None:
+    memory = MemoryPool(1 << 20)
+    cache = FetchSessionCache(1000, Random(1), memory)
+    first, second = context(cache, 50, 0), context(cache, 70, 0)
+    both = memory.kept
+    assert both == sum(found.fetch_set.held_bytes for found in (first, second))
+    cache.remove(first.session_id)
+    assert memory.kept == second.fetch_set.held_bytes
+    request = fetch_request({}, session=(second.session_id, 1), forgotten=range(65))
+    cache.context(request, by_id=False, replica_id=-1, now_ms=1)
+    assert memory.kept == second.fetch_set.held_bytes < both / 5
+    cache.close()
+    assert memory.kept == memory.used == 0
+
+
+def test_a_session_that_grows_beyond_memory_ends_and_the_client_begins_anew() -> None:
+    memory = MemoryPool(1 << 20)
+    cache = FetchSessionCache(1000, Random(1), memory)
+    session_id = context(cache, 100, 0).session_id
+    grown = fetch_request(dict.fromkeys(range(100, 400), 0), session=(session_id, 1))
+    found = cache.context(grown, by_id=False, replica_id=-1, now_ms=1)
+    assert found.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.get(session_id) is None
+    assert memory.kept == 0
+
+
+def test_memory_of_sessions_nobody_uses_goes_to_those_who_need_it() -> None:
+    memory = MemoryPool(1 << 20)
+    cache = FetchSessionCache(1000, Random(1), memory)
+    stale, used = context(cache, 100, 0), context(cache, 100, 0)
+    assert context(cache, 150, MIN_EVICTION_MS).session_id == 0, "both are young"
+    request = fetch_request({}, session=(used.session_id, 1))
+    cache.context(request, by_id=False, replica_id=-1, now_ms=MIN_EVICTION_MS)
+    assert context(cache, 150, MIN_EVICTION_MS + 1).session_id
+    assert cache.get(stale.session_id) is None
+    assert cache.get(used.session_id) is not None
+    assert context(cache, 150, MIN_EVICTION_MS + 2).session_id == 0, "no larger one wins here"
+    assert context(cache, 200, MIN_EVICTION_MS + 2, replica_id=2).session_id, "a follower does"
 
 
 EVENT = st.one_of(

@@ -17,6 +17,7 @@ from kbroker.protocol.records import Record, build_batch, iter_batches, iter_rec
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.maintenance import OffloadPort
 from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.partition import Partition
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
@@ -49,8 +50,16 @@ class World:
     otherwise.
     """
 
-    def __init__(self, folder: Path, *, partitions: int = 1, **properties: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        partitions: int = 1,
+        memory: MemoryPort | None = None,
+        **properties: str,
+    ) -> None:
         self.folder = folder
+        self.memory = memory
         self.properties = {"log.dirs": str(folder / "data"), "node.id": str(NODE_ID)} | {
             name.replace("_", "."): value for name, value in properties.items()
         }
@@ -65,7 +74,13 @@ class World:
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(
-            NODE_ID, self.logs, self.timers, self.config, offload=offload, random=Random(2)
+            NODE_ID,
+            self.logs,
+            self.timers,
+            self.config,
+            offload=offload,
+            random=Random(2),
+            memory=self.memory,
         )
 
     def close(self) -> None:

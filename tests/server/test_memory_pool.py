@@ -218,3 +218,33 @@ def test_any_order(seed: int) -> None:
                 holder.give_back()
     assert not any(holder.ticket for holder in everybody)
     assert pool.used == 0
+
+
+def test_what_is_kept_has_a_share_and_holds_up_nobody() -> None:
+    pool = MemoryPool(LIMIT)
+    share = pool.kept_limit
+    assert not pool.keep(share + 1)
+    assert pool.keep(share)
+    assert not pool.keep(1)
+    assert pool.used == pool.kept == share
+    assert not pool.is_pressed, "answers go on as before"
+    assert pool.take(pool.largest_request), "so does the largest request"
+    pool.drop(share)
+    assert (pool.kept, pool.used) == (0, pool.largest_request)
+
+
+def test_nothing_more_is_kept_where_the_limit_is_used_up() -> None:
+    pool = MemoryPool(LIMIT)
+    pool.charge(LIMIT)
+    assert not pool.keep(1)
+    pool.release(1)
+    assert pool.keep(1)
+
+
+def test_what_is_kept_is_no_answer() -> None:
+    pool = MemoryPool(LIMIT)
+    assert pool.keep(pool.kept_limit)
+    pool.charge(pool.answer_limit)
+    assert not pool.is_short
+    pool.charge(1)
+    assert pool.is_short

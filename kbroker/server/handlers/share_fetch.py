@@ -65,7 +65,7 @@ def handle_share_fetch(
     session = reader.session(
         _key(request.group_id, request.member_id), epoch, context.connection_id
     )
-    session.update(_places(request), _forgotten(request))
+    reader.update(session, _places(request), _forgotten(request))
     limits = ReadLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
