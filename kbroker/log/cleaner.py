@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,10 +30,12 @@ from kbroker.log.segment import Segment
 from kbroker.model import TimerHandle, Timers, TopicPartition
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
 
 logger = logging.getLogger(__name__)
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
+MIN_MORE_BYTES: Final = 256 * 1024
 
 Step = Callable[[], Any]
 Round = Generator[Step, Any, None]
@@ -46,14 +49,24 @@ class Offload(Protocol):
     ) -> None: ...
 
 
+class Account(Protocol):
+    """Whoever has memory to spare for a larger map of keys (`replication.memory_port`)."""
+
+    def keep(self, count: int) -> bool: ...
+    def drop(self, count: int) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CleanerConfig:
-    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share."""
+    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share. A map has
+    its sure_map_bytes always, more if there is memory for it.
+    """
 
     is_enabled: bool
     threads: int
     backoff_ms: int
     map_bytes: int
+    sure_map_bytes: int
     buffer_bytes: int
     bytes_per_second: float
 
@@ -62,11 +75,14 @@ class CleanerConfig:
         threads = config.get_int("log.cleaner.threads")
         share = max(threads, 1)
         load_factor = config.get_float("log.cleaner.io.buffer.load.factor")
+        map_bytes = int(config.get_int("log.cleaner.dedupe.buffer.size") / share * load_factor)
+        sure_bytes = int(config.get_int(MEMORY_LIMIT) * MAP_SHARE) // share
         return cls(
             is_enabled=config.get_bool("log.cleaner.enable"),
             threads=threads,
             backoff_ms=config.get_int("log.cleaner.backoff.ms"),
-            map_bytes=int(config.get_int("log.cleaner.dedupe.buffer.size") / share * load_factor),
+            map_bytes=map_bytes,
+            sure_map_bytes=min(map_bytes, sure_bytes),
             buffer_bytes=config.get_int("log.cleaner.io.buffer.size") // share // 2,
             bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
         )
@@ -75,9 +91,19 @@ class CleanerConfig:
 class _Cleaning:
     """A round under way: the generator, and what its last step came to."""
 
-    __slots__ = ("directory", "error", "log", "round", "steps", "truncation_count", "value")
+    __slots__ = (
+        "directory",
+        "error",
+        "kept_bytes",
+        "log",
+        "round",
+        "steps",
+        "truncation_count",
+        "value",
+    )
 
-    def __init__(self, log: PartitionLog, round_: CleaningRound) -> None:
+    def __init__(self, log: PartitionLog, round_: CleaningRound, kept_bytes: int) -> None:
+        self.kept_bytes = kept_bytes  # of the account, for its map
         self.log = log
         self.directory = log.directory
         self.truncation_count = log.truncation_count
@@ -100,11 +126,22 @@ class _Cleaning:
 
 
 class LogCleaner:
-    """See the module. uncleanable: logs that a round failed on, and their partitions."""
+    """See the module. uncleanable: logs that a round failed on, and their partitions. memory: asked
+    for maps beyond what they surely have. unpacking: see `CleaningRound`.
+    """
 
     def __init__(
-        self, logs: LogManager, timers: Timers, config: BrokerConfig, *, offload: Offload
+        self,
+        logs: LogManager,
+        timers: Timers,
+        config: BrokerConfig,
+        *,
+        offload: Offload,
+        memory: Account | None = None,
+        unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
+        self._memory = memory
+        self._unpacking = unpacking
         self.config = CleanerConfig.from_broker(config)
         self.uncleanable: dict[TopicPartition, PartitionLog] = {}
         self._logs = logs
@@ -155,6 +192,7 @@ class LogCleaner:
                     cleaning.steps.close()
             except LogDirectoryError as error:
                 logger.warning("%s: %s", cleaning.log.topic_partition, error)
+            self._give_back(cleaning)
         self._running.clear()
 
     def _plan(self, delay_ms: int) -> None:
@@ -201,6 +239,7 @@ class LogCleaner:
 
     def _begin(self, log: PartitionLog, dirty: DirtyRange) -> None:
         config = self.config
+        kept_bytes = self._more_map_bytes()
         cleaning = _Cleaning(
             log,
             CleaningRound(
@@ -210,14 +249,29 @@ class LogCleaner:
                 now_ms=self._timers.now_ms(),
                 first_dirty_offset=dirty.first_dirty_offset,
                 upper_offset=dirty.first_uncleanable_offset,
-                map_bytes=config.map_bytes,
+                map_bytes=config.sure_map_bytes + kept_bytes,
                 buffer_bytes=config.buffer_bytes,
                 throttle=self._throttle,
+                unpacking=self._unpacking,
             ),
+            kept_bytes,
         )
         cleaning.steps = self._steps(cleaning, dirty)
         self._running[log.topic_partition] = cleaning
         self._advance(cleaning)
+
+    def _more_map_bytes(self) -> int:
+        """What the map of a round has beyond what it surely has: a smaller one means more rounds,
+        nothing else.
+        """
+        wanted = self.config.map_bytes - self.config.sure_map_bytes
+        if self._memory is None:
+            return wanted
+        while wanted >= MIN_MORE_BYTES:
+            if self._memory.keep(wanted):
+                return wanted
+            wanted //= 2
+        return 0
 
     def _steps(self, cleaning: _Cleaning, dirty: DirtyRange) -> Round:
         """A whole round; what it yields is done in a worker, and its result sent back."""
@@ -316,6 +370,7 @@ class LogCleaner:
     def _end(self, cleaning: _Cleaning, error: Exception | None) -> None:
         log = cleaning.log
         del self._running[log.topic_partition]
+        self._give_back(cleaning)
         match error:
             case None:
                 pass
@@ -330,6 +385,11 @@ class LogCleaner:
                 self._give_up(log, error)
         if self._started:
             self._plan(0 if error is None else max(self.config.backoff_ms, 1))
+
+    def _give_back(self, cleaning: _Cleaning) -> None:
+        if self._memory is not None:
+            self._memory.drop(cleaning.kept_bytes)
+            cleaning.kept_bytes = 0
 
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
         self.uncleanable[log.topic_partition] = log

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Final
@@ -111,7 +112,10 @@ class CleaningRound:
         map_bytes: int,
         buffer_bytes: int,
         throttle: Throttle,
+        unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
+        """unpacking: held while a batch is unpacked, so that one worker at a time does."""
+        self._unpacking = unpacking or nullcontext()
         self.stop = Event()
         self.offsets = OffsetMap(map_bytes)
         self.bytes_read = 0
@@ -131,6 +135,7 @@ class CleaningRound:
             now_ms=now_ms,
             delete_retention_ms=config.delete_retention_ms,
             upper_offset=upper_offset,
+            max_unpacked_bytes=config.max_unpacked_bytes,
         )
         self._cleaned: Segment | None = None
 
@@ -145,13 +150,16 @@ class CleaningRound:
         for header, batch in self._batches(source):
             if header.last_offset < self._first_dirty_offset:
                 continue
-            if not index_batch(
-                self.offsets,
-                self._index_view,
-                header,
-                batch,
-                first_dirty_offset=self._first_dirty_offset,
-            ):
+            with self._unpacking:
+                has_room = index_batch(
+                    self.offsets,
+                    self._index_view,
+                    header,
+                    batch,
+                    first_dirty_offset=self._first_dirty_offset,
+                    max_unpacked_bytes=self._config.max_unpacked_bytes,
+                )
+            if not has_room:
                 return False
         self.offsets.latest_offset = max(self.offsets.latest_offset, source.next_base_offset - 1)
         return True
@@ -174,7 +182,8 @@ class CleaningRound:
         pieces: list[Buffer] = []
         waiting_bytes = 0
         for header, batch in self._batches(source):
-            remains = self._filter.apply(header, batch)
+            with self._unpacking:
+                remains = self._filter.apply(header, batch)
             self._move_aborted()
             if remains is None:
                 continue

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
 from typing import Final, NamedTuple
 
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.offset_map import OffsetMap
 from kbroker.log.producer_state import ProducerStateManager
-from kbroker.protocol.compression import decompress
+from kbroker.protocol.compression import Compression, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (
     BATCH_OVERHEAD,
-    DEFAULT_MAX_DECOMPRESSED_BYTES,
     MIN_RECORD_BYTES,
     BatchHeader,
     ControlType,
@@ -36,6 +36,7 @@ from kbroker.protocol.records import (
     read_varlong,
     replace_records,
 )
+from kbroker.settings.log_config import MAX_UNPACKED_BYTES
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,10 +47,47 @@ end of its timestamp delta, end, timestamp delta, offset delta, key (None withou
 has a value. A plain tuple: there are millions of them."""
 
 
-def unpack_records(header: BatchHeader, batch: Buffer) -> bytes:
-    """The records of a whole batch as one stream. Raises KafkaError as `iter_records` does."""
+LISTED_RECORDS: Final = 10_000
+"""Of a batch with more, the places of records are not kept but found a second time: a list of them
+may take 35 times the memory of the records.
+"""
+
+
+class BatchTooLarge(Exception):
+    """A batch unpacks to more than is allowed: it stays as it is, its keys unknown."""
+
+
+def unpack_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes:
+    """The records of a whole batch as one stream. Raises KafkaError as `iter_records` does, and
+    BatchTooLarge.
+    """
     body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
-    return bytes(decompress(header.codec, body, max_bytes=DEFAULT_MAX_DECOMPRESSED_BYTES))
+    if header.codec is Compression.NONE:
+        return bytes(body)
+    try:
+        return bytes(decompress(header.codec, body, max_bytes=max_bytes))
+    except KafkaError as error:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+            raise BatchTooLarge from None
+        raise
+
+
+class _Scan:
+    """The records of a batch, as often as they are asked for."""
+
+    __slots__ = ("_count", "_data")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self._data = data
+        self._count = count
+
+    def __iter__(self) -> Iterator[StoredRecord]:
+        return scan_records(self._data, self._count)
+
+
+def _records(data: bytes, count: int) -> Iterable[StoredRecord]:
+    scan = _Scan(data, count)
+    return list(scan) if count <= LISTED_RECORDS else scan
 
 
 def scan_records(data: bytes, count: int) -> Iterator[StoredRecord]:
@@ -209,6 +247,7 @@ class BatchFilter:
 
     __slots__ = (
         "_delete_retention_ms",
+        "_max_unpacked_bytes",
         "_now_ms",
         "_offsets",
         "_producers",
@@ -225,10 +264,12 @@ class BatchFilter:
         now_ms: int,
         delete_retention_ms: int,
         upper_offset: int,
+        max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
     ) -> None:
         """upper_offset: end of the round (exclusive); the batch that ends there is kept, emptied if
         need be.
         """
+        self._max_unpacked_bytes = max_unpacked_bytes
         self._offsets = offsets
         self.transactions = transactions
         self._producers = producers
@@ -248,40 +289,45 @@ class BatchFilter:
                 return self._without_records(header)
             if not discardable or header.has_delete_horizon:
                 return batch
-            data = unpack_records(header, batch)
-            return self._rebuild(
-                header, data, list(scan_records(data, header.record_count)), set_horizon=True
-            )
+            data = unpack_records(header, batch, self._max_unpacked_bytes)
+            records = list(scan_records(data, header.record_count))
+            return self._rebuild(header, data, records, b"\1" * len(records), set_horizon=True)
         if self.transactions.on_data(header) or not header.record_count:
             return self._without_records(header)
-        return self._filter(header, batch)
+        try:
+            return self._filter(header, batch)
+        except BatchTooLarge:
+            return batch
 
     def _filter(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
-        data = unpack_records(header, batch)
+        data = unpack_records(header, batch, self._max_unpacked_bytes)
         base_offset = header.base_offset
         latest_offset = self._offsets.latest_offset
         last_offset_of = self._offsets.get
         tombstones_stay = not header.has_delete_horizon or self._now_ms < header.base_timestamp
-        kept: list[StoredRecord] = []
+        records = _records(data, header.record_count)
+        kept = bytearray()
         has_tombstone = False
-        for record in scan_records(data, header.record_count):
+        for record in records:
             offset = base_offset + record[4]
             has_value = record[6]
             if offset <= latest_offset:
                 key = record[5]
                 if key is None or offset < last_offset_of(key):
+                    kept.append(0)
                     continue
                 if not has_value and not tombstones_stay:
+                    kept.append(0)
                     continue
-            kept.append(record)
+            kept.append(1)
             if not has_value:
                 has_tombstone = True
-        if not kept:
+        if 1 not in kept:
             return self._without_records(header)
         set_horizon = has_tombstone and not header.has_delete_horizon
-        if len(kept) == header.record_count and not set_horizon:
+        if 0 not in kept and not set_horizon:
             return batch
-        return self._rebuild(header, data, kept, set_horizon=set_horizon)
+        return self._rebuild(header, data, records, kept, set_horizon=set_horizon)
 
     def _without_records(self, header: BatchHeader) -> Buffer | None:
         is_needed = (
@@ -298,9 +344,18 @@ class BatchFilter:
         return header.is_control and header.producer_epoch == last.producer_epoch
 
     def _rebuild(
-        self, header: BatchHeader, data: bytes, kept: list[StoredRecord], *, set_horizon: bool
+        self,
+        header: BatchHeader,
+        data: bytes,
+        records: Iterable[StoredRecord],
+        kept: bytes | bytearray,
+        *,
+        set_horizon: bool,
     ) -> bytearray:
-        """The batch of the kept records: base timestamp is the horizon or the first one's time."""
+        """The batch of the kept records: base timestamp is the horizon or the first one's time.
+
+        kept: 1 or 0 for each of records.
+        """
         has_horizon = set_horizon or header.has_delete_horizon
         if set_horizon:
             base_timestamp = self._now_ms + self._delete_retention_ms
@@ -309,24 +364,26 @@ class BatchFilter:
         elif header.is_log_append_time:
             base_timestamp = header.max_timestamp
         else:
-            base_timestamp = header.base_timestamp + kept[0][3]
+            base_timestamp = header.base_timestamp + next(compress(records, kept))[3]
         body = bytearray()
         if header.is_log_append_time:
             max_timestamp = header.max_timestamp
-            for record in kept:
+            for record in compress(records, kept):
                 _append_moved(body, data, record, max_timestamp - base_timestamp)
         else:
             shift = header.base_timestamp - base_timestamp
-            max_timestamp = header.base_timestamp + max(record[3] for record in kept)
-            for record in kept:
+            largest_delta = _NO_DELTA
+            for record in compress(records, kept):
+                largest_delta = max(largest_delta, record[3])
                 if shift:
                     _append_moved(body, data, record, record[3] + shift)
                 else:
                     body += data[record[0] : record[2]]
+            max_timestamp = header.base_timestamp + largest_delta
         return replace_records(
             header,
             body,
-            record_count=len(kept),
+            record_count=kept.count(1),
             base_timestamp=base_timestamp,
             max_timestamp=max_timestamp,
             delete_horizon=has_horizon,
@@ -344,6 +401,7 @@ def _append_moved(body: bytearray, data: bytes, record: StoredRecord, delta: int
 
 
 _NO_ATTRIBUTES: Final = b"\0"
+_NO_DELTA: Final = -(1 << 63)
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
@@ -370,21 +428,30 @@ def index_batch(
     batch: Buffer,
     *,
     first_dirty_offset: int,
+    max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
 ) -> bool:
     """Note the keys of a batch of the dirty part. Returns False if the map was full before all were
-    in: it then ends before this batch.
+    in: it then ends before this batch. Of a batch that unpacks to more than max_unpacked_bytes none
+    are noted: earlier records of its keys stay.
 
-    A batch that meets an empty map is taken whole, or a round could get nowhere.
+    A batch that meets an empty map is taken, or a round could get nowhere; keys of it that find no
+    room are not noted either.
     """
     if header.is_control:
         transactions.on_control(header, batch)
     elif not transactions.on_data(header) and header.record_count:
         is_first = not len(offsets)
-        data = unpack_records(header, batch)
-        for _, _, _, _, delta, key, _ in scan_records(data, header.record_count):
+        try:
+            data = unpack_records(header, batch, max_unpacked_bytes)
+            records = scan_records(data, header.record_count)
+        except BatchTooLarge:
+            records = iter(())
+        for _, _, _, _, delta, key, _ in records:
             offset = header.base_offset + delta
             if key is not None and offset >= first_dirty_offset:
-                if offsets.is_full and not is_first:
+                if offsets.is_full:
+                    if is_first:
+                        break
                     return False
                 offsets.put(key, offset)
     if header.last_offset >= first_dirty_offset:

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.log import names
 from kbroker.log.files import (
@@ -27,9 +27,13 @@ from kbroker.log.files import (
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.segment import Segment
 from kbroker.model import InvariantError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import iter_any_records, read_any_header
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.settings.log_config import LogConfig
+
+LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
+"""What a batch may unpack to on the loop, to find a time in it."""
 
 
 class TimestampOffset(NamedTuple):
@@ -278,7 +282,16 @@ class Segments:
 
 
 def _records(segment: Segment, position: int, size: int) -> Iterator[tuple[Record, BatchHeader]]:
+    """Of a batch that unpacks to more than `LOOKED_AT_BYTES`, records for its first and its last
+    offset, with its largest timestamp: who looks for a time is sent to its start.
+    """
     data = segment.log_file().read_at(position, size)
     header = read_any_header(data)
-    for record in iter_any_records(data, header):
-        yield record, header
+    try:
+        for record in iter_any_records(data, header, max_decompressed_bytes=LOOKED_AT_BYTES):
+            yield record, header
+    except KafkaError as error:
+        if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+            raise
+        for offset in (header.base_offset, header.last_offset):
+            yield Record(offset, header.max_timestamp, None, None), header

@@ -16,6 +16,7 @@ from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import (
+    MAX_CONVERTED_BYTES,
     check_any_crc,
     is_legacy,
     read_any_header,
@@ -47,6 +48,8 @@ BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""
 ZSTD_SINCE_PRODUCE_VERSION: Final = 7
 SHOWN_RECORD_ERRORS: Final = 3
+MAX_RECORD_ERRORS: Final = 10_000
+"""No more refused records of a batch are looked for; Kafka has no bound, and an entry for each."""
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
 COSTLY_BYTES: Final = 32 * 1024
@@ -92,6 +95,8 @@ class ValidationConfig(Protocol):
     def message_timestamp_before_max_ms(self) -> int: ...
     @property
     def message_timestamp_after_max_ms(self) -> int: ...
+    @property
+    def max_unpacked_bytes(self) -> int: ...
 
 
 class RecordError:
@@ -208,7 +213,11 @@ def validate_batches(
         and produce_version < BATCHES_SINCE_PRODUCE_VERSION
         and is_legacy(batches)
     ):
-        batches = to_record_batch(batches, max_message_bytes=config.max_message_bytes)
+        batches = to_record_batch(
+            batches,
+            max_message_bytes=config.max_message_bytes,
+            max_decompressed_bytes=min(MAX_CONVERTED_BYTES, config.max_unpacked_bytes),
+        )
     view = memoryview(bytearray(batches)) if memoryview(batches).readonly else memoryview(batches)
     stamps = config.message_timestamp_type == LOG_APPEND_TIME
     headers: list[BatchHeader] = []
@@ -453,7 +462,8 @@ def _check_records(
         return False
     errors: list[RecordError] = []
     max_timestamp = NO_TIMESTAMP
-    for index, record in enumerate(iter_records(batch, header)):
+    records = iter_records(batch, header, max_decompressed_bytes=config.max_unpacked_bytes)
+    for index, record in enumerate(records):
         timestamp = record.timestamp
         max_timestamp = max(max_timestamp, timestamp)
         if record.offset != index:
@@ -471,6 +481,8 @@ def _check_records(
                 f"and {latest}"
             )
             errors.append(RecordError(index, ErrorCode.INVALID_TIMESTAMP, message))
+        if len(errors) >= MAX_RECORD_ERRORS:
+            break
     if errors:
         raise InvalidRecords(errors)
     if max_timestamp == header.max_timestamp:
@@ -499,7 +511,10 @@ def _recompressed(
             return None
     if target is header.codec:
         return None
-    changed = recompress(batch, header, target, level=level)
+    limit = config.max_unpacked_bytes
+    if target is Compression.NONE:
+        limit = min(limit, config.max_message_bytes)  # no need to unpack what will be refused
+    changed = recompress(batch, header, target, level=level, max_decompressed_bytes=limit)
     if len(changed) > config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
+from io import BytesIO
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -29,6 +30,7 @@ _SNAPPY_MAX_RATIO: Final = 22
 """
 _ZSTD_MAX_WINDOW_BYTES: Final = 1 << 27
 _FIRST_STEP_BYTES: Final = 64 * 1024
+_MAX_STEP_BYTES: Final = 1024 * 1024
 _INT32: Final = struct.Struct(">i")
 
 
@@ -61,15 +63,13 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
-    """Unpack one stream; for NONE the data itself comes back.
+    """Unpack one stream; for NONE the data itself comes back, however much it is.
 
     Raises KafkaError(CORRUPT_MESSAGE) if data is no whole stream of that codec, and
     KafkaError(MESSAGE_TOO_LARGE) if it unpacks to more than max_bytes; by then no more than about
-    twice max_bytes was allocated.
+    9/8 of max_bytes and a step was allocated.
     """
     if codec is Compression.NONE:
-        if len(data) > max_bytes:
-            raise _too_large(codec, max_bytes)
         return data
     return _DECOMPRESSORS[codec](memoryview(data).cast("B"), max_bytes)
 
@@ -86,26 +86,39 @@ def _too_large(codec: Compression, max_bytes: int) -> KafkaError:
 
 
 class _Output:
-    """Unpacked pieces and the size of the next step: doubling, at most one byte past the bound."""
+    """What is unpacked so far, and the size of the next step: doubling up to `_MAX_STEP_BYTES`, at
+    most one byte past the bound. In a buffer that grows in its place, so nothing is there twice.
+    """
 
-    __slots__ = ("codec", "max_bytes", "pieces", "size_bytes", "step_bytes")
+    __slots__ = ("_buffer", "codec", "max_bytes", "size_bytes", "step_bytes")
 
     def __init__(self, codec: Compression, max_bytes: int, input_bytes: int) -> None:
         self.codec = codec
         self.max_bytes = max_bytes
-        self.pieces: list[bytes] = []
+        self._buffer: BytesIO | bytes = b""
         self.size_bytes = 0
-        self.step_bytes = min(max(_FIRST_STEP_BYTES, 4 * input_bytes), max_bytes + 1)
+        first = min(max(_FIRST_STEP_BYTES, 4 * input_bytes), _MAX_STEP_BYTES)
+        self.step_bytes = min(first, max_bytes + 1)
 
     def add(self, piece: bytes) -> None:
         self.size_bytes += len(piece)
         if self.size_bytes > self.max_bytes:
             raise _too_large(self.codec, self.max_bytes)
-        self.pieces.append(piece)
-        self.step_bytes = min(2 * self.step_bytes, self.max_bytes - self.size_bytes + 1)
+        buffer = self._buffer
+        if isinstance(buffer, BytesIO):
+            buffer.write(piece)
+        elif not buffer:
+            self._buffer = piece  # the only one, as nearly always
+        else:
+            self._buffer = BytesIO()
+            self._buffer.write(buffer)
+            self._buffer.write(piece)
+        step = min(2 * self.step_bytes, _MAX_STEP_BYTES)
+        self.step_bytes = min(step, self.max_bytes - self.size_bytes + 1)
 
     def join(self) -> bytes:
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        buffer = self._buffer
+        return buffer.getvalue() if isinstance(buffer, BytesIO) else buffer
 
 
 def _decompress_gzip(data: memoryview, max_bytes: int) -> bytes:
@@ -144,7 +157,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
     """Java's framed blocks, or one raw block as librdkafka sends it."""
     if bytes(data[:8]) != XERIAL_MAGIC:
         return _snappy_block(data, max_bytes, max_bytes)
-    pieces: list[bytes] = []
+    output = BytesIO()
     size_bytes = 0
     position = 0
     end = len(data)
@@ -163,8 +176,8 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
         piece = _snappy_block(data[position : position + length], max_bytes - size_bytes, max_bytes)
         position += length
         size_bytes += len(piece)
-        pieces.append(piece)
-    return b"".join(pieces)
+        output.write(piece)
+    return output.getvalue()
 
 
 def _snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:

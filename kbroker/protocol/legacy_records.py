@@ -367,7 +367,13 @@ def to_record_batch(
 # -- new to old -----------------------------------------------------------------------------------
 
 
-def down_convert(batches: Buffer, *, magic: int, first_offset: int = 0) -> bytearray:
+def down_convert(
+    batches: Buffer,
+    *,
+    magic: int,
+    first_offset: int = 0,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> bytearray:
     """A message set of that magic with the records of whole batches, for a client before 0.11.
 
     Headers and, in magic 0, timestamps are lost; control records are left out. Without codec what
@@ -391,7 +397,7 @@ def down_convert(batches: Buffer, *, magic: int, first_offset: int = 0) -> bytea
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"a zstd batch cannot be told to a client of magic {magic}",
             )
-        records = iter_any_records(batch, header)
+        records = iter_any_records(batch, header, max_decompressed_bytes=max_decompressed_bytes)
         if codec is Compression.NONE:
             records = (record for record in records if record.offset >= first_offset)
         write_message_set(

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from kbroker.log.checkpoint import Checkpoint
@@ -22,7 +23,7 @@ from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TimerHandle, Timers, TopicPartition
-from kbroker.replication.time_slices import TimeSlices
+from kbroker.replication.memory_port import MemoryPort
 from kbroker.settings.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,6 @@ class Maintenance:
     """The periodic work of one broker.
 
     high_watermarks: asked at each checkpoint. on_retention: called when log starts may have moved.
-    slices: what retention over all logs is cut into.
     """
 
     __slots__ = (
@@ -97,7 +97,6 @@ class Maintenance:
         "_offload",
         "_on_retention",
         "_own_offload",
-        "_slices",
         "_timers",
         "_waiting",
         "_written",
@@ -115,7 +114,8 @@ class Maintenance:
         offload: OffloadPort | None,
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         on_retention: Callable[[], None],
-        slices: TimeSlices,
+        memory: MemoryPort | None = None,
+        unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
         self._node_id = node_id
         self._logs = logs
@@ -124,10 +124,16 @@ class Maintenance:
         self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
         threads = max(config.get_int("log.cleaner.threads"), 1)
         self._cleaner_offload = ThreadOffload("kbroker-cleaner", threads)
-        self.cleaner = LogCleaner(logs, timers, config, offload=offload or self._cleaner_offload)
+        self.cleaner = LogCleaner(
+            logs,
+            timers,
+            config,
+            offload=offload or self._cleaner_offload,
+            memory=memory,
+            unpacking=unpacking,
+        )
         self._high_watermarks = high_watermarks
         self._on_retention = on_retention
-        self._slices = slices
         self._flushing: set[PartitionLog] = set()
         self._waiting: dict[str, TimerHandle] = {}
         self._flush_waiters: dict[PartitionLog, list[tuple[int, Callable[[bool], None]]]] = {}
@@ -170,7 +176,6 @@ class Maintenance:
     def stop(self) -> None:
         """End; blocks until a flush and a read of the cleaner that are under way are over."""
         self.running = False
-        self._slices.close()
         self.cleaner.request_stop()
         for handle in self._waiting.values():
             handle.cancel()
@@ -195,21 +200,11 @@ class Maintenance:
     # the work
 
     def run_retention(self) -> None:
-        """Retire what is too old or too much, unless the last run still goes on."""
-        if not self._slices.idle:
-            return
-        retired = 0
-
-        def one_log(count: int) -> None:
-            nonlocal retired
-            retired += count
-
-        def done() -> None:
-            if retired:
-                logger.info("node %d: retired %d segments", self._node_id, retired)
-            self._on_retention()
-
-        self._slices.add(map(one_log, self._logs.retire(self._timers.now_ms())), done)
+        """Retire what is too old or too much."""
+        retired = self._logs.run_retention(self._timers.now_ms())
+        if retired:
+            logger.info("node %d: retired %d segments", self._node_id, retired)
+        self._on_retention()
 
     def delete_due_files(self) -> None:
         """Delete in the thread what was retired file.delete.delay.ms ago."""

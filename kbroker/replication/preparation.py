@@ -14,6 +14,7 @@ import logging
 import mmap
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -79,13 +80,20 @@ class _Job:
 
 
 class Preparation:
-    """See the module. Empty most of the time. memory: told of the copies."""
+    """See the module. Empty most of the time. memory: told of the copies. unpacking: held while a
+    batch is, so that one worker at a time does.
+    """
 
-    __slots__ = ("_closed", "_memory", "_now_ms", "_offload", "_queues")
+    __slots__ = ("_closed", "_memory", "_now_ms", "_offload", "_queues", "_unpacking")
 
     def __init__(
-        self, offload: OffloadPort, now_ms: Callable[[], int], memory: MemoryPort | None = None
+        self,
+        offload: OffloadPort,
+        now_ms: Callable[[], int],
+        memory: MemoryPort | None = None,
+        unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
+        self._unpacking = unpacking or nullcontext()
         self._offload = offload
         self._now_ms = now_ms
         self._memory = memory or NoAccount()
@@ -156,7 +164,11 @@ class Preparation:
         del self._queues[key]
 
     def _check(self, job: _Job) -> None:
-        """In the thread: nothing but the job's own bytes is touched."""
+        """In the thread, in its turn: nothing but the job's own bytes is touched."""
+        with self._unpacking:
+            self._validate(job)
+
+    def _validate(self, job: _Job) -> None:
         config = job.config
         try:
             job.outcome = validate_batches(

@@ -34,7 +34,6 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import ensure_formatted
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.mover import UNLIMITED
-from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.controller_runtime import ControllerRuntime, as_future
 from kbroker.server.dispatch import ApiHandler, Dispatcher
@@ -54,7 +53,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
-from kbroker.settings.log_config import LogConfig, LogConfigs
+from kbroker.settings.log_config import LogConfig
 from kbroker.settings.network import NetworkConfig
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
@@ -95,7 +94,6 @@ class Broker:
         self.config = config
         self.failure: BaseException | None = None
         self._random = random or Random()
-        self._log_configs = LogConfigs(config)
         self._handlers = handlers
         self._listeners: list[ListenerServer] = []
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="kbroker")
@@ -116,7 +114,7 @@ class Broker:
         self._metrics: MetricsEndpoint | None = None
         self.stalls = StallProbe(_call_later)
         network = NetworkConfig.from_broker(config)
-        self.memory = MemoryPool(network.memory_limit_bytes, network.queued_max_request_bytes)
+        self.memory = MemoryPool(network.pool_bytes, network.queued_max_request_bytes)
 
     @property
     def services(self) -> Services:
@@ -211,7 +209,6 @@ class Broker:
             knows=self._knows,
             random=self._random,
             memory=self.memory,
-            slices=lambda: TimeSlices(timers),
         )
         if config.metadata_log_dir in logs.offline_paths:
             raise StartupError(f"the metadata log directory {config.metadata_log_dir} is offline")
@@ -234,7 +231,7 @@ class Broker:
             memory=self.memory,
         )
         self._publisher = Publisher(
-            config.node_id, lambda image, overrides: self._log_configs.of(overrides)
+            config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
         )
         await as_future(
             controller.register_broker(
@@ -246,10 +243,6 @@ class Broker:
         )
         await as_future(controller.unfence_broker())
         controller.on_image(self._on_image)  # now: each partition is hosted once, in its new epoch
-        controller.when_applied = replicas.when_applied
-        hosted = asyncio.Event()
-        replicas.when_applied(hosted.set)
-        await hosted.wait()
         replicas.start()
         self._services = Services(
             config=config,
@@ -300,7 +293,7 @@ class Broker:
 
     def _topic_config(self, topic: str) -> LogConfig:
         image = self._controller.image if self._controller is not None else MetadataImage()
-        return self._log_configs.of(image.topic_configs(topic))
+        return LogConfig.from_configs(self.config, image.topic_configs(topic))
 
     def _hosts_partition(self, topic_partition: TopicPartition, topic_id: Uuid | None) -> bool:
         """Whether the metadata puts a replica of this very topic here."""
@@ -327,8 +320,7 @@ class Broker:
         if new.configs is not old.configs:
             self._replicas.mover.bytes_per_second = _move_limit(new, self.config.node_id)
         if new.topics is not old.topics and len(old.topics):
-            changed = new.topics.changed_keys(old.topics)
-            gone = [name for name in changed if name not in new.topics]
+            gone = [name for name in old.topics if name not in new.topics]
             if gone:
                 self._groups.on_topics_deleted(gone)
                 if self._share is not None:
@@ -435,6 +427,7 @@ class Broker:
             ),
             budget=PipelineBudget(network.queued_max_requests),
             max_frame_bytes=network.max_frame_bytes,
+            max_list_bytes=network.max_list_bytes,
             memory=self.memory,
             executor=self._executor,
             on_fatal=self.fail,
@@ -540,7 +533,6 @@ class Broker:
 
     async def _hand_over(self) -> None:
         controller = self.services.controller
-        self.services.replicas.finish_orders()
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await as_future(controller.controlled_shutdown())
@@ -555,8 +547,6 @@ class Broker:
         self._stop_watching()
         for connection in list(self._shared.connections) if self._shared is not None else ():
             connection.abort()
-        if self._replicas is not None:
-            self._replicas.drop_orders()
         if self._logs is not None:
             self._logs.close(clean=False)
         self._executor.shutdown(wait=False)

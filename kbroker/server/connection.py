@@ -25,7 +25,7 @@ from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
 from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
 from kbroker.server.memory_pool import MemoryPool, Ticket
-from kbroker.server.receive_buffer import SMALL_BYTES, ReceiveBuffer
+from kbroker.server.receive_buffer import API_KEY_BYTES, LENGTH_BYTES, SMALL_BYTES, ReceiveBuffer
 from kbroker.server.response_writer import ResponseWriter
 from kbroker.server.stall_probe import StallProbe
 
@@ -70,6 +70,13 @@ as the limit is not exceeded.
 _SMALL_ANSWER: Final = LIGHT | {int(ApiKey.PRODUCE)}
 
 
+BULK: Final = frozenset(
+    int(key)
+    for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.PUSH_TELEMETRY)
+)
+"""APIs whose large requests are a few large fields, not very many small ones."""
+
+
 class RequestDispatcher(Protocol):
     """What a connection needs of `dispatch.Dispatcher`."""
 
@@ -83,6 +90,7 @@ class RequestDispatcher(Protocol):
 class ConnectionShared:
     """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
     the broker. on_storage_error: called for records that cannot be read while they are sent.
+    max_list_bytes: the largest request of an API that is not in `BULK`.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -93,6 +101,7 @@ class ConnectionShared:
     max_frame_bytes: int
     executor: Executor | None
     on_fatal: Callable[[BaseException], None]
+    max_list_bytes: int = 1 << 31
     node_id: int = -1
     memory: MemoryPool = field(default_factory=MemoryPool)
     stalls: StallProbe | None = None
@@ -309,11 +318,16 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 frame = buffer.next_frame()
                 if frame is None:
+                    size = buffer.front_bytes - LENGTH_BYTES
+                    if size > shared.max_list_bytes:
+                        self._check_list(size, buffer.next_api_key())
                     if buffer.needed_bytes and not self._may_grow():
                         self._pause_reading()
                     elif not self._reading:
                         self._resume_reading()
                     break
+                if len(frame) > shared.max_list_bytes:
+                    self._check_list(len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big"))
                 pending = dispatcher.dispatch(info, frame, arrived_ms)
                 del frame
                 if pending is not None:
@@ -338,6 +352,16 @@ class Connection(asyncio.BufferedProtocol):
             self._grant_time = self._last_active
             self._hold()
         self._flush()
+
+    def _check_list(self, size: int, api_key: int | None) -> None:
+        """Of a large request. Raises CloseConnection for one of very many small fields, which would
+        become far more in memory than it is on the wire.
+        """
+        if api_key is not None and api_key not in BULK:
+            raise CloseConnection(
+                f"a request of {size} bytes with API key {api_key}; all but Produce, JoinGroup and"
+                f" SyncGroup may have {self._shared.max_list_bytes} (kbroker.memory.limit.bytes)"
+            )
 
     def _plan_pump(self) -> None:
         if not self._pump_planned:

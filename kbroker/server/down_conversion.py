@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from kbroker.model import Deferred
@@ -57,7 +58,7 @@ class _Stretch:
         self.result: bytearray | None = None
         self.error = ErrorCode.NONE
 
-    def convert(self, magic: int) -> None:
+    def convert(self, magic: int, max_unpacked_bytes: int) -> None:
         """Read and convert; blocks. Faults are kept in `error`."""
         source = self.source
         try:
@@ -66,7 +67,12 @@ class _Stretch:
             )
             for _, header in iter_any_batches(stored):
                 self.next_offset = max(self.next_offset, header.next_offset)
-            self.result = down_convert(stored, magic=magic, first_offset=self.fetch_offset)
+            self.result = down_convert(
+                stored,
+                magic=magic,
+                first_offset=self.fetch_offset,
+                max_decompressed_bytes=max_unpacked_bytes,
+            )
         except KafkaError as error:
             self.error = error.code
             logger.debug("%s-%d cannot be converted to magic %d: %s", *self.key, magic, error)
@@ -76,16 +82,20 @@ class _Stretch:
 
 
 class DownConversion:
-    """One answer on its way; `response` resolves with it. Only `convert` leaves the loop."""
+    """One answer on its way; `response` resolves with it. Only `convert` leaves the loop, and one
+    at a time has `unpacking`.
+    """
 
     __slots__ = (
         "_magic",
+        "_max_unpacked_bytes",
         "_memory",
         "_message",
         "_offload",
         "_read_on",
         "_rounds",
         "_stretches",
+        "_unpacking",
         "response",
     )
 
@@ -97,8 +107,12 @@ class DownConversion:
         magic: int,
         offload: Offload,
         memory: MemoryPool,
+        unpacking: AbstractContextManager[object],
+        max_unpacked_bytes: int,
         read_on: ReadOn,
     ) -> None:
+        self._unpacking = unpacking
+        self._max_unpacked_bytes = max_unpacked_bytes
         self.response: Deferred[FetchResponse] = Deferred()
         self._message = message
         self._magic = magic
@@ -121,12 +135,14 @@ class DownConversion:
 
     def _convert(self) -> None:
         stretches, magic, memory = self._stretches, self._magic, self._memory
+        unpacking, max_unpacked_bytes = self._unpacking, self._max_unpacked_bytes
         size = COPIES * sum(size_of(stretch.source) for stretch in stretches)
         memory.charge(size)
 
         def work() -> None:
             for stretch in stretches:
-                stretch.convert(magic)
+                with unpacking:
+                    stretch.convert(magic, max_unpacked_bytes)
 
         def converted(failure: BaseException | None) -> None:
             self._converted(failure)

@@ -12,14 +12,20 @@ from typing import Final
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import Value, parse
+from kbroker.settings.network import MEMORY_LIMIT
 from kbroker.settings.rules import retention_ms, roll_jitter_ms, roll_ms
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
 
 NO_LOWER_BOUND_MS: Final = 1 << 60
-KNOWN_CONFIGS: Final = 1000
-"""Different sets of overrides that LogConfigs remembers."""
-
 """message.timestamp.before.max.ms from here on refuses nothing."""
+
+MAX_UNPACKED_BYTES: Final = 128 * 1024 * 1024
+MIN_UNPACKED_BYTES: Final = 1024 * 1024
+UNPACKED_SHARE: Final = 5 / 64
+"""Of `kbroker.memory.limit.bytes`, what one batch may unpack to. A worker holds twice that at most
+while it makes a smaller batch of it, one worker at a time, and the loop once more where it looks
+for a time: with the list of what is unpacked a quarter of the limit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     validate_records: bool = False
     """kbroker.validate.records: decode every produced record, as Kafka does."""
+    max_unpacked_bytes: int = 20_971_520
+    """What one batch may unpack to where its records are looked at (`max_unpacked_bytes`)."""
 
     compact: bool = field(init=False, repr=False, compare=False)
     """Whether the latest record of each key is kept."""
@@ -104,29 +112,16 @@ class LogConfig:
                 values[_field(name)] = parse(key, text)
         policy = values["cleanup_policy"]
         values["validate_records"] = broker.get_bool("kbroker.validate.records")
+        values["max_unpacked_bytes"] = max_unpacked_bytes(broker.get_int(MEMORY_LIMIT))
         typed: dict[str, object] = dict(values)
         typed["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
         return cls(**typed)  # type: ignore[arg-type]  # by name from the table, held by a test
 
 
-class LogConfigs:
-    """The settings of topics; topics with the same overrides share one object."""
-
-    __slots__ = ("_broker", "_known")
-
-    def __init__(self, broker: BrokerConfig) -> None:
-        self._broker = broker
-        self._known: dict[frozenset[tuple[str, str]], LogConfig] = {}
-
-    def of(self, overrides: Mapping[str, str]) -> LogConfig:
-        """As LogConfig.from_configs. Raises ConfigError for a bad value."""
-        key = frozenset(overrides.items())
-        config = self._known.get(key)
-        if config is None:
-            if len(self._known) >= KNOWN_CONFIGS:
-                self._known.clear()
-            config = self._known[key] = LogConfig.from_configs(self._broker, overrides)
-        return config
+def max_unpacked_bytes(memory_limit_bytes: int) -> int:
+    """What one batch may unpack to under this `kbroker.memory.limit.bytes`."""
+    share = int(memory_limit_bytes * UNPACKED_SHARE)
+    return min(MAX_UNPACKED_BYTES, max(share, MIN_UNPACKED_BYTES))
 
 
 def topic_default(broker: BrokerConfig, name: str) -> Value:

@@ -10,6 +10,18 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import parse_per_ip_overrides
 
 MEMORY_LIMIT: Final = "kbroker.memory.limit.bytes"
+POOL_SHARE: Final = 11 / 16
+"""Of the limit, what requests, answers and sessions have together (`server/memory_pool`). The rest
+is for workers, who cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for the keys
+of the cleaner."""
+
+MAP_SHARE: Final = 1 / 16
+LIST_SHARE: Final = 1 / 64
+"""Of the limit, how large a request may be that is all small fields: decoded, handled and answered
+it takes up to 27 times its bytes.
+"""
+
+MIN_LIST_BYTES: Final = 1024 * 1024
 FRAME_OVERHEAD_BYTES: Final = 256 * 1024
 """What a receive buffer has beside its largest frame, at most."""
 
@@ -37,8 +49,18 @@ class NetworkConfig:
         """The largest request that is taken in: a larger one would never get the memory it needs
         (`server/memory_pool`).
         """
-        share = self.memory_limit_bytes * 5 // 8 - FRAME_OVERHEAD_BYTES
+        share = self.pool_bytes * 5 // 8 - FRAME_OVERHEAD_BYTES
         return min(self.socket_request_max_bytes, share)
+
+    @property
+    def max_list_bytes(self) -> int:
+        """The largest request that is no bulk of records or of members' data."""
+        return max(MIN_LIST_BYTES, int(self.memory_limit_bytes * LIST_SHARE))
+
+    @property
+    def pool_bytes(self) -> int:
+        """What the memory pool gives out."""
+        return int(self.memory_limit_bytes * POOL_SHARE)
 
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> NetworkConfig:

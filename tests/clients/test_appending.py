@@ -275,5 +275,5 @@ def test_a_bomb_is_refused_and_memory_comes_back(topics: Topics, config: dict[st
                 ErrorCode.CORRUPT_MESSAGE,
                 ErrorCode.INVALID_RECORD,
             )
-    assert memory_kib(pid, "VmHWM") - before < 400 << 10
+    assert memory_kib(pid, "VmHWM") - before < 80 << 10
     assert memory_kib(pid, "VmRSS") - before < 100 << 10

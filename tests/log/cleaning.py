@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kbroker.log.cleaner import LogCleaner
+from kbroker.log.cleaner import Account, LogCleaner
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
@@ -30,11 +31,15 @@ class Bench:
         *,
         offload: Callable[..., None] = run_inline,
         properties: dict[str, str] | None = None,
+        memory: Account | None = None,
+        unpacking: AbstractContextManager[object] | None = None,
         **config: Any,
     ) -> None:
         self.folder = folder
         self.timers = SimTimers()
         self.offload = offload
+        self.memory = memory
+        self.unpacking = unpacking
         self.properties = {"log.dirs": str(folder), "node.id": "1"} | (properties or {})
         self.config = LogConfig(
             **{"cleanup_policy": COMPACT, "min_cleanable_dirty_ratio": 0.0} | config
@@ -47,7 +52,14 @@ class Bench:
         self.logs.lock()
         self.logs.load(lambda topic: self.config)
         self.log = self.logs.get_or_create(TOPIC, TOPIC_ID, self.config)
-        self.cleaner = LogCleaner(self.logs, self.timers, broker, offload=self.offload)
+        self.cleaner = LogCleaner(
+            self.logs,
+            self.timers,
+            broker,
+            offload=self.offload,
+            memory=self.memory,
+            unpacking=self.unpacking,
+        )
         self.cleaner.start()
 
     def stop(self, *, clean: bool = True) -> None:

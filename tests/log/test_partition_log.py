@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import files, names
+from kbroker.log import files, names, segments
 from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_from_string
+from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (
     build_batch,
@@ -577,3 +578,21 @@ def test_time_lookup_over_segments_whose_times_go_back_and_forth(open_log: OpenL
     log.truncate_to(6)
     del times[6:]
     expect()
+
+
+def test_a_time_in_a_batch_that_is_too_large_to_look_into(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks is sent to the start of that batch, never beyond what it wants."""
+    log = open_log()
+    append(log, 3)
+    append(log, 5, timestamp=NOW_MS + 100, size=300, compression=Compression.ZSTD)
+    append(log, 2, timestamp=NOW_MS + 200)
+    monkeypatch.setattr(segments, "LOOKED_AT_BYTES", 1000)
+    assert [log.offset_for_timestamp(NOW_MS + time) for time in (2, 3, 102, 104, 105)] == [
+        (NOW_MS + 2, 2, 0),
+        *[(NOW_MS + 104, 3, 0)] * 3,
+        (NOW_MS + 200, 8, 0),
+    ]
+    log.truncate_to(8)
+    assert log.max_timestamp_offset() == (NOW_MS + 104, 3, 0)

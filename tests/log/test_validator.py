@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.log.validator import (
+    MAX_RECORD_ERRORS,
     AppendOrigin,
     InvalidRecords,
     ValidatedBatches,
@@ -47,6 +48,7 @@ class Config:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = 2**63 - 1
     message_timestamp_after_max_ms: int = HOUR_MS
+    max_unpacked_bytes: int = 1 << 20
 
 
 RecordTuple = tuple[int | None, bytes | None, bytes | None, list[Header]]
@@ -437,3 +439,34 @@ def test_the_short_way_gives_what_the_long_way_gives(
     short = outcome()
     monkeypatch.setattr("kbroker.log.validator._plain_batch", lambda *_: None)
     assert outcome() == short
+
+
+@pytest.mark.parametrize("options", [{"compacted": True}, {"validate_records": True}])
+def test_what_is_looked_at_may_unpack_to_so_much(
+    options: dict[str, bool],
+) -> None:
+    records: list[RecordTuple] = [(NOW_MS, b"key", bytes(10_000), [])]
+    config = Config(max_unpacked_bytes=9_000)
+    packed = build_batch(records, compression=Compression.ZSTD)
+    with pytest.raises(KafkaError) as raised:
+        validate(packed, config, **options)
+    assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert validate(packed, config).headers, "nobody looks at them"
+    assert validate(build_batch(records), config, **options).headers, "nothing is unpacked"
+
+
+@pytest.mark.parametrize(("codec", "limit"), [("gzip", 9_000), ("uncompressed", 1 << 20)])
+def test_what_is_packed_anew_may_unpack_to_so_much(codec: str, limit: int) -> None:
+    """Without a codec the batch may be no larger than any other: nothing beyond is unpacked."""
+    packed = build_batch([(NOW_MS, b"key", bytes(10_000), [])], compression=Compression.ZSTD)
+    config = Config(compression_type=codec, max_message_bytes=8_000, max_unpacked_bytes=limit)
+    with pytest.raises(KafkaError, match="unpacks to more than") as raised:
+        validate(packed, config)
+    assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_of_refused_records_so_many_are_named() -> None:
+    keyless: list[RecordTuple] = [(NOW_MS, None, b"", [])] * (MAX_RECORD_ERRORS + 10)
+    with pytest.raises(InvalidRecords) as raised:
+        validate(build_batch(keyless), compacted=True)
+    assert len(raised.value.record_errors) == MAX_RECORD_ERRORS

@@ -54,7 +54,7 @@ def test_garbage_is_refused_or_is_a_stream(codec: Compression, data: bytes) -> N
 def test_none_is_the_data_itself() -> None:
     view = memoryview(b"as it is")
     assert decompress(Compression.NONE, view, max_bytes=8) is view
-    assert refused(Compression.NONE, b"as it is", max_bytes=7) is ErrorCode.MESSAGE_TOO_LARGE
+    assert decompress(Compression.NONE, view, max_bytes=7) is view, "nothing is unpacked"
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -135,6 +135,22 @@ def test_a_surprise_is_logged_and_answered(
     assert value(answer).error is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+def test_one_worker_at_a_time_unpacks(
+    world: World, offload: HeldOffload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+
+    def validate(*arguments: Any, **options: Any) -> validator.ValidatedBatches:
+        held.append(world.replicas.unpacking.locked())
+        return validator.validate_batches(*arguments, **options)
+
+    monkeypatch.setattr("kbroker.replication.preparation.validate_batches", validate)
+    answer = world.append(batches=large())
+    offload.run()
+    assert value(answer).last_offset == 9
+    assert held == [True]
+
+
 @pytest.mark.parametrize(
     ("overrides", "codec", "size", "costly"),
     [

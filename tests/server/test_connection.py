@@ -427,6 +427,33 @@ def test_who_does_not_send_its_request_makes_room(
     assert "kbroker.memory.limit.bytes" in caplog.text
 
 
+def test_a_large_request_of_small_fields_is_refused(
+    new_loop: NewLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At its first bytes, and also where there is room for all of it."""
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            loopback.shared.max_list_bytes = 20_000
+            produce, metadata = b"\0\0" + bytes(200_000), b"\0\3" + bytes(200_000)
+            half = await loopback.connect()
+            await half.send(metadata[:20_000])
+            assert await half.receive() == metadata[:20_000]
+            half.writer.write(frame(metadata)[:10_000])
+            assert await half.ended()
+            whole = await loopback.connect()
+            await whole.send(produce)
+            assert await whole.receive() == produce
+            whole.writer.write(frame(metadata[:20_001]))
+            assert await whole.ended()
+            for peer in (half, whole):
+                await peer.close()
+            assert len(loopback.script.seen) == 2
+
+    run(new_loop, main)
+    assert "may have 20000" in caplog.text
+
+
 def test_a_response_that_is_not_taken_is_accounted_for(new_loop: NewLoop) -> None:
     async def main() -> None:
         async with Loopback(send_buffer_bytes=8192) as loopback:

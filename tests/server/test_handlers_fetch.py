@@ -277,6 +277,8 @@ def test_a_fault_of_ours_is_answered_and_logged(
         magic=1,
         offload=lambda work, then: then(ZeroDivisionError()),
         memory=MemoryPool(),
+        unpacking=world.replicas.unpacking,
+        max_unpacked_bytes=1 << 20,
         read_on=lambda request: FetchResponse(),
     )
     assert partitions_of(conversion.start().value)[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -294,6 +296,8 @@ def test_converted_records_are_accounted_for_as_long_as_they_live(world: World) 
         magic=1,
         offload=lambda work, then: works.append((work, then)),
         memory=memory,
+        unpacking=world.replicas.unpacking,
+        max_unpacked_bytes=1 << 20,
         read_on=lambda request: FetchResponse(),
     )
     memory.charge(memory.limit)

@@ -8,7 +8,12 @@ import pytest
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import ConfigError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.log_config import (
+    MAX_UNPACKED_BYTES,
+    MIN_UNPACKED_BYTES,
+    LogConfig,
+    max_unpacked_bytes,
+)
 from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_KEYS
 
@@ -33,7 +38,15 @@ def test_every_topic_key_has_its_field_but_those_not_served() -> None:
         "remote.log.delete.on.disable",
         "remote.storage.enable",
     }
-    assert fields - set(TOPIC_KEYS) == {"validate.records"}
+    assert fields - set(TOPIC_KEYS) == {"validate.records", "max.unpacked.bytes"}
+
+
+def test_a_batch_may_unpack_to_a_share_of_the_memory_limit() -> None:
+    assert (
+        log_config({"kbroker.memory.limit.bytes": "134217728"}, {}).max_unpacked_bytes == 10 << 20
+    )
+    assert max_unpacked_bytes(1 << 40) == MAX_UNPACKED_BYTES
+    assert max_unpacked_bytes(1 << 20) == MIN_UNPACKED_BYTES
 
 
 @pytest.mark.parametrize(

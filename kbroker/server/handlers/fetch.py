@@ -27,6 +27,8 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.down_conversion import MAX_SOURCE_BYTES, MEMORY_SHARE, DownConversion
 from kbroker.server.services import Services
+from kbroker.settings.log_config import max_unpacked_bytes
+from kbroker.settings.network import MEMORY_LIMIT
 
 TIMESTAMPS_SINCE: Final = 2
 BATCHES_SINCE: Final = 4
@@ -87,6 +89,8 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
             magic=1 if version >= TIMESTAMPS_SINCE else 0,
             offload=services.offload,
             memory=services.memory,
+            unpacking=services.replicas.unpacking,
+            max_unpacked_bytes=max_unpacked_bytes(services.config.get_int(MEMORY_LIMIT)),
             read_on=read_on,
         ).start().on_done(converted)
 
