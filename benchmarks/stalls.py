@@ -33,6 +33,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -55,10 +56,13 @@ from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call, frame_of, receive_exactly
 
 GOAL_S = 0.020
-LOOK_S = 0.003
+LOOK_S = 0.002
 """How often the watching thread looks."""
 
-OVERDUE_S = 0.010
+OVERDUE_S = 0.006
+SAMPLES = 40
+"""Stacks that are kept of one stall."""
+
 BIG_FETCH = 104_857_600
 PROPERTIES = {
     "fetch.max.bytes": str(BIG_FETCH),
@@ -84,7 +88,7 @@ class Watch:
         self.recovery: list[float] = []
         self._probe = broker.stalls
         self._thread_id = threading.get_ident()
-        self._seen: str | None = None
+        self._seen: list[str] = []
         self._stopped = threading.Event()
         self._gc_began = 0.0
         own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
@@ -101,8 +105,8 @@ class Watch:
         self.looks.append(late)
         self.waits.append(max(0.0, late - ready))
         if late >= GOAL_S:
-            self.stalls.append((late, cpu, ready, self._seen or "(not seen)"))
-        self._seen = None
+            self.stalls.append((late, cpu, ready, "\n          ".join(told(self._seen))))
+        self._seen = []
 
     def _times(self) -> tuple[float, float]:
         """Seconds on a CPU, and ready without one, of the loop's thread."""
@@ -118,15 +122,17 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._stopped.wait(LOOK_S):
-            if self._seen is None and time.monotonic() - self._probe.due > OVERDUE_S:
-                self._seen = self._stacks()
+            overdue = time.monotonic() - self._probe.due > OVERDUE_S
+            if overdue and len(self._seen) < SAMPLES:
+                self._seen.append(self._stacks())
 
     def _stacks(self) -> str:
         frames = sys._current_frames()
+        del frames[threading.get_ident()]  # no circle that keeps all the others' locals
         lines = [" < ".join(stack_of(frames[self._thread_id])[:14])]
         for thread in threading.enumerate():
             frame = frames.get(thread.ident or 0)
-            if frame is None or thread.ident in (self._thread_id, threading.get_ident()):
+            if frame is None or thread.ident == self._thread_id:
                 continue
             stack = stack_of(frame)
             if not stack[0].startswith(("threading", "thread.py")):
@@ -139,6 +145,14 @@ class Watch:
             "looks": self.looks, "waits": self.waits, "stalls": self.stalls,
             "recovery": self.recovery, "pauses": self.pauses,
         }  # fmt: skip
+
+
+def told(samples: list[str]) -> list[str]:
+    """Each stack once, with how often it was seen in a row."""
+    lines = []
+    for stack, same in groupby(samples or ["(not seen)"]):
+        lines.append(f"{len(list(same))} x {stack}")
+    return lines
 
 
 def stack_of(frame: FrameType | None) -> list[str]:
@@ -160,6 +174,7 @@ async def serve(config: BrokerConfig) -> dict[str, Any]:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await broker.start()
     gc.freeze()
+    await asyncio.sleep(0.3)  # the look that saw the end of the start is over
     watch.recovery, watch.looks = watch.looks, []
     watch.stalls.clear()
     watch.waits.clear()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
@@ -146,10 +146,13 @@ class LogManager:
         is_known: IsKnown | None,
         assigned: AssignedDirectory | None,
     ) -> None:
+        def default(_: str) -> LogConfig:
+            return self.default_log_config
+
         jobs: list[LoadJob] = []
         for directory in self._online():
             try:
-                jobs += find_logs(directory, topic_config or self._default_config, self._now_ms())
+                jobs += find_logs(directory, topic_config or default, self._now_ms())
             except LogDirectoryError as error:
                 self._fail(directory, error)
             except CheckpointError as error:
@@ -194,10 +197,6 @@ class LogManager:
         for directory in self._online():
             # a damaged copy is nothing to a log that is there; without one it is the log
             self.offline_partitions |= directory.damaged.keys() - self._logs.keys()
-
-    def _default_config(self, topic: str) -> LogConfig:
-        del topic
-        return self.default_log_config
 
     def _open_one(self, job: LoadJob) -> PartitionLog:
         log = job.open(self._now_ms(), self._expiration_ms)
@@ -716,17 +715,19 @@ class LogManager:
 
     # -- periodic work ----------------------------------------------------------------------------
 
-    def run_retention(self, now_ms: int) -> int:
-        """Retire old segments, forget expired producers. Returns how many segments were retired."""
-        retired = 0
-        for log in list(self._logs.values()):
+    def retire(self, now_ms: int) -> Iterator[int]:
+        """Forget expired producers, retire old segments; yields their number, log after log."""
+        for key, log in list(self._logs.items()):
+            if self._logs.get(key) is not log:
+                continue  # deleted meanwhile
+            retired = 0
             try:
                 log.producers.expire(now_ms)
                 if log.config.delete or log.log_start_offset > log.segments.first.base_offset:
-                    retired += log.delete_old_segments(now_ms)
+                    retired = log.delete_old_segments(now_ms)
             except LogDirectoryError as error:
                 self.directory_failed(error)
-        return retired
+            yield retired
 
     def take_due_files(self, now_ms: int) -> list[str]:
         """Files and folders whose delay is over: the caller deletes them with `remove_all`, off the

@@ -64,17 +64,17 @@ class Publisher:
         self._node_id = node_id
         self._make_config = make_config
 
-    def orders(self, old: MetadataImage, new: MetadataImage) -> list[Order]:
-        """What changes for this broker between the two. Cost: what differs, not what there is."""
-        orders: list[Order] = []
+    def orders(self, old: MetadataImage, new: MetadataImage) -> Iterator[Order]:
+        """What changes for this broker between the two, found as it is asked for. Cost: what
+        differs, not what there is.
+        """
         changed = new.topics.changed_keys(old.topics)
         for name in changed:
-            orders += self._removals(old.topics.get(name), new.topics.get(name))
+            yield from self._removals(old.topics.get(name), new.topics.get(name))
         for name in changed:
-            orders += self._hosted(old.topics.get(name), new.topics.get(name), new)
+            yield from self._hosted(old.topics.get(name), new.topics.get(name), new)
         if new.configs is not old.configs:
-            orders += self._config_changes(old, new)
-        return orders
+            yield from self._config_changes(old, new)
 
     def _removals(self, before: TopicImage | None, now: TopicImage | None) -> Iterator[Order]:
         if before is None:

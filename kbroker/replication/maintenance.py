@@ -24,6 +24,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TimerHandle, Timers, TopicPartition
 from kbroker.replication.memory_port import MemoryPort
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Maintenance:
     """The periodic work of one broker.
 
     high_watermarks: asked at each checkpoint. on_retention: called when log starts may have moved.
+    slices: what retention over all logs is cut into.
     """
 
     __slots__ = (
@@ -97,6 +99,7 @@ class Maintenance:
         "_offload",
         "_on_retention",
         "_own_offload",
+        "_slices",
         "_timers",
         "_waiting",
         "_written",
@@ -114,6 +117,7 @@ class Maintenance:
         offload: OffloadPort | None,
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         on_retention: Callable[[], None],
+        slices: TimeSlices,
         memory: MemoryPort | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
@@ -134,6 +138,7 @@ class Maintenance:
         )
         self._high_watermarks = high_watermarks
         self._on_retention = on_retention
+        self._slices = slices
         self._flushing: set[PartitionLog] = set()
         self._waiting: dict[str, TimerHandle] = {}
         self._flush_waiters: dict[PartitionLog, list[tuple[int, Callable[[bool], None]]]] = {}
@@ -176,6 +181,7 @@ class Maintenance:
     def stop(self) -> None:
         """End; blocks until a flush and a read of the cleaner that are under way are over."""
         self.running = False
+        self._slices.close()
         self.cleaner.request_stop()
         for handle in self._waiting.values():
             handle.cancel()
@@ -200,11 +206,21 @@ class Maintenance:
     # the work
 
     def run_retention(self) -> None:
-        """Retire what is too old or too much."""
-        retired = self._logs.run_retention(self._timers.now_ms())
-        if retired:
-            logger.info("node %d: retired %d segments", self._node_id, retired)
-        self._on_retention()
+        """Retire what is too old or too much, unless the last run still goes on."""
+        if not self._slices.idle:
+            return
+        retired = 0
+
+        def one_log(count: int) -> None:
+            nonlocal retired
+            retired += count
+
+        def done() -> None:
+            if retired:
+                logger.info("node %d: retired %d segments", self._node_id, retired)
+            self._on_retention()
+
+        self._slices.add(map(one_log, self._logs.retire(self._timers.now_ms())), done)
 
     def delete_due_files(self) -> None:
         """Delete in the thread what was retired file.delete.delay.ms ago."""

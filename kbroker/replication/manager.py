@@ -35,6 +35,7 @@ from kbroker.replication.offsets import ListedOffset, list_offset
 from kbroker.replication.partition import Partition, ReadResult
 from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class ReplicaManager:
     says otherwise. on_directory_failed: told of a failed disk once its partitions are offline.
     knows: whether the metadata has a partition of this topic (name or id) and index; decides
     between "unknown" and "not here". offload: how blocking work leaves the loop thread, see
-    `maintenance`.
+    `maintenance`. slices: makes what long work on the loop is cut into.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ReplicaManager:
         offload: OffloadPort | None = None,
         random: Random | None = None,
         memory: MemoryPort | None = None,
+        slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
     ) -> None:
         self.node_id = node_id
         self.logs = logs
@@ -112,8 +114,10 @@ class ReplicaManager:
         self.give_back_memory = self._reader.give_back_memory
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
-            on_retention=self._log_starts_moved, memory=memory, unpacking=self.unpacking,
+            on_retention=self._log_starts_moved, slices=slices(), memory=memory,
+            unpacking=self.unpacking,
         )  # fmt: skip
+        self._orders = slices()
         self._appender = Appender(
             timers,
             self.purgatory,
@@ -187,14 +191,33 @@ class ReplicaManager:
     # orders from the metadata
 
     def apply(self, orders: Iterable[Order]) -> None:
-        """Carry out what an image change means for this broker, in order."""
-        for order in orders:
-            if isinstance(order, HostPartition):
-                self._host(order)
-            elif isinstance(order, RemovePartition):
-                self._remove(order)
-            else:
-                self._update_config(order)
+        """Carry out what an image change means for this broker, in order, and after what earlier
+        changes meant.
+
+        Many orders take several turns of the loop; see `when_applied`. Until its order is carried
+        out a new partition is not here (NOT_LEADER_OR_FOLLOWER), a removed one is.
+        """
+        self._orders.add(map(self._carry_out, orders))
+
+    def when_applied(self, then: Callable[[], None]) -> None:
+        """Call back once all orders so far are carried out."""
+        self._orders.when_done(then)
+
+    def finish_orders(self) -> None:
+        """Carry out what is left of the orders now, and all later ones at once. Blocks."""
+        self._orders.finish()
+
+    def drop_orders(self) -> None:
+        """Host and let go nothing more: the logs are about to close."""
+        self._orders.close()
+
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, HostPartition):
+            self._host(order)
+        elif isinstance(order, RemovePartition):
+            self._remove(order)
+        else:
+            self._update_config(order)
 
     def _host(self, order: HostPartition) -> None:
         key = order.topic_partition
@@ -601,6 +624,7 @@ class ReplicaManager:
         """Stop the periodic work, answer who waits with what there is, write the high watermarks.
         Blocks.
         """
+        self.drop_orders()
         self.mover.stop()
         self._appender.close()
         self._maintenance.stop()

@@ -34,6 +34,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import ensure_formatted
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.mover import UNLIMITED
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.controller_runtime import ControllerRuntime, as_future
 from kbroker.server.dispatch import ApiHandler, Dispatcher
@@ -53,7 +54,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.log_config import LogConfig, LogConfigs
 from kbroker.settings.network import NetworkConfig
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
@@ -94,6 +95,7 @@ class Broker:
         self.config = config
         self.failure: BaseException | None = None
         self._random = random or Random()
+        self._log_configs = LogConfigs(config)
         self._handlers = handlers
         self._listeners: list[ListenerServer] = []
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="kbroker")
@@ -209,6 +211,7 @@ class Broker:
             knows=self._knows,
             random=self._random,
             memory=self.memory,
+            slices=lambda: TimeSlices(timers),
         )
         if config.metadata_log_dir in logs.offline_paths:
             raise StartupError(f"the metadata log directory {config.metadata_log_dir} is offline")
@@ -231,7 +234,7 @@ class Broker:
             memory=self.memory,
         )
         self._publisher = Publisher(
-            config.node_id, lambda image, overrides: LogConfig.from_configs(config, overrides)
+            config.node_id, lambda image, overrides: self._log_configs.of(overrides)
         )
         await as_future(
             controller.register_broker(
@@ -243,6 +246,10 @@ class Broker:
         )
         await as_future(controller.unfence_broker())
         controller.on_image(self._on_image)  # now: each partition is hosted once, in its new epoch
+        controller.when_applied = replicas.when_applied
+        hosted = asyncio.Event()
+        replicas.when_applied(hosted.set)
+        await hosted.wait()
         replicas.start()
         self._services = Services(
             config=config,
@@ -293,7 +300,7 @@ class Broker:
 
     def _topic_config(self, topic: str) -> LogConfig:
         image = self._controller.image if self._controller is not None else MetadataImage()
-        return LogConfig.from_configs(self.config, image.topic_configs(topic))
+        return self._log_configs.of(image.topic_configs(topic))
 
     def _hosts_partition(self, topic_partition: TopicPartition, topic_id: Uuid | None) -> bool:
         """Whether the metadata puts a replica of this very topic here."""
@@ -320,7 +327,8 @@ class Broker:
         if new.configs is not old.configs:
             self._replicas.mover.bytes_per_second = _move_limit(new, self.config.node_id)
         if new.topics is not old.topics and len(old.topics):
-            gone = [name for name in old.topics if name not in new.topics]
+            changed = new.topics.changed_keys(old.topics)
+            gone = [name for name in changed if name not in new.topics]
             if gone:
                 self._groups.on_topics_deleted(gone)
                 if self._share is not None:
@@ -533,6 +541,7 @@ class Broker:
 
     async def _hand_over(self) -> None:
         controller = self.services.controller
+        self.services.replicas.finish_orders()
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await as_future(controller.controlled_shutdown())
@@ -547,6 +556,8 @@ class Broker:
         self._stop_watching()
         for connection in list(self._shared.connections) if self._shared is not None else ():
             connection.abort()
+        if self._replicas is not None:
+            self._replicas.drop_orders()
         if self._logs is not None:
             self._logs.close(clean=False)
         self._executor.shutdown(wait=False)

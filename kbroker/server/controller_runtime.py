@@ -51,6 +51,10 @@ SNAPSHOT_CHUNK_RECORDS: Final = 500
 ImageListener = Callable[[MetadataImage, MetadataImage], None]
 
 
+def _at_once(then: Callable[[], None]) -> None:
+    then()
+
+
 @dataclass(slots=True)
 class _Proposal:
     """What waits for a commit. end_offset: of its last record, inclusive; image: None for one
@@ -87,6 +91,9 @@ class ControllerRuntime:
         self._image = MetadataImage(cluster_id=properties.cluster_id)
         self._loading = MetadataDelta(self._image)
         self._listeners: list[ImageListener] = []
+        self.when_applied: Callable[[Callable[[], None]], None] = _at_once
+        """Calls back once this broker has done what the published images mean for it: answers wait
+        for that, so a topic that was made is hosted."""
         self._proposals: deque[_Proposal] = deque()
         self._active = False
         self._loaded = False
@@ -184,7 +191,7 @@ class ControllerRuntime:
 
     def on_image(self, callback: ImageListener) -> None:
         """Call back with (old, new) after each commit, in order of registration, before its
-        response goes out.
+        response goes out (see also `when_applied`).
 
         Called at once with (empty image, image) if there is one already, so nothing is missed.
         """
@@ -215,7 +222,7 @@ class ControllerRuntime:
             if self._proposals:
                 self._proposals.append(_Proposal(self._proposals[-1].end_offset, None, answer))
             else:
-                answer()
+                self.when_applied(answer)
             return deferred
         self._propose(result, answer)
         return deferred
@@ -381,7 +388,7 @@ class ControllerRuntime:
             proposal = proposals.popleft()
             if proposal.image is not None:
                 self._publish(proposal.image)
-            proposal.answer()
+            self.when_applied(proposal.answer)
 
     def _finish_loading(self) -> None:
         loading = self._loading

@@ -19,6 +19,9 @@ from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
 NO_LOWER_BOUND_MS: Final = 1 << 60
 """message.timestamp.before.max.ms from here on refuses nothing."""
 
+KNOWN_CONFIGS: Final = 1000
+"""Different sets of overrides that LogConfigs remembers."""
+
 MAX_UNPACKED_BYTES: Final = 128 * 1024 * 1024
 MIN_UNPACKED_BYTES: Final = 1024 * 1024
 UNPACKED_SHARE: Final = 5 / 64
@@ -116,6 +119,26 @@ class LogConfig:
         typed: dict[str, object] = dict(values)
         typed["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
         return cls(**typed)  # type: ignore[arg-type]  # by name from the table, held by a test
+
+
+class LogConfigs:
+    """The settings of topics; topics with the same overrides share one object."""
+
+    __slots__ = ("_broker", "_known")
+
+    def __init__(self, broker: BrokerConfig) -> None:
+        self._broker = broker
+        self._known: dict[frozenset[tuple[str, str]], LogConfig] = {}
+
+    def of(self, overrides: Mapping[str, str]) -> LogConfig:
+        """As LogConfig.from_configs. Raises ConfigError for a bad value."""
+        key = frozenset(overrides.items())
+        config = self._known.get(key)
+        if config is None:
+            if len(self._known) >= KNOWN_CONFIGS:
+                self._known.clear()
+            config = self._known[key] = LogConfig.from_configs(self._broker, overrides)
+        return config
 
 
 def max_unpacked_bytes(memory_limit_bytes: int) -> int:

@@ -332,7 +332,7 @@ class CrashMachine(RuleBasedStateMachine):
                     self.config, cleanup_policy=frozenset({"delete"}), retention_bytes=keep_bytes
                 )
             )
-            manager.run_retention(self.now_ms)
+            sum(manager.retire(self.now_ms))
             log.update_config(self.config)
 
         if self.do(run):

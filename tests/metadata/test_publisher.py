@@ -28,7 +28,7 @@ def make_config(image: MetadataImage, overrides: Mapping[str, str]) -> LogConfig
 
 
 def orders(old: MetadataImage, new: MetadataImage, node_id: int = 1) -> list[Order]:
-    return Publisher(node_id, make_config).orders(old, new)
+    return list(Publisher(node_id, make_config).orders(old, new))
 
 
 def test_only_own_partitions_are_hosted() -> None:

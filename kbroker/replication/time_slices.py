@@ -1,0 +1,110 @@
+"""Work of many small steps on the loop thread, with the loop's other work in between.
+
+Ten thousand partitions are made or looked through one after the other: each is a matter of a
+millisecond at most, all of them together would make every client wait for seconds. So steps are
+taken for `SLICE_SECONDS`, then the loop has its turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kbroker.model import Timers
+
+SLICE_SECONDS: Final = 0.005
+"""A slice ends with the step during which this is over."""
+
+
+class TimeSlices:
+    """Steps of several pieces of work, strictly in the order in which the pieces came.
+
+    timers: None takes all steps at once, within `add`. clock: seconds, steady, and not the loop's
+    own, which stands still during a turn.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_is_working",
+        "_planned",
+        "_seconds",
+        "_timers",
+        "_work",
+        "slices",
+    )
+
+    def __init__(
+        self,
+        timers: Timers | None,
+        *,
+        seconds: float = SLICE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timers = timers
+        self._seconds = seconds
+        self._clock = clock
+        self._work: deque[tuple[Iterator[object], Callable[[], None] | None]] = deque()
+        self._is_working = False
+        self._planned = False
+        self._closed = False
+        self.slices = 0
+        """How many there were."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do."""
+        return not self._work
+
+    def add(self, steps: Iterator[object], then: Callable[[], None] | None = None) -> None:
+        """Take these steps (each `next` is one) after all earlier ones, then call `then`.
+
+        Begins at once where nothing is before them, so what fits into one slice is done on return.
+        """
+        if self._closed:
+            return
+        self._work.append((steps, then))
+        if not self._is_working and (self._timers is None or not self._planned):
+            self._slice()
+
+    def when_done(self, then: Callable[[], None]) -> None:
+        """Call back once all that was added before is done; at once if it is."""
+        if self._work:
+            self._work.append((iter(()), then))
+        else:
+            then()
+
+    def finish(self) -> None:
+        """Take all steps that are left, and from now on those of each `add` within it. Blocks."""
+        self._timers = None
+        if not self._is_working:
+            self._slice()
+
+    def close(self) -> None:
+        """Drop what is left and what comes; nobody is called back."""
+        self._closed = True
+        self._work.clear()
+
+    def _slice(self) -> None:
+        self._planned = False
+        self._is_working = True
+        self.slices += 1
+        work = self._work
+        until = self._clock() + self._seconds
+        try:
+            while work:
+                steps, then = work[0]
+                for _ in steps:
+                    if self._timers is not None and self._clock() >= until:
+                        return
+                if work:  # not closed by a step
+                    work.popleft()
+                    if then is not None:
+                        then()
+        finally:
+            self._is_working = False
+            if work and self._timers is not None and not self._planned:
+                self._planned = True  # also after a step that failed: the others are not its fault
+                self._timers.call_later(0, self._slice)
