@@ -11,9 +11,16 @@ A broker of its own for each kind of attack, all connections at once:
     halves     each sends half of a request and stops; a producer beside them must get through
     metadata   each asks 5 times for all topics (120 KB) and reads nothing for a while, then all
     fetch      each asks for 50 MB five times and reads nothing for a while; 50 read an answer then
+    sessions   each opens a fetch session of 10,000 partitions; who gets none is answered all the
+               same
+    waiting    each has a fetch of 10,000 partitions wait for 30 s; a producer beside them must get
+               through
+    cleaning   a tenth of them sends to a compacted topic, five times: a batch that unpacks to 64
+               MB, one that unpacks to 4 MB and 5,000 new keys; the topic is cleaned meanwhile
 
 Prints memory before, the peak (VmHWM), and the peak beyond the limit and what was there before,
-which must stay under what a connection's own small buffers explain.
+which must stay under what a connection's own small buffers explain; how often somebody had to wait
+for memory.
 """
 
 from __future__ import annotations
@@ -23,14 +30,19 @@ import asyncio
 import platform
 import resource
 import shutil
+import socket
 import struct
 import sys
 import tempfile
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from kbroker.protocol.codec import decode
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
@@ -51,6 +63,9 @@ the worker's hands.
 
 SLOW_SECONDS = 3.0
 TOPICS = 400
+PARTITIONS = 10_000
+KEYS = 5_000
+CLEANING_SECONDS = 300
 
 
 class Client:
@@ -68,13 +83,27 @@ class Client:
         self.writer.write(frame)
         await self.writer.drain()
 
-    async def acknowledged(self) -> bool:
-        """Read the answer to a Produce request of one partition."""
+    async def produced(self) -> int:
+        """Read the answer to a Produce request of one partition; its error."""
         (size,) = struct.unpack(">i", await self.reader.readexactly(4))
         frame = await self.reader.readexactly(size)
         _, position = decode_response_header(frame, ProduceRequest.API_KEY, 9)
         response, _ = decode(ProduceResponse, frame, 9, position)
-        return not response.responses[0].partition_responses[0].error_code
+        return response.responses[0].partition_responses[0].error_code
+
+    async def acknowledged(self) -> bool:
+        """Whether the answer to a Produce request of one partition has no error."""
+        return not await self.produced()
+
+    async def session(self) -> int:
+        """Read the answer to a Fetch request; its session."""
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        frame = await self.reader.readexactly(size)
+        _, position = decode_response_header(frame, FetchRequest.API_KEY, 12)
+        _, error, session_id = struct.unpack_from(">ihi", frame, position)
+        if error:
+            raise ConnectionError(f"Fetch was answered with error {error}")
+        return int(session_id)
 
     async def receive(self) -> int:
         """Read an answer away; its size."""
@@ -93,9 +122,16 @@ class Client:
 
 def produce_frame(topic: str, size: int = MEGABYTE - 4096) -> bytes:
     value = bytes(range(256)) * 64
+    return batch_frame(topic, [(b"key", value)] * (size // len(value)))
+
+
+def batch_frame(
+    topic: str, pairs: list[tuple[bytes, bytes]], codec: Compression = Compression.NONE
+) -> bytes:
+    """A Produce request with a batch of these keys and values."""
     now_ms = time.time_ns() // 1_000_000
-    records = [(now_ms, b"key", value, []) for _ in range(size // len(value))]
-    data = ProduceRequest.PartitionProduceData(index=0, records=build_batch(records))
+    batch = build_batch([(now_ms, key, value, []) for key, value in pairs], compression=codec)
+    data = ProduceRequest.PartitionProduceData(index=0, records=batch)
     topic_data = ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
     return frame_of(ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic_data]), 9)
 
@@ -220,12 +256,99 @@ async def slow_readers(port: int, count: int, frame: bytes, times: int, read: in
     return f"{len(readers)} slow readers got {size / 1e6:,.0f} MB"
 
 
+def wide_fetch(*, session: bool, max_wait_ms: int = 0) -> bytes:
+    """Of very many partitions, of which one is there."""
+    wanted = [FetchRequest.FetchPartition(partition=index) for index in range(PARTITIONS)]
+    topic = FetchRequest.FetchTopic(topic="plain", partitions=wanted)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 << 30,
+        max_bytes=1 << 30,
+        session_epoch=0 if session else -1,
+        topics=[topic],
+    )
+    return frame_of(request, 12)
+
+
+async def sessions(port: int, count: int) -> str:
+    await create(port, ["plain"])
+    frame = wide_fetch(session=True)
+    clients = await connect_all(port, count)
+
+    async def one(client: Client) -> int:
+        await client.send(frame)
+        return await client.session()
+
+    opened = await asyncio.gather(*map(one, clients))
+    for client in clients:
+        client.close()
+    return f"{len(opened)} answered, {sum(map(bool, opened))} with a session"
+
+
+async def waiting(port: int, count: int) -> str:
+    await create(port, ["plain"])
+    frame = wide_fetch(session=False, max_wait_ms=30_000)
+    clients = await connect_all(port, count)
+    started = time.monotonic()
+    asking = [asyncio.ensure_future(client.send(frame)) for client in clients]
+    answers = [asyncio.ensure_future(client.session()) for client in clients]
+    await asyncio.sleep(SLOW_SECONDS)
+    honest = await Client.connect(port)
+    asked = time.monotonic()
+    await honest.send(produce_frame("plain"))
+    is_through = await honest.acknowledged()
+    waited = time.monotonic() - asked
+    await asyncio.gather(*asking, *answers)
+    for client in [*clients, honest]:
+        client.close()
+    return (
+        f"all {len(answers)} answered within {time.monotonic() - started:.0f} s; a producer beside"
+        f" them waited {waited:.1f} s{'' if is_through else ' AND FAILED'}"
+    )
+
+
+async def cleaning(port: int, count: int) -> str:
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(MEGABYTE),
+        "min.cleanable.dirty.ratio": "0.01",
+    }
+    await create(port, ["table"], configs)
+    large = [
+        batch_frame("table", [(b"key", bytes(range(256)) * (size // 256))], codec)
+        for size in (64 * MEGABYTE, 4 * MEGABYTE)
+        for codec in (Compression.GZIP, Compression.ZSTD)
+    ]
+    errors: Counter[int] = Counter()
+
+    async def one(number: int, client: Client) -> None:
+        for turn in range(5):
+            base = (number * 5 + turn) * KEYS
+            keys = [(b"%016d" % key, b"value") for key in range(base, base + KEYS)]
+            frames = [large[turn % 2], large[2 + turn % 2], batch_frame("table", keys)]
+            await client.send(b"".join(frames))
+            errors.update([await client.produced() for _ in frames])
+
+    clients = await connect_all(port, max(1, count // 10))
+    await asyncio.gather(*(one(number, client) for number, client in enumerate(clients)))
+    for client in clients:
+        client.close()
+    return (
+        f"{errors.pop(0, 0)} batches acknowledged,"
+        f" {errors.pop(int(ErrorCode.MESSAGE_TOO_LARGE), 0)} refused for what they unpack to,"
+        f" other errors {dict(errors)}"
+    )
+
+
 KINDS: dict[str, Callable[[int, int], Awaitable[str]]] = {
     "produce": produce,
     "packed": packed,
     "halves": halves,
     "metadata": metadata,
     "fetch": fetch,
+    "sessions": sessions,
+    "waiting": waiting,
+    "cleaning": cleaning,
 }
 
 
@@ -237,16 +360,49 @@ def peak_bytes(pid: int) -> int:
     raise RuntimeError(f"no VmHWM of process {pid}")
 
 
+def rounds_of_cleaning(broker: BrokerProcess, wanted: int) -> int:
+    """How many there were, once there are so many or time is up."""
+    deadline = time.monotonic() + CLEANING_SECONDS
+    while True:
+        count = broker.log.read_text().count(": compacted up to")
+        if count >= wanted or time.monotonic() > deadline:
+            return count
+        time.sleep(1)
+
+
+def waits(port: int) -> int:
+    """How often a connection had to wait for memory."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("kbroker_memory_waits_total "):
+                return int(float(line.split()[1]))
+    raise RuntimeError("no kbroker_memory_waits_total")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
 def attack(kind: str, connections: int, limit_mb: int, folder: Path) -> bool:
     """Run one; whether memory stayed within what was promised."""
     limit = limit_mb * MEGABYTE
-    overrides = {"kbroker.memory.limit.bytes": str(limit), "num.partitions": "1"}
+    metrics_port = free_port()
+    overrides = {
+        "kbroker.memory.limit.bytes": str(limit),
+        "kbroker.metrics.listener": f"127.0.0.1:{metrics_port}",
+        "log.cleaner.backoff.ms": "1000",
+        "num.partitions": "1",
+    }
     with BrokerProcess(folder, overrides=overrides) as broker:
         time.sleep(0.5)
         before = broker.resident_bytes()
         started = time.monotonic()
         outcome = asyncio.run(asyncio.wait_for(KINDS[kind](broker.port, connections), 900))
         seconds = time.monotonic() - started
+        if kind == "cleaning":
+            outcome += f", {rounds_of_cleaning(broker, 3)} rounds of cleaning"
         peak = peak_bytes(broker.pid)
         beyond = peak - before - limit
         allowed = BASE_BYTES + connections * CONNECTION_BYTES
@@ -255,7 +411,8 @@ def attack(kind: str, connections: int, limit_mb: int, folder: Path) -> bool:
         print(
             f"{kind:<9} {before / 1e6:6.0f} MB before, peak {peak / 1e6:6.0f} MB;"
             f" beyond before + limit {beyond / 1e6:+6.0f} MB (allowed {allowed / 1e6:.0f});"
-            f" {broker.cpu_seconds():.1f} CPU-s, {seconds:.1f} s; {outcome}",
+            f" {waits(metrics_port)} waits, {broker.cpu_seconds():.1f} CPU-s, {seconds:.1f} s;"
+            f" {outcome}",
             flush=True,
         )
         return beyond <= allowed

@@ -132,7 +132,10 @@ class FetchReader:
             or not self._is_interesting(fetch_set)
         ):
             return self._respond(context, progress)
-        return _PendingFetch(self, context, limits, progress).start()
+        held_bytes = _held_bytes(fetch_set, progress)
+        if held_bytes and not self.memory.has_room(held_bytes):
+            return self._respond(context, progress)
+        return _PendingFetch(self, context, limits, progress).start(held_bytes)
 
     def give_back_memory(self) -> None:
         """Somebody begins to wait for memory: large fetches wait only a little longer."""
@@ -359,6 +362,14 @@ def size_of(records: Records) -> int:
     return len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size
 
 
+def _held_bytes(fetch_set: FetchSet, progress: _Progress) -> int:
+    """What a fetch holds until its answer; 0 if it is little. A session is accounted for."""
+    held_bytes = len(progress.outgoing) * ANSWER_BYTES
+    if not fetch_set.lasts:
+        held_bytes += fetch_set.held_bytes
+    return held_bytes if held_bytes > FREE_BYTES else 0
+
+
 class _PendingFetch(Waiter):
     """A fetch that waits for min_bytes on all partitions of its set."""
 
@@ -384,16 +395,19 @@ class _PendingFetch(Waiter):
         self._charged_bytes = 0
         self.response: PendingResponse[FetchResponse] = PendingResponse(self)
 
-    def start(self) -> PendingResponse[FetchResponse]:
-        """Watch whatever is not watched yet."""
+    def start(self, held_bytes: int) -> PendingResponse[FetchResponse]:
+        """Watch whatever is not watched yet. held_bytes: what is to be accounted for meanwhile."""
         fetch_set = self._context.fetch_set
         fetch_set.waiter = self
         for partition in fetch_set.dirty if fetch_set.lasts else fetch_set:
             partition.watch()
-        self._charge()
         wait_ms = self._limits.max_wait_ms
-        if self._charged_bytes and self._reader.memory.is_short:
-            wait_ms = min(wait_ms, SHORT_WAIT_MS)
+        if held_bytes:
+            self._charged_bytes = held_bytes
+            self._reader._heavy.add(self)
+            self._reader.memory.charge(held_bytes)
+            if self._reader.memory.is_short:
+                wait_ms = min(wait_ms, SHORT_WAIT_MS)
         self.set_deadline(wait_ms)
         return self.response
 
@@ -401,17 +415,6 @@ class _PendingFetch(Waiter):
         """Memory is short: wait no longer than `SHORT_WAIT_MS`."""
         if self._limits.max_wait_ms > SHORT_WAIT_MS:
             self.set_deadline(SHORT_WAIT_MS)
-
-    def _charge(self) -> None:
-        """Account for what is held until the answer; a session's set is accounted for already."""
-        fetch_set = self._context.fetch_set
-        held_bytes = len(self._progress.outgoing) * ANSWER_BYTES
-        if not fetch_set.lasts:
-            held_bytes += fetch_set.held_bytes
-        if held_bytes > FREE_BYTES:
-            self._charged_bytes = held_bytes
-            self._reader._heavy.add(self)
-            self._reader.memory.charge(held_bytes)
 
     def more(self, added_bytes: int) -> None:
         """A partition of the set has so many more bytes to read."""

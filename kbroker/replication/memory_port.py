@@ -17,6 +17,10 @@ class MemoryPort(Protocol):
         """Whether others wait for memory, or soon will."""
         ...
 
+    def has_room(self, count: int) -> bool:
+        """Whether so much more is within the limit."""
+        ...
+
     def charge(self, count: int) -> None: ...
     def release(self, count: int) -> None: ...
     def keep(self, count: int) -> bool:
@@ -32,6 +36,10 @@ class NoAccount:
     """The port where nobody counts."""
 
     is_short = False
+
+    def has_room(self, count: int) -> bool:
+        """There always is."""
+        return True
 
     def charge(self, count: int) -> None:
         """Nothing."""

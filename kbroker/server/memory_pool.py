@@ -132,6 +132,10 @@ class MemoryPool:
         """Whether somebody waits, or would."""
         return self.contended or self.is_pressed
 
+    def has_room(self, count: int) -> bool:
+        """Whether so much more is within the limit."""
+        return self.used + count <= self.limit
+
     def charge(self, count: int) -> None:
         """Account for what is there."""
         self.used += count

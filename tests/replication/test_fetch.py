@@ -297,9 +297,12 @@ def test_while_memory_is_short_a_large_fetch_does_not_wait_long(
     memory.on_pressure = world.replicas.give_back_memory
     memory.charge(memory.limit)
     memory.wait_turn(lambda: None)
+    full = world.fetch(fetch_request(many(20), max_wait_ms=500))
+    assert isinstance(full, FetchResponse), "nothing is left: it does not wait at all"
+    memory.release(memory.limit // 2)
     after = pending(world.fetch(fetch_request(many(20), max_wait_ms=2**31 - 1)))
     world.timers.advance(SHORT_WAIT_MS)
     assert before.done
     assert after.done
     assert not small.done
-    assert memory.used == memory.limit
+    assert memory.used == memory.limit // 2
