@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ class Load:
 
 
 def run_tool(name: str, arguments: Sequence[str]) -> str:
-    """Standard output of a tool of org.apache.kafka.tools.
+    """Standard output of a tool of org.apache.kafka.tools; what it says on standard error, where it
+    names records that failed, is passed on.
 
     Raises RuntimeError with the end of its output if it fails or takes more than ten minutes.
     """
@@ -51,6 +53,9 @@ def run_tool(name: str, arguments: Sequence[str]) -> str:
     if done.returncode:
         tail = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise RuntimeError(f"{name} ended with code {done.returncode}: {' | '.join(tail)}")
+    for line in done.stderr.splitlines():
+        if "Exception" in line:
+            print(f"{name}: {line}", file=sys.stderr, flush=True)
     return done.stdout
 
 

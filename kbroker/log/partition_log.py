@@ -34,6 +34,7 @@ from kbroker.log.files import (
 )
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.next_batch import append_next_batch
 from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import (
     LogState,
@@ -237,13 +238,16 @@ class PartitionLog:
         self.topic_id = topic_id
         self._unsynced_names = self._unsynced_topic_id = True
 
-    def on_high_watermark(self, high_watermark: int) -> None:
+    def on_high_watermark(self, high_watermark: int) -> int | None:
         """Replication's high watermark moved: ended transactions below it become stable, segments
-        deletable.
+        deletable. Returns the first unstable offset.
         """
         self.high_watermark = high_watermark
-        if self.producers.unreplicated:
-            self.producers.on_high_watermark(high_watermark)
+        producers = self.producers
+        if not (producers.ongoing or producers.unreplicated):
+            return None
+        producers.on_high_watermark(high_watermark)
+        return self.first_unstable_offset
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -266,6 +270,12 @@ class PartitionLog:
         if self.failure is not None:
             raise self.failure
         config = self.config
+        if origin is AppendOrigin.CLIENT and not isinstance(batches, ValidatedBatches):
+            base_offset = append_next_batch(self, batches, produce_version, leader_epoch, now_ms)
+            if base_offset >= 0:
+                return AppendInfo(
+                    base_offset, self.log_end_offset - 1, log_start_offset=self.log_start_offset
+                )
         if isinstance(batches, ValidatedBatches):
             validated = batches
             validated.place(self.log_end_offset, leader_epoch)
@@ -295,7 +305,6 @@ class PartitionLog:
                         duplicate.last_offset,
                         log_start_offset=self.log_start_offset,
                         log_append_time_ms=duplicate.timestamp,
-                        max_timestamp=duplicate.timestamp,
                         duplicate=True,
                     )
                 if marker is not None:
@@ -306,7 +315,6 @@ class PartitionLog:
             validated.last_offset,
             log_start_offset=self.log_start_offset,
             log_append_time_ms=validated.log_append_time_ms,
-            max_timestamp=validated.max_timestamp,
         )
 
     def append_as_follower(
@@ -325,7 +333,6 @@ class PartitionLog:
             validated.base_offset,
             validated.last_offset,
             log_start_offset=self.log_start_offset,
-            max_timestamp=validated.max_timestamp,
         )
 
     def _append(
@@ -344,13 +351,7 @@ class PartitionLog:
                 f"({self.config.segment_bytes})",
             )
         try:
-            if segment.should_roll(
-                incoming_bytes=size,
-                last_offset=last_offset,
-                max_timestamp=max_timestamp,
-                config=self.config,
-                now_ms=now_ms,
-            ):
+            if segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms):
                 segment = self.roll(now_ms, headers[0].base_offset)
             epochs = self.leader_epochs
             for header in headers:
@@ -374,11 +375,7 @@ class PartitionLog:
         """Roll if the active segment is old enough (segment.ms) or full. Returns whether it did."""
         active = self.segments.active
         if active.size and active.should_roll(
-            incoming_bytes=0,
-            last_offset=self.log_end_offset - 1,
-            max_timestamp=now_ms,
-            config=self.config,
-            now_ms=now_ms,
+            0, self.log_end_offset - 1, now_ms, self.config, now_ms
         ):
             self.roll(now_ms)
             return True

@@ -9,7 +9,6 @@ partition_log.py.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kbroker.log.validator import AppendOrigin
@@ -136,6 +135,7 @@ class ProducerStateManager:
     """The producers of one partition. `check` decides, `update` and `update_marker` change.
 
     expiration_ms: producer.id.expiration.ms, counted from the producer's last batch timestamp.
+    active_producers: by producer id.
     ongoing: first offset -> producer id of open transactions. unreplicated: first offset -> last
     offset of ended ones whose marker is not below the high watermark yet. Read freely.
     """
@@ -144,17 +144,13 @@ class ProducerStateManager:
         self.topic_partition = topic_partition
         self.expiration_ms = expiration_ms
         self.map_end_offset = 0
-        self._producers: dict[int, ProducerState] = {}
+        self.active_producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
 
     @property
-    def active_producers(self) -> Mapping[int, ProducerState]:
-        return self._producers
-
-    @property
     def is_empty(self) -> bool:
-        return not self._producers and not self.unreplicated
+        return not self.active_producers and not self.unreplicated
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -184,7 +180,7 @@ class ProducerStateManager:
         producer_id = header.producer_id
         if producer_id < 0 or origin is AppendOrigin.REPLICATION:
             return None
-        state = self._producers.get(producer_id)
+        state = self.active_producers.get(producer_id)
         if state is None:
             if transaction_version >= 2 and origin is AppendOrigin.CLIENT:
                 self._check_first_sequence(header)
@@ -279,7 +275,7 @@ class ProducerStateManager:
 
     def check_coordinator_epoch(self, producer_id: int, coordinator_epoch: int) -> None:
         """Before a leader appends a marker. KafkaError(TRANSACTION_COORDINATOR_FENCED)."""
-        state = self._producers.get(producer_id)
+        state = self.active_producers.get(producer_id)
         if state is not None and coordinator_epoch < state.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -295,9 +291,9 @@ class ProducerStateManager:
         attributes = header.attributes
         if producer_id < 0 or attributes & CONTROL_FLAG:
             return
-        state = self._producers.get(producer_id)
+        state = self.active_producers.get(producer_id)
         if state is None:
-            state = self._producers[producer_id] = ProducerState(producer_id)
+            state = self.active_producers[producer_id] = ProducerState(producer_id)
         if state.producer_epoch != header.producer_epoch:
             state.move_to_epoch(header.producer_epoch)
         batches = state.batches
@@ -323,9 +319,9 @@ class ProducerStateManager:
         """
         self.map_end_offset = header.next_offset
         producer_id = header.producer_id
-        state = self._producers.get(producer_id)
+        state = self.active_producers.get(producer_id)
         if state is None:
-            state = self._producers[producer_id] = ProducerState(producer_id)
+            state = self.active_producers[producer_id] = ProducerState(producer_id)
         first_offset = state.transaction_first_offset
         state.move_to_epoch(header.producer_epoch)
         state.coordinator_epoch = coordinator_epoch
@@ -365,11 +361,11 @@ class ProducerStateManager:
         """Forget producers without a batch for expiration_ms and no open transaction; how many."""
         expired = [
             producer_id
-            for producer_id, state in self._producers.items()
+            for producer_id, state in self.active_producers.items()
             if self._is_expired(state, now_ms)
         ]
         for producer_id in expired:
-            del self._producers[producer_id]
+            del self.active_producers[producer_id]
         return len(expired)
 
     def _is_expired(self, state: ProducerState, now_ms: int) -> bool:
@@ -380,7 +376,7 @@ class ProducerStateManager:
 
     def clear(self, map_end_offset: int = 0) -> None:
         """Forget everything: the log was truncated, a snapshot or a replay follows."""
-        self._producers.clear()
+        self.active_producers.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
         self.map_end_offset = map_end_offset
@@ -388,7 +384,7 @@ class ProducerStateManager:
     def to_snapshot(self) -> bytes:
         """The content of a `.snapshot` file that holds up to map_end_offset."""
         entries = bytearray()
-        for state in self._producers.values():
+        for state in self.active_producers.values():
             last = state.batches[-1] if state.batches else BatchMetadata(NO_SEQUENCE, -1, 0, -1)
             first_offset = state.transaction_first_offset
             entries += _ENTRY.pack(
@@ -401,10 +397,10 @@ class ProducerStateManager:
                 state.coordinator_epoch,
                 -1 if first_offset is None else first_offset,
             )
-        content = bytearray(_PREFIX.pack(SNAPSHOT_VERSION, 0, len(self._producers)))
+        content = bytearray(_PREFIX.pack(SNAPSHOT_VERSION, 0, len(self.active_producers)))
         content += entries
         checksum = crc32c(memoryview(content)[_CRC_END:])
-        _PREFIX.pack_into(content, 0, SNAPSHOT_VERSION, checksum, len(self._producers))
+        _PREFIX.pack_into(content, 0, SNAPSHOT_VERSION, checksum, len(self.active_producers))
         return bytes(content)
 
     def load_snapshot(self, data: bytes, *, map_end_offset: int, now_ms: int) -> None:
@@ -417,7 +413,7 @@ class ProducerStateManager:
         for state in read_snapshot(data):
             if self._is_expired(state, now_ms):
                 continue
-            self._producers[state.producer_id] = state
+            self.active_producers[state.producer_id] = state
             if state.transaction_first_offset is not None:
                 self.ongoing[state.transaction_first_offset] = state.producer_id
         self.map_end_offset = map_end_offset

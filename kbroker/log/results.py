@@ -38,7 +38,6 @@ class AppendInfo:
         "last_offset",
         "log_append_time_ms",
         "log_start_offset",
-        "max_timestamp",
     )
 
     def __init__(
@@ -48,14 +47,12 @@ class AppendInfo:
         *,
         log_start_offset: int,
         log_append_time_ms: int = -1,
-        max_timestamp: int = -1,
         duplicate: bool = False,
     ) -> None:
         self.base_offset = base_offset
         self.last_offset = last_offset
         self.log_append_time_ms = log_append_time_ms
         self.log_start_offset = log_start_offset
-        self.max_timestamp = max_timestamp
         self.duplicate = duplicate
 
     def __repr__(self) -> str:

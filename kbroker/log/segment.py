@@ -205,29 +205,55 @@ class Segment:
         if not self._max_timestamp_known:
             self._load_max_timestamp()
         position = start = self.size
+        since = self.bytes_since_index_entry
         try:
             file.write_at(batches, position)
-            since = self.bytes_since_index_entry
             for header in headers:
-                last_offset = header.base_offset + header.last_offset_delta
-                if header.max_timestamp > self._max_timestamp:
-                    self._max_timestamp = header.max_timestamp
-                    self._max_timestamp_offset = last_offset
-                if since > self.index_interval_bytes:
-                    self.offset_index.append(last_offset, position)
-                    self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
-                    self._index_room -= 1
-                    since = 0
                 size = header.batch_length + LENGTH_OVERHEAD
+                last_offset = header.base_offset + header.last_offset_delta
+                self._account(position, size, last_offset, header.max_timestamp)
                 position += size
-                since += size
         except LogDirectoryError:
+            self.bytes_since_index_entry = since
             file.truncate(start)
             raise
-        self.bytes_since_index_entry = since
         self.size = position
-        if self._rolling_timestamp is None and start == 0 and headers[0].max_timestamp >= 0:
-            self._rolling_timestamp = headers[0].max_timestamp
+
+    def append_batch(
+        self, batch: memoryview, size: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        """The same for a single batch of which so much is known."""
+        file = self.file
+        if file is None:
+            file = self.log_file()
+        self.used = True
+        if not self._max_timestamp_known:
+            self._load_max_timestamp()
+        position = self.size
+        since = self.bytes_since_index_entry
+        try:
+            file.write_at(batch, position)
+            self._account(position, size, last_offset, max_timestamp)
+        except LogDirectoryError:
+            self.bytes_since_index_entry = since
+            file.truncate(position)
+            raise
+        self.size = position + size
+
+    def _account(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Take in what a batch that was written at position means for indexes and times."""
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        since = self.bytes_since_index_entry
+        if since > self.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self._index_room -= 1
+            since = 0
+        if not position and max_timestamp >= 0 and self._rolling_timestamp is None:
+            self._rolling_timestamp = max_timestamp
+        self.bytes_since_index_entry = since + size
 
     def can_hold(self, last_offset: int) -> bool:
         """Whether last_offset fits into the 31 bits of an index entry."""
@@ -235,7 +261,6 @@ class Segment:
 
     def should_roll(
         self,
-        *,
         incoming_bytes: int,
         last_offset: int,
         max_timestamp: int,

@@ -12,7 +12,6 @@ import struct
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
-from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import (
@@ -26,12 +25,9 @@ from kbroker.protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
-    CONTROL_FLAG,
-    HEADER,
     LEADER_EPOCH_POSITION,
     LENGTH_OVERHEAD,
     LENGTH_POSITION,
-    LOG_APPEND_TIME_FLAG,
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
@@ -58,8 +54,6 @@ COSTLY_COMPRESSED_BYTES: Final = 1024
 hold a thousand times its size."""
 
 _CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-NOT_PLAIN: Final = LOG_APPEND_TIME_FLAG | CONTROL_FLAG
-ZSTD: Final = int(Compression.ZSTD)
 
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
@@ -204,10 +198,6 @@ def validate_batches(
     INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or
     UNSUPPORTED_COMPRESSION_TYPE; batches may then be changed in part and are not to be written.
     """
-    if origin is AppendOrigin.CLIENT and not (compacted or validate_records):
-        plain = _plain_batch(batches, next_offset, leader_epoch, now_ms, config, produce_version)
-        if plain is not None:
-            return plain
     if (
         produce_version is not None
         and produce_version < BATCHES_SINCE_PRODUCE_VERSION
@@ -262,51 +252,6 @@ def validate_batches(
             f"{len(result)} bytes do not fit into a segment of {config.segment_bytes}",
         )
     return ValidatedBatches(result, headers, log_append_time_ms=now_ms if stamps else NO_TIMESTAMP)
-
-
-def _plain_batch(
-    batches: bytes | bytearray | memoryview,
-    next_offset: int,
-    leader_epoch: int,
-    now_ms: int,
-    config: ValidationConfig,
-    produce_version: int | None,
-) -> ValidatedBatches | None:
-    """What validate_batches gives for the batch that nearly everybody sends, in one step: sound, of
-    one codec with its topic, with nothing to change. None for any other, also for what is wrong.
-    """
-    size = len(batches)
-    if size < BATCH_OVERHEAD or config.compression_type != "producer":
-        return None
-    view = batches if isinstance(batches, memoryview) else memoryview(batches)
-    has_old_codecs = produce_version is not None and produce_version < ZSTD_SINCE_PRODUCE_VERSION
-    fields = HEADER.unpack_from(view)
-    base_offset, length, _, magic, crc, attributes, delta, _, latest, producer, epoch = fields[:11]
-    if (
-        magic != MAGIC
-        or base_offset
-        or length + LENGTH_OVERHEAD != size
-        or size > config.max_message_bytes
-        or size > config.segment_bytes
-        or attributes & NOT_PLAIN
-        or (codec := attributes & CODEC_MASK) > ZSTD
-        or (codec == ZSTD and has_old_codecs)
-        or delta < 0
-        or fields[12] != delta + 1
-        or (producer >= 0 and (epoch < 0 or fields[11] < 0))
-        or config.message_timestamp_type == LOG_APPEND_TIME
-        or latest > now_ms + config.message_timestamp_after_max_ms
-        or config.message_timestamp_before_max_ms < now_ms
-        or view.readonly
-        or crc32c(view[ATTRIBUTES_POSITION:]) != crc
-    ):
-        return None
-    header = BatchHeader(*fields)
-    header.base_offset = next_offset
-    header.partition_leader_epoch = leader_epoch
-    _INT64.pack_into(view, 0, next_offset)
-    _INT32.pack_into(view, LEADER_EPOCH_POSITION, leader_epoch)
-    return ValidatedBatches(view, [header])
 
 
 def is_costly(batches: bytearray | memoryview, config: LogConfig) -> bool:

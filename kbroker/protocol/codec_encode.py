@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 from kbroker.protocol.codec_decode import FIXED, MAX_STRING_BYTES, is_compact
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.primitives import unsigned_varint
+from kbroker.protocol.primitives import SMALL_VARINTS, unsigned_varint
 from kbroker.protocol.schema import MISSING, Encoder, Field, Message, RecordsPayload, Struct
 
 BYTES_LIKE: Final = (bytes, bytearray, memoryview)
@@ -78,6 +78,7 @@ class _EncoderWriter:
         self.scope: dict[str, Any] = {
             "pack": pack,
             "uvarint": unsigned_varint,
+            "byte": SMALL_VARINTS,
             "unsupported": unsupported,
             "null": null,
             "too_long": too_long,
@@ -127,7 +128,7 @@ class _EncoderWriter:
 
     def flush_varint(self, value: str, inline: bool) -> None:
         """Flush the pending run and an unsigned varint after it; up to two bytes in one call."""
-        short = self.packed([*self.pending, (value, "B")])
+        short = self.packed([*self.pending, (value, "B")]) if self.pending else f"byte[{value}]"
         self.line(f"if {value} < 128: {self.out} += {short}")
         if inline:
             two_bytes = [(f"{value} & 127 | 128", "B"), (f"{value} >> 7", "B")]

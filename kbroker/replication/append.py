@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kbroker.log.files import LogDirectoryError
+from kbroker.log.next_batch import append_next_batch
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic
@@ -105,6 +106,44 @@ class Appender:
     def close(self) -> None:
         """Stop checking batches off the loop."""
         self._preparation.close()
+
+    def append_next(
+        self,
+        partition: Partition,
+        batches: memoryview,
+        produce_version: int,
+        now_ms: int,
+    ) -> int:
+        """`append_to` for the batch that nearly every batch is (`log.next_batch`), outside of a
+        transaction, where this replica is the only one: its base offset, and all is done. Negative:
+        nothing has happened, `append_to` is to be asked.
+        """
+        if (
+            partition.role is not Role.LEADER
+            or partition.remotes
+            or len(partition.isr) < partition.min_isr
+            or self._preparation.queues
+        ):
+            return -1
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
+        try:
+            offset = append_next_batch(
+                log,
+                batches,
+                produce_version,
+                partition.leader_epoch,
+                now_ms,
+                transactional=False,
+            )
+        except LogDirectoryError:
+            return -1  # the log keeps it in mind and says so again
+        if offset >= 0:
+            size = len(batches)
+            partition.after_append(size, NEVER_MS)
+            traffic = self._traffic
+            traffic.bytes_in += size
+            traffic.messages_in += log.log_end_offset - offset
+        return offset
 
     def append_to(
         self,

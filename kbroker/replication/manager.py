@@ -129,6 +129,7 @@ class ReplicaManager:
             traffic=self.traffic,
         )
         self.append_to = self._appender.append_to
+        self.append_next = self._appender.append_next
         self.mover = LogMover(
             logs,
             timers,

@@ -78,7 +78,7 @@ class ReplicaLog(Protocol):
     @property
     def leader_epochs(self) -> EpochHistory: ...
 
-    def on_high_watermark(self, high_watermark: int) -> None: ...
+    def on_high_watermark(self, high_watermark: int) -> int | None: ...
     def read(
         self, fetch_offset: int, *, max_bytes: int, upper_offset: int, min_one_batch: bool = True
     ) -> ReadResult: ...
@@ -357,7 +357,15 @@ class Partition:
             for watcher in tuple(self._end_watchers):
                 watcher.moved(size_bytes, size_bytes)
         if not self.remotes and len(self.isr) >= self.min_isr:
-            self._move_high_watermark(end, size_bytes)
+            if (
+                self._watchers
+                or self._offset_waiters
+                or self.log.on_high_watermark(end) is not None
+            ):
+                self._move_high_watermark(end, size_bytes)
+            else:  # nobody waits and nothing is unstable
+                self.high_watermark = self.last_stable_offset = end
+                self._stable_bytes = 0
             return True
         self._appended.append((end, size_bytes))
         return self._advance(now_ms)
@@ -414,9 +422,7 @@ class Partition:
 
     def _move_high_watermark(self, offset: int, added_bytes: int) -> None:
         self.high_watermark = offset
-        log = self.log
-        log.on_high_watermark(offset)
-        unstable = log.first_unstable_offset
+        unstable = self.log.on_high_watermark(offset)
         stable = offset if unstable is None else self._stable_end()
         stable_bytes = 0
         self._stable_bytes += added_bytes

@@ -84,7 +84,7 @@ class Preparation:
     batch is, so that one worker at a time does.
     """
 
-    __slots__ = ("_closed", "_memory", "_now_ms", "_offload", "_queues", "_unpacking")
+    __slots__ = ("_closed", "_memory", "_now_ms", "_offload", "_unpacking", "queues")
 
     def __init__(
         self,
@@ -97,7 +97,8 @@ class Preparation:
         self._offload = offload
         self._now_ms = now_ms
         self._memory = memory or NoAccount()
-        self._queues: dict[TopicPartition, deque[_Job]] = {}
+        self.queues: dict[TopicPartition, deque[_Job]] = {}
+        """Batches that wait their turn."""
         self._closed = False
 
     def concerns(
@@ -108,7 +109,7 @@ class Preparation:
         produce_version: int | None,
     ) -> bool:
         """Whether these batches must wait their turn: for a thread, or behind some that do."""
-        if self._queues and key in self._queues:
+        if self.queues and key in self.queues:
             return True
         if (
             not config.needs_records
@@ -137,9 +138,9 @@ class Preparation:
     ) -> None:
         """Copy the batches and call `append` in their turn."""
         job = _Job(own_copy(batches), config, origin, produce_version, append)
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         if queue is None:
-            queue = self._queues[key] = deque()
+            queue = self.queues[key] = deque()
         self._memory.charge(len(job.data))
         queue.append(job)
         if len(queue) == 1:
@@ -161,7 +162,7 @@ class Preparation:
             queue.popleft()
             self._memory.release(len(job.data))
             job.append(STOPPED if self._closed else job.data)
-        del self._queues[key]
+        del self.queues[key]
 
     def _check(self, job: _Job) -> None:
         """In the thread, in its turn: nothing but the job's own bytes is touched."""

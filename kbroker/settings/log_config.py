@@ -16,6 +16,9 @@ from kbroker.settings.network import MEMORY_LIMIT
 from kbroker.settings.rules import retention_ms, roll_jitter_ms, roll_ms
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
 
+NEVER: Final = 2**63 - 1
+"""flush.messages by default."""
+
 NO_LOWER_BOUND_MS: Final = 1 << 60
 """message.timestamp.before.max.ms from here on refuses nothing."""
 
@@ -55,7 +58,7 @@ class LogConfig:
     message_timestamp_before_max_ms: int = 2**63 - 1
     message_timestamp_after_max_ms: int = 3_600_000
     min_insync_replicas: int = 1
-    flush_messages: int = 2**63 - 1
+    flush_messages: int = NEVER
     flush_ms: int = 2**63 - 1
     preallocate: bool = False
     file_delete_delay_ms: int = 60_000
@@ -75,6 +78,10 @@ class LogConfig:
     """When a segment is rolled for its age: early enough that max.compaction.lag.ms holds."""
     needs_records: bool = field(init=False, repr=False, compare=False)
     """Whether batches may have to be unpacked when they are appended."""
+    largest_plain_batch: int = field(init=False, repr=False, compare=False)
+    """Bytes of a batch that may go into the log as it comes; 0 where each needs more than that: its
+    records, another codec or time stamp, an fsync.
+    """
 
     def __post_init__(self) -> None:
         compact = "compact" in self.cleanup_policy
@@ -91,6 +98,13 @@ class LogConfig:
             or self.validate_records
             or self.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS,
         )
+        is_plain = (
+            not self.needs_records
+            and self.message_timestamp_type == "CreateTime"
+            and self.flush_messages == NEVER
+        )
+        largest = min(self.max_message_bytes, self.segment_bytes) if is_plain else 0
+        object.__setattr__(self, "largest_plain_batch", largest)
 
     @property
     def delete(self) -> bool:

@@ -417,30 +417,6 @@ def test_any_changed_byte_is_refused_or_harmless(position: int, value: int) -> N
             validate(batch)
 
 
-@pytest.mark.parametrize("codec", list(Compression))
-@pytest.mark.parametrize("producer_id", [-1, 7])
-def test_the_short_way_gives_what_the_long_way_gives(
-    monkeypatch: pytest.MonkeyPatch, codec: Compression, producer_id: int
-) -> None:
-    def outcome() -> tuple[object, ...]:
-        batch = build_batch(
-            RECORDS,
-            compression=codec,
-            producer_id=producer_id,
-            producer_epoch=2 if producer_id >= 0 else -1,
-            base_sequence=9 if producer_id >= 0 else -1,
-        )
-        result = validate(batch, produce_version=9)
-        header = result.headers[0]
-        fields = tuple(getattr(header, name) for name in header.__slots__)
-        slots = (name for name in result.__slots__ if name not in ("batches", "headers"))
-        return bytes(batch), fields, [getattr(result, name) for name in slots]
-
-    short = outcome()
-    monkeypatch.setattr("kbroker.log.validator._plain_batch", lambda *_: None)
-    assert outcome() == short
-
-
 @pytest.mark.parametrize("options", [{"compacted": True}, {"validate_records": True}])
 def test_what_is_looked_at_may_unpack_to_so_much(
     options: dict[str, bool],

@@ -26,8 +26,9 @@ class NumberLog:
         self.first_unstable_offset: int | None = None
         self.told: list[int] = []
 
-    def on_high_watermark(self, high_watermark: int) -> None:
+    def on_high_watermark(self, high_watermark: int) -> int | None:
         self.told.append(high_watermark)
+        return self.first_unstable_offset
 
 
 def partition(

@@ -99,9 +99,10 @@ def _append_all(
     by_id = version >= TOPIC_IDS_SINCE
     may_write_internal = context.client_id == ADMIN_CLIENT_ID
     timeout_ms = request.timeout_ms
-    append_to = replicas.append_to
+    append_to, append_next = replicas.append_to, replicas.append_next
     transaction_version = 2 if version >= ADDS_ITSELF_SINCE else 0
     now_ms = context.arrived_ms if verdicts is None else None
+    plain_ms = now_ms if -1 <= acks <= 1 else None
     failures: list[tuple[str, _Partition]] | None = None
     waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]] | None = None
     topics: list[_Topic] = []
@@ -120,6 +121,21 @@ def _append_all(
             records: memoryview = data.records  # type: ignore[assignment]  # as it was decoded
             if partition is None or refused or not records:
                 result = _refuse(replicas, topic, asked, data, by_id, refused)
+            elif (
+                plain_ms is not None
+                and (base_offset := append_next(partition, records, version, plain_ms)) >= 0
+            ):
+                answers.append(
+                    _Partition(
+                        index=data.index,
+                        error_code=0,
+                        base_offset=base_offset,
+                        log_start_offset=partition.log.log_start_offset,
+                        record_errors=_NO_RECORD_ERRORS,
+                        current_leader=_NO_LEADER,
+                    )
+                )
+                continue
             elif is_transactional(records) and (
                 error := _transaction_error(verdicts, partition.topic_partition, version)
             ):

@@ -1,0 +1,128 @@
+"""Appending what nearly every batch is: the next one of its producer, sound, with nothing to change
+and no record to look at.
+
+In one call it does what `validator`, `producer_state` and `segment` do for any batch. Whatever is
+not of that kind, and whatever is wrong, is left untouched: `PartitionLog.append_as_leader` then
+takes the long way, which decides and says why. That both leave the same log behind is held by
+tests/log/test_next_batch.py.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from kbroker.log.files import LogDirectoryError
+from kbroker.log.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
+from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.records import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+)
+
+if TYPE_CHECKING:
+    from kbroker.log.partition_log import PartitionLog
+
+SINCE_PRODUCE_VERSION: Final = 7
+"""Requests before it have rules of their own for message sets and zstd."""
+
+OUT_OF_THE_ORDINARY: Final = -1
+
+_HEADER: Final = Struct(">qi4xbIhi8xqqhii")
+"""base offset, length, magic, CRC, attributes, last offset delta, max timestamp, producer id and
+epoch, base sequence, record count.
+"""
+_PLACE: Final = Struct(">qii")
+"""base offset, length, leader epoch: what the leader writes, and what lies between."""
+
+_ATTRIBUTES: Final = frozenset(
+    codec | flag for codec in range(5) for flag in (0, TRANSACTIONAL_FLAG)
+)
+_SEQUENCE_LIMIT: Final = MAX_SEQUENCE + 1
+_new_tuple: Final = tuple.__new__
+
+
+def append_next_batch(
+    log: PartitionLog,
+    batches: bytearray | memoryview,
+    produce_version: int | None,
+    leader_epoch: int,
+    now_ms: int,
+    *,
+    transactional: bool = True,
+) -> int:
+    """Append one batch of a client and give back its base offset.
+
+    batches: the offset and leader_epoch are written into it. produce_version: of the request, None
+    without one. transactional: whether it may be so. OUT_OF_THE_ORDINARY: this is not the place for
+    it, nothing has changed. Raises LogDirectoryError for a fault of the disk.
+    """
+    config = log.config
+    size = len(batches)
+    if (
+        size < BATCH_OVERHEAD
+        or size > config.largest_plain_batch
+        or log.failure is not None
+        or (produce_version is not None and produce_version < SINCE_PRODUCE_VERSION)
+    ):
+        return OUT_OF_THE_ORDINARY
+    (
+        base_offset, length, magic, crc, attributes, delta, latest, producer_id, epoch, sequence,
+        count,
+    ) = _HEADER.unpack_from(batches)  # fmt: skip
+    if (
+        base_offset
+        or length + LENGTH_OVERHEAD != size
+        or magic != MAGIC
+        or attributes not in _ATTRIBUTES
+        or delta < 0
+        or count != delta + 1
+        or latest - now_ms > config.message_timestamp_after_max_ms
+        or leader_epoch != log.leader_epochs.latest_epoch
+    ):
+        return OUT_OF_THE_ORDINARY
+    is_transactional = attributes >= TRANSACTIONAL_FLAG
+    if is_transactional and not transactional:
+        return OUT_OF_THE_ORDINARY
+    producers = log.producers
+    state = None
+    if producer_id >= 0:
+        state = producers.active_producers.get(producer_id)
+        if (
+            state is None
+            or epoch != state.producer_epoch
+            or epoch < 0
+            or not state.batches
+            or state.batches[-1].last_sequence + 1 != sequence
+            or sequence + delta >= _SEQUENCE_LIMIT
+            or (state.transaction_first_offset is None) is is_transactional
+        ):
+            return OUT_OF_THE_ORDINARY
+    segment = log.segments.active
+    offset = log.log_end_offset
+    last_offset = offset + delta
+    if (
+        segment.should_roll(size, last_offset, latest, config, now_ms)
+        or crc32c((view := memoryview(batches))[ATTRIBUTES_POSITION:]) != crc
+        or view.readonly
+    ):
+        return OUT_OF_THE_ORDINARY
+    _PLACE.pack_into(batches, 0, offset, length, leader_epoch)
+    try:
+        segment.append_batch(view, size, last_offset, latest)
+    except LogDirectoryError as error:
+        log.failure = error
+        raise
+    if state is not None:
+        known = state.batches
+        if len(known) == REMEMBERED_BATCHES:
+            del known[0]
+        known.append(_new_tuple(BatchMetadata, (sequence + delta, last_offset, delta, latest)))
+        state.last_timestamp = latest
+    log.log_end_offset = producers.map_end_offset = last_offset + 1
+    if log.first_unflushed_ms is None:
+        log.first_unflushed_ms = now_ms
+    return offset
