@@ -290,21 +290,25 @@ class Broker:
         replicas.on_directory = replicas.mover.assign = reporter.assign
         replicas.on_directory_failed = reporter.directory_failed
 
+    @property
+    def _committed_image(self) -> MetadataImage:
+        return MetadataImage() if self._controller is None else self._controller.committed_image
+
     def _assigned_directory(self, topic_partition: TopicPartition) -> Uuid | None:
         """Where the metadata has this broker's replica."""
-        image = self._controller.image if self._controller is not None else MetadataImage()
+        image = self._committed_image
         partition = image.partition(*topic_partition)
         if partition is None or self.config.node_id not in partition.replicas:
             return None
         return partition.directories[partition.replicas.index(self.config.node_id)]
 
     def _topic_config(self, topic: str) -> LogConfig:
-        image = self._controller.image if self._controller is not None else MetadataImage()
+        image = self._committed_image
         return self._log_configs.of(image.topic_configs(topic))
 
     def _hosts_partition(self, topic_partition: TopicPartition, topic_id: Uuid | None) -> bool:
         """Whether the metadata puts a replica of this very topic here."""
-        image = self._controller.image if self._controller is not None else MetadataImage()
+        image = self._committed_image
         topic = image.topics.get(topic_partition.topic)
         if topic is None or (topic_id is not None and topic.topic_id != topic_id):
             return False
@@ -315,7 +319,7 @@ class Broker:
         """Whether the metadata has this partition, wherever it is."""
         if self._controller is None:
             return False
-        image = self._controller.image
+        image = self._controller.committed_image
         found = image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
         return found is not None and partition in found.partitions
 

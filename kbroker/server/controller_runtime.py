@@ -89,6 +89,7 @@ class ControllerRuntime:
         )
         self._controller = Controller(config, random=random, node_id=properties.node_id)
         self._image = MetadataImage(cluster_id=properties.cluster_id)
+        self._applied_image = self._image
         self._loading = MetadataDelta(self._image)
         self._listeners: list[ImageListener] = []
         self.when_applied: Callable[[Callable[[], None]], None] = _at_once
@@ -158,7 +159,17 @@ class ControllerRuntime:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed metadata. Hold it in a local for the length of one call."""
+        """The newest committed metadata for which this broker has done all that they mean
+        (`when_applied`). Hold it in a local for the length of one call.
+
+        Clients are told this: whoever heard of a leader that is not there yet would send records
+        too early.
+        """
+        return self._applied_image
+
+    @property
+    def committed_image(self) -> MetadataImage:
+        """The newest committed metadata."""
         return self._image
 
     @property
@@ -414,6 +425,10 @@ class ControllerRuntime:
         old, self._image = self._image, image
         for listener in self._listeners:
             listener(old, image)
+        self.when_applied(lambda: self._applied(image))
+
+    def _applied(self, image: MetadataImage) -> None:
+        self._applied_image = image
 
     # Snapshots.
 
