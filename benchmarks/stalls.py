@@ -173,7 +173,7 @@ async def serve(config: BrokerConfig) -> dict[str, Any]:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await broker.start()
-    gc.freeze()
+    run.keep_collections_short()
     await asyncio.sleep(0.3)  # the look that saw the end of the start is over
     watch.recovery, watch.looks = watch.looks, []
     watch.stalls.clear()

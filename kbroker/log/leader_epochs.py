@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,19 +19,22 @@ logger = logging.getLogger(__name__)
 
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
+UNCHANGED: Final = (1 << 63) - 1
+"""Larger than every offset of a log."""
 
 
 class LeaderEpochCache:
     """The epochs of one partition, in memory and in its checkpoint.
 
-    The file is replaced at each change but not synced (changes come on the loop thread): it is
-    among the files a flush syncs, and what lies after the recovery point is found again in the
-    batches.
+    The file is not replaced at each change, which would be two files' worth of work on the loop for
+    every partition that gets a leader: a flush writes it (`write_up_to`) and syncs it, before the
+    recovery point passes the change. What lies after that is found again in the batches, and an
+    epoch that has none goes at the next start, as in Kafka.
     """
 
     __slots__ = (
+        "_changed_from",
         "_epochs",
-        "_log_end_offset",
         "_said",
         "_starts",
         "latest_epoch",
@@ -40,29 +42,24 @@ class LeaderEpochCache:
         "unsynced",
     )
 
-    def __init__(
-        self,
-        directory: Path,
-        log_end_offset: Callable[[], int],
-        *,
-        clean_shutdown: bool = True,
-    ) -> None:
-        """Reads the checkpoint. log_end_offset: asked for the end of the latest epoch.
+    def __init__(self, directory: Path, *, clean_shutdown: bool = True) -> None:
+        """Reads the checkpoint.
 
         Raises CheckpointError for a damaged one after a clean stop. After a crash of the machine
         one that was not synced yet may hold anything: it counts as empty, and recovery finds the
         epochs in the batches.
         """
         self.path = directory / names.LEADER_EPOCHS
-        self._log_end_offset = log_end_offset
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._said: list[tuple[int, int]] = []  # by the checkpoint, of what is being recovered
+        self._changed_from = UNCHANGED  # below this offset the file is what is here
         self.latest_epoch: int | None = None
         self.unsynced = False
         try:
             for epoch, start in read_entries(self.path, 2):
                 self._put(parse_number(self.path, epoch), parse_number(self.path, start))
+            self._changed_from = UNCHANGED
         except CheckpointError as error:
             if clean_shutdown:
                 raise
@@ -79,9 +76,10 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def _put(self, epoch: int, start: int) -> None:
+        self._changed_from = min(self._changed_from, start)
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start):
             self._epochs.pop()
-            self._starts.pop()
+            self._changed_from = min(self._changed_from, self._starts.pop())
         self._epochs.append(epoch)
         self._starts.append(start)
 
@@ -94,9 +92,19 @@ class LeaderEpochCache:
             f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)
         )
         atomic_write(self.path, format_entries(entries), sync=False)
+        self._changed_from = UNCHANGED
         self.unsynced = True
 
-    def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> bool:
+    def write_up_to(self, log_end_offset: int) -> None:
+        """Replace the checkpoint if it does not say what holds below that offset."""
+        if self._changed_from < log_end_offset:
+            self.write()
+
+    def needs_flush(self, log_end_offset: int) -> bool:
+        """Whether what holds below that offset may not be on disk."""
+        return self.unsynced or self._changed_from < log_end_offset
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
         """Say that epoch begins at start_offset. Entries it contradicts go. Returns whether
         anything changed.
         """
@@ -106,8 +114,6 @@ class LeaderEpochCache:
             return False
         self._put(epoch, start_offset)
         self._changed()
-        if write:
-            self.write()
         return True
 
     def begin_recovery(self, offset: int) -> None:
@@ -115,6 +121,7 @@ class LeaderEpochCache:
         checkpoint says that may be older or newer than they are.
         """
         slot = bisect_left(self._starts, offset)
+        self._changed_from = min(self._changed_from, offset)
         self._said = self.entries[slot:]
         del self._starts[slot:], self._epochs[slot:]
         self._changed()
@@ -134,7 +141,7 @@ class LeaderEpochCache:
             self._put(epoch, offset)
         self._changed()
 
-    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(the largest known epoch <= epoch, its end offset, exclusive), for OffsetForLeaderEpoch.
 
         (-1, -1) if the epoch is larger than all known, or none is known.
@@ -142,7 +149,7 @@ class LeaderEpochCache:
         if epoch == UNDEFINED_EPOCH or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self._epochs[-1]:
-            return epoch, self._log_end_offset()
+            return epoch, log_end_offset
         slot = bisect_right(self._epochs, epoch)
         if slot == len(self._epochs):
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -163,9 +170,9 @@ class LeaderEpochCache:
         """Forget epochs that begin at or after end_offset."""
         slot = bisect_left(self._starts, end_offset)
         if slot < len(self._starts):
+            self._changed_from = min(self._changed_from, self._starts[slot])
             del self._starts[slot:], self._epochs[slot:]
             self._changed()
-            self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before start_offset; the one it lies in begins there from
@@ -175,7 +182,7 @@ class LeaderEpochCache:
         if slot > 1 or (slot == 1 and self._starts[0] != start_offset):
             del self._starts[: slot - 1], self._epochs[: slot - 1]
             self._starts[0] = start_offset
-            self.write()
+            self._changed_from = 0
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Hold these entries, (epoch, start offset) ascending, in place of all there are."""

@@ -33,7 +33,7 @@ from kbroker.log.files import (
     sync_directory,
 )
 from kbroker.log.index import AbortedTransaction
-from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.leader_epochs import UNCHANGED, LeaderEpochCache
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import (
@@ -169,9 +169,7 @@ class PartitionLog:
         log._unsynced_topic_id = log.topic_id is not None and not clean_shutdown
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
-        log.leader_epochs = LeaderEpochCache(
-            directory, lambda: log.log_end_offset, clean_shutdown=clean_shutdown
-        )
+        log.leader_epochs = LeaderEpochCache(directory, clean_shutdown=clean_shutdown)
         try:
             state = load(
                 os.fspath(directory),
@@ -508,6 +506,7 @@ class PartitionLog:
                     )
             elif segment.transaction_index.exists:
                 pending.append(LogFile(segment.transaction_index.path))
+        self.leader_epochs.write_up_to(up_to)
         if self.leader_epochs.unsynced:
             self.leader_epochs.unsynced = False
             pending.append(LogFile(os.fspath(self.leader_epochs.path)))
@@ -548,7 +547,7 @@ class PartitionLog:
         if up_to is None:
             up_to = self.log_end_offset
         is_synced = up_to <= self.recovery_point and not self._unsynced_names
-        if is_synced and not self.leader_epochs.unsynced:
+        if is_synced and not self.leader_epochs.needs_flush(up_to):
             return
         try:
             for file in self.unflushed_files(up_to):
@@ -604,9 +603,9 @@ class PartitionLog:
 
     def _sync_epochs(self) -> None:
         """The leader epochs, and all names of the folder."""
-        if self.leader_epochs.unsynced:
-            LogFile(os.fspath(self.leader_epochs.path)).sync()
-            self.leader_epochs.unsynced = False
+        self.leader_epochs.write()
+        LogFile(os.fspath(self.leader_epochs.path)).sync()
+        self.leader_epochs.unsynced = False
         sync_directory(self.directory)
 
     def _moved_end(self, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
@@ -710,6 +709,7 @@ class PartitionLog:
             return
         self.closed = True
         if self.failure is None:
+            self.leader_epochs.write_up_to(UNCHANGED)  # as Kafka's, with an epoch without records
             self.flush()
             take_snapshot(self._state)
             active = self.segments.active
@@ -753,6 +753,7 @@ class PartitionLog:
         """
         recovery_point = self.recovery_point
         take_snapshot(self._state)
+        self.leader_epochs.write_up_to(self.log_end_offset)
         self.segments.active.close()
         target = self._rename(str(self.topic_partition))
         log = PartitionLog.open(

@@ -584,7 +584,7 @@ def _restore_epochs(state: LogState) -> None:
             epoch = header.partition_leader_epoch
             latest = -1 if state.epochs.latest_epoch is None else state.epochs.latest_epoch
             if epoch > latest:
-                state.epochs.assign(epoch, header.base_offset, write=False)
+                state.epochs.assign(epoch, header.base_offset)
     if state.epochs.entries:
         state.epochs.write()
 

@@ -131,11 +131,17 @@ class FetchReader:
             or limits.max_wait_ms <= 0
             or not self._is_interesting(fetch_set)
         ):
-            return self._respond(context, progress)
+            return self._answer(context, progress)
         held_bytes = _held_bytes(fetch_set, progress)
         if held_bytes and not self.memory.has_room(held_bytes):
-            return self._respond(context, progress)
+            return self._answer(context, progress)
         return _PendingFetch(self, context, limits, progress).start(held_bytes)
+
+    def _answer(self, context: FetchContext, progress: _Progress) -> FetchResponse:
+        response = self._respond(context, progress)
+        if not context.fetch_set.lasts:
+            context.fetch_set.clear()
+        return response
 
     def give_back_memory(self) -> None:
         """Somebody begins to wait for memory: large fetches wait only a little longer."""
@@ -300,7 +306,10 @@ class FetchReader:
         self, partition: Partition, wanted: FetchPartition
     ) -> FetchResponse.EpochEndOffset:
         """Where the reader's history leaves ours, if it does (KIP-595)."""
-        epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.last_fetched_epoch)
+        log = partition.log
+        epoch, end_offset = log.leader_epochs.end_offset_for(
+            wanted.last_fetched_epoch, log.log_end_offset
+        )
         if epoch < 0 or end_offset < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
@@ -432,6 +441,11 @@ class _PendingFetch(Waiter):
         if not fetch_set.lasts:
             fetch_set.close()
 
+    def cancel(self) -> None:
+        super().cancel()
+        if self._context.fetch_set.closed:
+            self._context.fetch_set.clear()
+
     def complete(self) -> None:
         """Read again what moved meanwhile, and what had records in the first pass."""
         context = self._context
@@ -440,3 +454,5 @@ class _PendingFetch(Waiter):
                 self._progress.outgoing.pop(partition, None)
         self._reader._read(context.fetch_set, context.full, self._limits, self._progress)
         self.response.resolve(self._reader._respond(context, self._progress))
+        if context.fetch_set.closed:
+            context.fetch_set.clear()

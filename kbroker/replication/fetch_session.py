@@ -230,6 +230,11 @@ class FetchSet:
         for partition in self:
             partition.unwatch()
 
+    def clear(self) -> None:
+        """Once nobody reads the set any more: no circle is left for the garbage collector."""
+        self.partitions.clear()
+        self.dirty.clear()
+
 
 class FetchSession(FetchSet):
     """A set that outlives the request. epoch: what the next request must carry. charged_bytes: what
@@ -356,6 +361,8 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+            if session.waiter is None:
+                session.clear()
             self._memory.drop(session.charged_bytes)
             session.charged_bytes = 0
 

@@ -584,7 +584,9 @@ class ReplicaManager:
         error = found.check_leader(current_leader_epoch)
         if error:
             return error, -1, -1
-        return ErrorCode.NONE, *found.log.leader_epochs.end_offset_for(leader_epoch)
+        return ErrorCode.NONE, *found.log.leader_epochs.end_offset_for(
+            leader_epoch, found.log.log_end_offset
+        )
 
     def producers_of(self, topic_partition: TopicPartition) -> list[ProducerState]:
         """The producers a partition led here remembers (DescribeProducers). Raises KafkaError."""

@@ -183,7 +183,7 @@ class LogMover:
         end = source.log_end_offset
         epoch = future.leader_epochs.latest_epoch
         if epoch is not None:
-            known, epoch_end = source.leader_epochs.end_offset_for(epoch)
+            known, epoch_end = source.leader_epochs.end_offset_for(epoch, source.log_end_offset)
             if known >= 0:
                 end = min(end, epoch_end)
         if future.log_end_offset > end:

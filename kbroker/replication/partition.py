@@ -34,7 +34,7 @@ NEVER_MS = -(1 << 62)
 class EpochHistory(Protocol):
     """Which leader epoch began where, as a log remembers it."""
 
-    def end_offset_for(self, epoch: int) -> tuple[int, int]: ...
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
 
 
 class ReadResult(Protocol):

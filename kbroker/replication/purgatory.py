@@ -40,11 +40,18 @@ class PendingResponse(Deferred[T], Generic[T]):
 
     def __init__(self, waiter: Waiter) -> None:
         super().__init__()
-        self._waiter = waiter
+        self._waiter: Waiter | None = waiter
+
+    def resolve(self, value: T) -> None:
+        self._waiter = None  # no circle is left: a waiter knows its response
+        super().resolve(value)
 
     def cancel(self) -> None:
         """Nobody reads the answer any more: stop waiting, never resolve. Harmless once resolved."""
-        self._waiter.cancel()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._callbacks = None
+            waiter.cancel()
 
 
 class Waiter:

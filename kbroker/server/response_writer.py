@@ -138,6 +138,7 @@ class ResponseWriter:
     def close(self) -> None:
         """Forget what is left and give the descriptor back. Harmless the second time."""
         self._closed = True
+        self._on_idle = self._on_error = _nothing  # no circle with the connection is left
         self._parts.clear()
         if self._socket is not None:
             self._unwatch(self._socket)
@@ -304,6 +305,10 @@ class ResponseWriter:
         if self._watching:
             self._watching = False
             self._loop.remove_writer(direct.fileno())
+
+
+def _nothing(error: Exception | None = None) -> None:
+    """Nobody is to be told any more."""
 
 
 def _in_page_cache(part: FileRange, offset: int) -> bool:

@@ -10,7 +10,7 @@ from kbroker.log.leader_epochs import LeaderEpochCache
 
 @pytest.fixture
 def epochs(tmp_path: Path) -> LeaderEpochCache:
-    cache = LeaderEpochCache(tmp_path, lambda: 100)
+    cache = LeaderEpochCache(tmp_path)
     for epoch, start in ((0, 0), (2, 10), (5, 40)):
         cache.assign(epoch, start)
     return cache
@@ -29,13 +29,13 @@ def epochs(tmp_path: Path) -> LeaderEpochCache:
     ],
 )
 def test_end_offset_for(epochs: LeaderEpochCache, asked: int, answer: tuple[int, int]) -> None:
-    assert epochs.end_offset_for(asked) == answer
+    assert epochs.end_offset_for(asked, 100) == answer
 
 
 def test_an_epoch_before_the_first_ends_where_that_begins(epochs: LeaderEpochCache) -> None:
     epochs.truncate_from_start(15)
     assert epochs.entries == [(2, 15), (5, 40)]
-    assert epochs.end_offset_for(1) == (1, 15)
+    assert epochs.end_offset_for(1, 100) == (1, 15)
     assert (epochs.epoch_for_offset(39), epochs.epoch_for_offset(14)) == (2, None)
     assert (epochs.latest_epoch, epochs.previous_epoch()) == (5, 2)
 
@@ -57,13 +57,43 @@ def test_truncation_from_the_end_forgets_epochs_that_begin_there(epochs: LeaderE
     epochs.truncate_from_start(0)
     assert epochs.entries == [(0, 0), (2, 10)]
     epochs.clear()
-    assert (epochs.entries, epochs.latest_epoch, epochs.end_offset_for(0)) == ([], None, (-1, -1))
+    assert (epochs.entries, epochs.latest_epoch) == ([], None)
+    assert epochs.end_offset_for(0, 100) == (-1, -1)
 
 
 def test_the_checkpoint_is_kafkas(epochs: LeaderEpochCache, tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
+    epochs.write()
     assert path.read_text() == "0\n3\n0 0\n2 10\n5 40\n"
-    assert LeaderEpochCache(tmp_path, lambda: 0).entries == epochs.entries
+    assert LeaderEpochCache(tmp_path).entries == epochs.entries
     path.write_text("0\n1\nx 0\n")
     with pytest.raises(CheckpointError, match="leader-epoch-checkpoint"):
-        LeaderEpochCache(tmp_path, lambda: 0)
+        LeaderEpochCache(tmp_path)
+
+
+def test_the_checkpoint_is_written_when_a_flush_passes_the_change(tmp_path: Path) -> None:
+    def said() -> list[tuple[int, int]]:
+        return LeaderEpochCache(tmp_path).entries
+
+    epochs = LeaderEpochCache(tmp_path)
+    epochs.assign(0, 0)
+    epochs.write_up_to(0)  # an epoch without records
+    assert (said(), epochs.needs_flush(0), epochs.unsynced) == ([], False, False)
+    epochs.write_up_to(10)
+    assert (said(), epochs.unsynced) == ([(0, 0)], True)
+    epochs.unsynced = False
+    epochs.assign(3, 10)
+    assert (epochs.needs_flush(10), epochs.needs_flush(11)) == (False, True)
+    epochs.write_up_to(10)
+    assert said() == [(0, 0)]
+    epochs.assign(4, 10)
+    epochs.write_up_to(11)
+    assert said() == [(0, 0), (4, 10)]
+    epochs.truncate_from_end(10)
+    epochs.write_up_to(10)
+    assert said() == [(0, 0), (4, 10)]  # goes at the next start, by the log's end
+    epochs.write_up_to(11)
+    assert said() == [(0, 0)]
+    epochs.truncate_from_start(5)
+    epochs.write_up_to(11)
+    assert said() == [(0, 5)]

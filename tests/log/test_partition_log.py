@@ -190,6 +190,7 @@ def test_files_are_laid_out_and_cut_as_kafkas(open_log: OpenLog, tmp_path: Path)
         < 4096
     )
     assert names.offset_name(base, names.SNAPSHOT) in sizes
+    log.flush()
     assert (folder / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
     assert (
         folder / "partition.metadata"
@@ -367,7 +368,7 @@ def test_truncation_cuts_batches_indexes_epochs_and_producers(open_log: OpenLog)
     assert log.producers.active_producers[1].last_sequence == 49
     assert offsets_of(log.read(48, max_bytes=1000).records) == [48, 49]
     assert append(log, epoch=5) == 50
-    assert log.leader_epochs.end_offset_for(4) == (2, 50)
+    assert log.leader_epochs.end_offset_for(4, log.log_end_offset) == (2, 50)
     log.close()
     assert open_log(clean_shutdown=True).log_end_offset == 51
 
