@@ -1,10 +1,11 @@
 """The sparse indexes of one segment: offset -> position, timestamp -> offset, aborted transactions.
 
 Entries live in arrays (binary search runs in C, no system call) that are read from the file when
-first asked for. The active segment's files are preallocated with zeros to segment.index.bytes, as
-Kafka's memory-mapped ones are, and get new entries in bunches: at a flush, a roll, a close, or when
-`PENDING_LIMIT` wait. What a crash loses of them lies after the recovery point and is rebuilt from
-the log. Why the files equal Kafka's byte for byte: docs/adr/0006.
+first asked for, and let go when those of closed segments hold too much memory together. The active
+segment's files are preallocated with zeros to segment.index.bytes, as Kafka's memory-mapped ones
+are, and get new entries in bunches: at a flush, a roll, a close, or when `PENDING_LIMIT` wait. What
+a crash loses of them lies after the recovery point and is rebuilt from the log. Why the files equal
+Kafka's byte for byte: docs/adr/0006.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from struct import Struct
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 from weakref import ReferenceType
 
-from kbroker.log.files import create_file, file_size, read_file, resize_file, unlink, write_range
+from kbroker.log.files import (
+    LoadedIndexes,
+    create_file,
+    file_size,
+    read_file,
+    resize_file,
+    unlink,
+    write_range,
+)
 
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
@@ -42,8 +51,10 @@ class CorruptIndexError(Exception):
 
 
 class IndexOwner(Protocol):
-    """Whoever can make the indexes of a segment anew."""
+    """The segment: who can make its indexes anew, and whom to tell that they are loaded."""
 
+    @property
+    def loaded_indexes(self) -> LoadedIndexes: ...
     def rebuild_indexes(self, error: CorruptIndexError) -> bool: ...
 
 
@@ -56,6 +67,7 @@ class _SparseIndex(ABC):
     """
 
     __slots__ = (
+        "_is_active",
         "_loaded",
         "_offsets",
         "_values",
@@ -77,6 +89,7 @@ class _SparseIndex(ABC):
         self._values: array[int] = array(self.value_type)
         self._written = -1  # entries in the file; unknown until it is read
         self._loaded = False
+        self._is_active = False
         self.owner: ReferenceType[IndexOwner] | None = None
 
     @abstractmethod
@@ -95,6 +108,24 @@ class _SparseIndex(ABC):
         owner = None if self.owner is None else self.owner()
         if owner is not None and not self._is_in_order():
             owner.rebuild_indexes(CorruptIndexError(f"{self.path}: its entries are out of order"))
+        self._account()
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the entries."""
+        return len(self._offsets) * self._offsets.itemsize + len(self._values) * (
+            self._values.itemsize
+        )
+
+    def _account(self) -> None:
+        """Say whether this is a loaded index of a closed segment, which may be unloaded."""
+        owner = None if self.owner is None else self.owner()
+        if owner is None:
+            return
+        if self._loaded and not self._is_active:
+            owner.loaded_indexes.add(self)
+        else:
+            owner.loaded_indexes.forget(self)
 
     def _is_in_order(self) -> bool:
         """Whether the entries could have been written one after the other."""
@@ -144,6 +175,8 @@ class _SparseIndex(ABC):
         """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
         segment is active.
         """
+        self._is_active = True
+        self._account()
         self.max_entries = max_bytes // self.entry_bytes
         if self._loaded:
             self._rewrite(max(self.max_entries, len(self._offsets)) * self.entry_bytes)
@@ -157,12 +190,14 @@ class _SparseIndex(ABC):
 
     def trim(self) -> None:
         """Cut the file to its entries: at a roll and at a clean close."""
+        self._is_active = False
         if not self._loaded:
             if self._written >= 0:
                 resize_file(self.path, self._written * self.entry_bytes)
                 return
             self._load()
         self._rewrite(len(self._offsets) * self.entry_bytes)
+        self._account()
 
     def _rewrite(self, size: int) -> None:
         write_range(self.path, self._pending(), self._written * self.entry_bytes, size=size)
@@ -175,10 +210,12 @@ class _SparseIndex(ABC):
             self._offsets = array("i")
             self._values = array(self.value_type)
             self._loaded = False
+            self._account()
 
     def create(self, max_bytes: int) -> None:
         """Make the file of a new active segment."""
         self.reset()
+        self._is_active = True
         self.max_entries = max_bytes // self.entry_bytes
         create_file(self.path, self.max_entries * self.entry_bytes)
 

@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 NO_LIMIT: Final = (1 << 63) - 1
 
-_open_files: Final = default_open_files()
+OPEN_FILES: Final = default_open_files()
 _random: Final = Random()
 
 
@@ -182,7 +182,7 @@ class PartitionLog:
                 is_new=is_made,
                 now_ms=now_ms,
                 producer_id_expiration_ms=producer_id_expiration_ms,
-                open_files=_open_files if open_files is None else open_files,
+                open_files=OPEN_FILES if open_files is None else open_files,
             )
         except KafkaError as error:
             raise DamagedLogError(error.message) from error
@@ -198,7 +198,7 @@ class PartitionLog:
 
     def share_open_files(self) -> None:
         """Count descriptors together with all other logs from now on; nothing may be open."""
-        self.segments.share(_open_files)
+        self.segments.share(OPEN_FILES)
 
     def __repr__(self) -> str:
         return (

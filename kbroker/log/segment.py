@@ -20,6 +20,7 @@ from typing import Final
 from kbroker.log import names
 from kbroker.log.files import (
     FileSlice,
+    LoadedIndexes,
     LogDirectoryError,
     LogFile,
     OpenFiles,
@@ -175,6 +176,11 @@ class Segment:
             self.open_files.opened(self)
         self.used = True
         return file
+
+    @property
+    def loaded_indexes(self) -> LoadedIndexes:
+        """Who bounds the memory of indexes."""
+        return self.open_files.indexes
 
     def release(self) -> None:
         """Called by OpenFiles: do without the descriptor and the loaded index."""

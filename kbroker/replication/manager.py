@@ -17,7 +17,7 @@ from typing import Final
 
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.partition_log import OPEN_FILES, PartitionLog
 from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
@@ -37,6 +37,7 @@ from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class ReplicaManager:
         self._watermarks: dict[TopicPartition, int] | None = None
         self._fetch_max_bytes = config.get_int("fetch.max.bytes")
         self._lag_max_ms = config.get_int("replica.lag.time.max.ms")
+        OPEN_FILES.indexes.limit_bytes = int(config.get_int(MEMORY_LIMIT) * INDEX_SHARE)
         self.unpacking = Lock()  # one worker at a time unpacks: docs/adr/0016
         self.purgatory = Purgatory(timers)
         self.traffic = TopicTraffic()

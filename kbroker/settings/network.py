@@ -10,12 +10,14 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import parse_per_ip_overrides
 
 MEMORY_LIMIT: Final = "kbroker.memory.limit.bytes"
-POOL_SHARE: Final = 11 / 16
+POOL_SHARE: Final = 21 / 32
 """Of the limit, what requests, answers and sessions have together (`server/memory_pool`). The rest
-is for workers, who cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for the keys
-of the cleaner."""
+is for what cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for the keys of the
+cleaner, 1/32 for indexes of closed segments.
+"""
 
 MAP_SHARE: Final = 1 / 16
+INDEX_SHARE: Final = 1 / 32
 LIST_SHARE: Final = 1 / 64
 """Of the limit, how large a request may be that is all small fields: decoded, handled and answered
 it takes up to 27 times its bytes.

@@ -62,7 +62,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.disk.make_root(ROOT)
         self._installed = ExitStack()
         self._installed.enter_context(self.disk.installed())
-        self._installed.enter_context(mock.patch.object(partition_log, "_open_files"))
+        self._installed.enter_context(mock.patch.object(partition_log, "OPEN_FILES"))
         logging.disable(logging.CRITICAL)
         self.truth = Truth()
         self.now_ms = NOW_MS
@@ -90,7 +90,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     def _open(self) -> LogManager:
         # a process of its own: nothing of the old one is closed or written any more
-        partition_log._open_files = OpenFiles(3)
+        partition_log.OPEN_FILES = OpenFiles(3)
         self.manager = LogManager(BROKER_CONFIG, now_ms=lambda: self.now_ms, random=Random(0))
         self.manager.load(lambda _: self.config)
         self.manager.get_or_create(KEY, TOPIC_ID, self.config)

@@ -597,3 +597,47 @@ def test_a_time_in_a_batch_that_is_too_large_to_look_into(
     ]
     log.truncate_to(8)
     assert log.max_timestamp_offset() == (NOW_MS + 104, 3, 0)
+
+
+def loaded(log: PartitionLog) -> list[bool]:
+    """Of each segment, whether its offset index is in memory."""
+    return [segment.offset_index.held_bytes > 0 for segment in log.segments]
+
+
+def test_indexes_of_closed_segments_share_a_bound(open_log: OpenLog) -> None:
+    """The oldest goes first, the active segment's stay, and what is asked for is read again."""
+    open_files = OpenFiles(100)
+    open_files.indexes.limit_bytes = 0
+    log = open_log(open_files=open_files)
+    while len(log.segments) < 5:
+        append(log, size=90)
+    append(log, 3)
+    append(log, 3)
+    append(log, 3)
+    assert loaded(log) == [False, False, False, False, True]
+    open_files.indexes.limit_bytes = 2 * max(s.time_index.held_bytes for s in log.segments) + 300
+    end = log.log_end_offset
+    for offset in range(end):
+        assert offset in offsets_of(log.read(offset, max_bytes=1).records)
+        assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
+        assert open_files.indexes.used_bytes <= open_files.indexes.limit_bytes
+    assert loaded(log)[4], "the active one's"
+    assert not all(loaded(log)[:4])
+    append(log, size=90)
+    log.truncate_to(end // 2)
+    append(log, size=90)
+    assert loaded(log)[-1]
+    assert [offset for offset in range(end // 2 + 1)] == offsets_read(log)
+    log.close()
+    again = open_log(open_files=OpenFiles(100))
+    assert offsets_read(again) == list(range(end // 2 + 1))
+    assert again.segments.open_files.indexes.used_bytes == sum(
+        segment.offset_index.held_bytes + segment.time_index.held_bytes
+        for segment in list(again.segments)[:-1]
+    )
+
+
+def offsets_read(log: PartitionLog) -> list[int]:
+    return [
+        offsets_of(log.read(offset, max_bytes=1).records)[0] for offset in range(log.log_end_offset)
+    ]
