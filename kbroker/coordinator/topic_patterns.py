@@ -28,7 +28,7 @@ def matcher(regex: str) -> Callable[[str], bool]:
     return lambda name: pattern.fullmatch(name) is not None
 
 
-@lru_cache(maxsize=100)  # a pattern of a few hundred characters may hold a megabyte
+@lru_cache(maxsize=8)  # a few hundred characters may hold a megabyte, RE2 lets a pattern have 8
 # Any: re2 comes without types
 def _compiled(regex: str) -> Any:
     import re2  # type: ignore[import-untyped]  # here: a broker without such subscribers does not load it
