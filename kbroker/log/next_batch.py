@@ -106,8 +106,8 @@ def append_next_batch(
     last_offset = offset + delta
     if (
         segment.should_roll(size, last_offset, latest, config, now_ms)
-        or crc32c((view := memoryview(batches))[ATTRIBUTES_POSITION:]) != crc
-        or view.readonly
+        or (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
+        or crc32c(view[ATTRIBUTES_POSITION:]) != crc
     ):
         return OUT_OF_THE_ORDINARY
     _PLACE.pack_into(batches, 0, offset, length, leader_epoch)

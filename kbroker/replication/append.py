@@ -21,6 +21,9 @@ from kbroker.replication.partition import NEVER_MS, OffsetWaiter, Partition, Rol
 from kbroker.replication.preparation import Checked, Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 
+_LEADER: Final = Role.LEADER
+"""To look a member up in its enum costs ten times as much."""
+
 _NO_ERRORS: Final[tuple[RecordError, ...]] = ()
 _BEFORE_THE_LOG: Final = frozenset(
     {ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
@@ -119,7 +122,7 @@ class Appender:
         nothing has happened, `append_to` is to be asked.
         """
         if (
-            partition.role is not Role.LEADER
+            partition.role is not _LEADER
             or partition.remotes
             or len(partition.isr) < partition.min_isr
             or self._preparation.queues
@@ -167,7 +170,7 @@ class Appender:
         The answer is there at once unless acks is -1 and a follower has not got the records yet.
         Never raises for what the client or the disk did: the result says it.
         """
-        if partition.role is not Role.LEADER:
+        if partition.role is not _LEADER:
             return PartitionAppendResult(partition.check_leader())
         if acks == -1:
             if len(partition.isr) < partition.min_isr:
