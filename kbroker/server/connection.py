@@ -41,10 +41,13 @@ RENDER_BYTES: Final = 64 * 1024
 """Responses that are ready together leave in one write up to this size."""
 
 
-GRACE_SECONDS: Final = 3.0
-MIN_BYTES_PER_SECOND: Final = 64 * 1024
+SWEEP_SECONDS: Final = 0.9
+GRACE_SWEEPS: Final = 3
+MIN_BYTES_PER_SWEEP: Final = 64 * 1024
 """While others wait for memory, a request that has got its share must come in without a pause of so
-many seconds, and after the first ones at this pace.
+many sweeps, and after the first ones at this pace. Sweeps are about a second apart then, or more:
+a loop that is busy reads less, and who sends is not to blame for that. Between two of them it has
+read what was there.
 """
 
 STUCK_SECONDS: Final = 30.0
@@ -131,9 +134,10 @@ class Connection(asyncio.BufferedProtocol):
         "_counted",
         "_extra",
         "_flush_planned",
-        "_grant_time",
         "_held_bytes",
+        "_held_sweeps",
         "_host",
+        "_idle_sweeps",
         "_info",
         "_last_active",
         "_left_bytes",
@@ -146,6 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         "_reading",
         "_response_bytes",
         "_shared",
+        "_swept_bytes",
+        "_swept_time",
         "_ticket",
         "_transport",
         "_writer",
@@ -166,7 +172,10 @@ class Connection(asyncio.BufferedProtocol):
         self._pump_planned = False
         self._flush_planned = False
         self._held_bytes = 0  # of the buffer, as taken from shared.memory
-        self._grant_time = 0.0  # when it was last taken
+        self._held_sweeps = 0  # under pressure, since it was last taken
+        self._idle_sweeps = 0  # of these, the last ones in which nothing came
+        self._swept_bytes = -1  # of the request, at the last sweep
+        self._swept_time = 0.0
         self._ticket: Ticket | None = None  # while more memory is waited for
         self._may_pass = False  # the next request has waited its turn
         self._response_bytes = 0  # what the peer does not take, as charged to shared.memory
@@ -270,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer.trim()
         self._hold()
         if not self._shared.memory.contended:
-            self._grant_time = now
+            self._begin_count()
         elif self._is_in_the_way(now):
             self._end("too slow while others wait for memory (kbroker.memory.limit.bytes)")
             self.abort()
@@ -349,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
             shared.on_fatal(error)
             return
         if self._held_bytes and handled:
-            self._grant_time = self._last_active
+            self._begin_count()
             self._hold()
         self._flush()
 
@@ -442,8 +451,13 @@ class Connection(asyncio.BufferedProtocol):
     def _grow(self) -> None:
         """The memory for it is taken."""
         self._held_bytes = self._buffer.needed_bytes
-        self._grant_time = self._shared.loop.time()
+        self._begin_count()
         self._buffer.grow()
+
+    def _begin_count(self) -> None:
+        """What is held was just taken, or nobody else wants it."""
+        self._held_sweeps = self._idle_sweeps = 0
+        self._swept_bytes = -1
 
     def _must_queue_up(self) -> bool:
         """Whether the request at the front must wait because memory is nearly used up. One that has
@@ -510,10 +524,15 @@ class Connection(asyncio.BufferedProtocol):
                 return True
         if not self._held_bytes or not self._reading or not self._buffer.front_bytes:
             return False
-        if now - max(self._grant_time, self._last_active) > GRACE_SECONDS:
-            return True
-        due = (now - self._grant_time - GRACE_SECONDS) * MIN_BYTES_PER_SECOND
-        return self._buffer.pending_bytes < due
+        if now - self._swept_time < SWEEP_SECONDS:
+            return False
+        self._swept_time = now
+        pending = self._buffer.pending_bytes
+        self._held_sweeps += 1
+        self._idle_sweeps = self._idle_sweeps + 1 if pending == self._swept_bytes else 0
+        self._swept_bytes = pending
+        due = (self._held_sweeps - GRACE_SWEEPS) * MIN_BYTES_PER_SWEEP
+        return self._idle_sweeps >= GRACE_SWEEPS or pending < due
 
     # responses
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.server.connection import GRACE_SECONDS, MIN_BYTES_PER_SECOND, Connection
+from kbroker.server.connection import GRACE_SWEEPS, MIN_BYTES_PER_SWEEP, Connection
 from kbroker.server.memory_pool import MemoryPool
 from tests.server.loopback import LOOPS, Loopback, frame, run, until
 
@@ -83,14 +83,13 @@ def test_behind_half_senders_the_wait_is_what_the_formula_says(
             await until(lambda: memory.waiting == max(count - AT_ONCE, 0) + (count >= AT_ONCE))
             began = clock.now
             left = count
-            allowed = count // AT_ONCE * (GRACE_SECONDS + SWEEP_SECONDS)
+            round_seconds = (GRACE_SWEEPS + 1) * SWEEP_SECONDS
+            allowed = count // AT_ONCE * round_seconds
             while memory.waiting and clock.now - began < allowed:
                 before = memory.waiting
                 await until(partial(parts_are, loopback, min(left, AT_ONCE)))
                 sweep(loopback, clock)
-                if clock.now - began in [
-                    (turn + 1) * (GRACE_SECONDS + SWEEP_SECONDS) for turn in range(count)
-                ]:
+                if (clock.now - began) % round_seconds == 0:
                     left -= AT_ONCE
                     await until(partial(fewer_wait, memory, before))
             assert clock.now - began == allowed
@@ -123,11 +122,40 @@ def test_one_that_sends_too_slowly_ends_without_a_pause(new_loop: NewLoop) -> No
                 sent += 1000
                 await until(partial(has_bytes, connection, sent))
                 sweep(loopback, clock)
-                if (clock.now - began - GRACE_SECONDS) * MIN_BYTES_PER_SECOND > sent:
+                if (clock.now - began - GRACE_SWEEPS) * MIN_BYTES_PER_SWEEP > sent:
                     await until(lambda: not memory.waiting)
-            assert clock.now - began <= GRACE_SECONDS + SIZE / MIN_BYTES_PER_SECOND + SWEEP_SECONDS
+            assert clock.now - began <= GRACE_SWEEPS + SIZE / MIN_BYTES_PER_SWEEP + SWEEP_SECONDS
             assert await honest.receive() == b"e" * SIZE
             for peer in (slow, honest):
+                await peer.close()
+
+    run(new_loop, main)
+
+
+def test_a_loop_that_is_slow_itself_ends_nobody(new_loop: NewLoop) -> None:
+    """Minutes between two looks, in which little was read: the sender is not to blame."""
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            memory = loopback.use_memory(LIMIT // AT_ONCE)
+            clock = ClockedLoop()
+            loopback.shared.loop = clock  # type: ignore[assignment]  # a loop with another clock
+            body = b"e" * SIZE
+            first, second = await loopback.connect(), await loopback.connect()
+            first.writer.write(frame(body)[:PART])
+            await until(lambda: any(map(has_bytes, loopback.shared.connections)))
+            connection = next(filter(has_bytes, loopback.shared.connections))
+            second.writer.write(frame(body))
+            await until(lambda: memory.waiting == 1)
+            for sent in range(PART, SIZE, PART):
+                clock.now += 60
+                sweep(loopback, clock)
+                first.writer.write(frame(body)[sent : sent + PART])
+                if sent + PART < SIZE:
+                    await until(partial(has_bytes, connection, sent + PART))
+            first.writer.write(frame(body)[SIZE:])
+            for peer in (first, second):
+                assert await peer.receive() == body
                 await peer.close()
 
     run(new_loop, main)
