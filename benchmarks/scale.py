@@ -99,7 +99,7 @@ def idle_ms(broker: BrokerProcess) -> float:
     """CPU per second while nobody asks for anything, in ms."""
     before = broker.cpu_seconds()
     time.sleep(IDLE_S)
-    return max((broker.cpu_seconds() - before) / IDLE_S * 1000, 0.1)
+    return (broker.cpu_seconds() - before) / IDLE_S * 1000
 
 
 def partitions(folder: Path, quick: bool) -> Iterator[Point]:
@@ -119,7 +119,7 @@ def partitions(folder: Path, quick: bool) -> Iterator[Point]:
             spent = cpu_us(broker, size, lambda names=names: create_topics(broker, names))  # type: ignore[misc]  # bound now
             yield Point(subject, "made: ms of wall clock each", size, per_ms(started, size))
             yield Point(subject, "made: us of CPU each", size, spent)
-            grown = max(broker.resident_bytes() - empty, 1)
+            grown = max(broker.resident_bytes() - empty, 0)
             yield Point(subject, "memory: KiB each", size, grown / size / 1024)
             client = Client(broker.host, broker.port)
             requests = ProduceRequests(ONE_BATCH, "probe")
@@ -395,9 +395,24 @@ X_NAMES = {
 
 
 def exponent(points: list[tuple[float, float]]) -> float:
-    """Of a power law through the first and the last of them."""
-    (x0, y0), (x1, y1) = points[0], points[-1]
+    """Of a power law through the first and the last of them that cost anything."""
+    costly = [point for point in points if point[1] > 0]
+    if len(costly) < 2:
+        return 0.0
+    (x0, y0), (x1, y1) = costly[0], costly[-1]
     return math.log(y1 / y0) / math.log(x1 / x0)
+
+
+def growth(points: list[tuple[float, float]]) -> str:
+    """In a word, from the largest two sizes; over all of them a fixed part may hide it."""
+    power = exponent(points[-2:])
+    if abs(power) < 0.25:
+        return "constant"
+    if power < 0:
+        return "falls"
+    if power < 0.75:
+        return "slower than linear"
+    return "linear" if power < 1.25 else "faster than linear"
 
 
 def curves(points: Iterable[Point]) -> dict[str, dict[str, list[tuple[float, float]]]]:
@@ -410,12 +425,13 @@ def curves(points: Iterable[Point]) -> dict[str, dict[str, list[tuple[float, flo
 
 def table(points: Iterable[Point]) -> str:
     """Markdown: a row for each curve, its costs, and its exponents."""
-    out = ["| | cost by size | growth overall, at the end |", "|---|---|---|"]
+    out = ["| | cost by size | growth | exponent overall, at the end |", "|---|---|---|---|"]
     for subject, rows in curves(points).items():
         for curve, row in rows.items():
             costs = ", ".join(f"{size:,.0f}: {cost:,.3g}" for size, cost in row)
             out.append(
-                f"| {subject}, {curve} | {costs} | {exponent(row):.2f}, {exponent(row[-2:]):.2f} |"
+                f"| {subject}, {curve} | {costs} | {growth(row)} | "
+                f"{exponent(row):.2f}, {exponent(row[-2:]):.2f} |"
             )
     return "\n".join(out)
 
@@ -452,7 +468,8 @@ def main() -> None:
     if arguments.plots:
         arguments.plots.mkdir(parents=True, exist_ok=True)
         for subject, rows in curves(points).items():
-            plot = lines(f"Cost by {X_NAMES[subject]}", rows, x_name=X_NAMES[subject], y_name="")
+            named = {f"{curve} - {growth(row)}": row for curve, row in rows.items()}
+            plot = lines(f"Cost by {X_NAMES[subject]}", named, x_name=X_NAMES[subject], y_name="")
             (arguments.plots / f"scale-{subject}.svg").write_text(plot)
 
 

@@ -10,7 +10,7 @@ WIDTH = 720
 ROW = 22
 LEFT = 230
 RIGHT = 70
-COLOURS = ("#1f6f8b", "#c8553d", "#588157", "#7b2cbf", "#b08900", "#3d405b")
+COLOURS = ("#1f6f8b", "#c8553d", "#588157", "#7b2cbf", "#b08900", "#3d405b", "#d81159", "#0fa3b1")
 
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
