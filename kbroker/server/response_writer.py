@@ -249,7 +249,7 @@ class ResponseWriter:
         end = self._offset + count
         if end <= self._warm_until or _NO_WAIT is None or self._executor is None:
             return True
-        goes_on = 0 < self._offset == self._warm_until  # the byte before it was looked at
+        goes_on = 0 < self._offset <= self._warm_until  # what is before that was looked at
         if (goes_on or _in_page_cache(part, self._offset)) and _in_page_cache(part, end - 1):
             self._warm_until = end
             return True

@@ -14,6 +14,7 @@ import pytest
 from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.codec import Part
 from kbroker.server import connection as connection_module
+from kbroker.server import response_writer
 from kbroker.server.connection import (
     FRAMES_PER_TURN,
     GRACE_SWEEPS,
@@ -427,6 +428,38 @@ def test_who_does_not_send_its_request_makes_room(
 
     run(new_loop, main)
     assert "kbroker.memory.limit.bytes" in caplog.text
+
+
+def test_each_part_of_a_file_is_looked_for_in_memory_once(
+    new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a full socket cuts what is sent."""
+    probed: list[int] = []
+
+    def in_page_cache(part: FileRange, offset: int) -> bool:
+        probed.append(offset)
+        return True
+
+    monkeypatch.setattr(response_writer, "_in_page_cache", in_page_cache)
+    size = 2_000_000
+    path = tmp_path / "records"
+    path.write_bytes(bytes(size))
+
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=20_000) as loopback:
+            loopback.script.parts[b""] = lambda: [
+                struct.pack(">i", size),
+                FileRange(path, 0, size),
+            ]
+            peer = await loopback.connect()
+            await peer.send(b"x")
+            assert await peer.receive() == bytes(size)
+            await peer.close()
+
+    run(new_loop, main)
+    assert probed[0] == 0
+    assert len(probed) > size // response_writer.CHUNK_BYTES
+    assert probed == sorted(set(probed))
 
 
 def test_a_large_request_of_small_fields_is_refused(
