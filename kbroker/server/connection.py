@@ -73,13 +73,6 @@ as the limit is not exceeded.
 _SMALL_ANSWER: Final = LIGHT | {int(ApiKey.PRODUCE)}
 
 
-BULK: Final = frozenset(
-    int(key)
-    for key in (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.PUSH_TELEMETRY)
-)
-"""APIs whose large requests are a few large fields, not very many small ones."""
-
-
 class RequestDispatcher(Protocol):
     """What a connection needs of `dispatch.Dispatcher`."""
 
@@ -93,7 +86,7 @@ class RequestDispatcher(Protocol):
 class ConnectionShared:
     """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
     the broker. on_storage_error: called for records that cannot be read while they are sent.
-    max_list_bytes: the largest request of an API that is not in `BULK`.
+    max_list_bytes: the largest request that is no Produce.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -363,13 +356,14 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def _check_list(self, size: int, api_key: int | None) -> None:
-        """Of a large request. Raises CloseConnection for one of very many small fields, which would
-        become far more in memory than it is on the wire.
+        """Of a large request. Raises CloseConnection for one that is no bulk of records: of very many
+        small fields, which become far more in memory than they are on the wire, or kept as long as
+        a member of a group lives.
         """
-        if api_key is not None and api_key not in BULK:
+        if api_key is not None and api_key != ApiKey.PRODUCE:
             raise CloseConnection(
-                f"a request of {size} bytes with API key {api_key}; all but Produce, JoinGroup and"
-                f" SyncGroup may have {self._shared.max_list_bytes} (kbroker.memory.limit.bytes)"
+                f"a request of {size} bytes with API key {api_key}; all but Produce may have"
+                f" {self._shared.max_list_bytes} (kbroker.memory.limit.bytes)"
             )
 
     def _plan_pump(self) -> None:

@@ -19,8 +19,8 @@ cleaner, 1/32 for indexes of closed segments.
 MAP_SHARE: Final = 1 / 16
 INDEX_SHARE: Final = 1 / 32
 LIST_SHARE: Final = 1 / 64
-"""Of the limit, how large a request may be that is all small fields: decoded, handled and answered
-it takes up to 27 times its bytes.
+"""Of the limit, how large a request may be that is no Produce. All small fields, it takes up to 27
+times its bytes when it is decoded, handled and answered.
 """
 
 MIN_LIST_BYTES: Final = 1024 * 1024
@@ -56,7 +56,7 @@ class NetworkConfig:
 
     @property
     def max_list_bytes(self) -> int:
-        """The largest request that is no bulk of records or of members' data."""
+        """The largest request that is no bulk of records."""
         return max(MIN_LIST_BYTES, int(self.memory_limit_bytes * LIST_SHARE))
 
     @property
