@@ -385,6 +385,7 @@ class FetchSessionCache:
         session = FetchSession(session_id, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
         session.update(request.topics, by_id=by_id)
         if not self._account(session, now_ms):
+            session.clear()
             return None
         self._sessions[session_id] = session
         return session

@@ -356,9 +356,9 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def _check_list(self, size: int, api_key: int | None) -> None:
-        """Of a large request. Raises CloseConnection for one that is no bulk of records: of very many
-        small fields, which become far more in memory than they are on the wire, or kept as long as
-        a member of a group lives.
+        """Of a large request. Raises CloseConnection for one that is no bulk of records: its many
+        small fields become far more in memory than they are on the wire, or it is kept as long as a
+        member of a group lives.
         """
         if api_key is not None and api_key != ApiKey.PRODUCE:
             raise CloseConnection(

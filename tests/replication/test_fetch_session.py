@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from kbroker.replication.fetch_session import (
     PARTITION_BYTES,
     TOPIC_BYTES,
     FetchContext,
+    FetchPartition,
     FetchSessionCache,
     next_epoch,
 )
@@ -248,6 +250,27 @@ def test_a_session_beyond_the_share_of_memory_is_not_made() -> None:
     assert context(cache, fits, 0).session_id
     assert memory.kept > 0.9 * memory.kept_limit
     assert context(cache, fits // 2, 0).session_id == 0
+
+
+def test_what_is_refused_leaves_no_circle() -> None:
+    """Nothing waits for the garbage collector, which may have frozen it (`server.run`)."""
+    memory = MemoryPool(1 << 20)
+    cache = FetchSessionCache(1000, Random(1), memory)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(found, FetchPartition) for found in gc.get_objects())
+        refused = context(cache, 5000, 0)
+        assert refused.session_id == 0
+        refused.fetch_set.clear()  # as once it is answered
+        grown_id = context(cache, 100, 0).session_id
+        grown = fetch_request(dict.fromkeys(range(100, 5000), 0), session=(grown_id, 1))
+        assert cache.context(grown, by_id=False, replica_id=-1, now_ms=1).error
+        del refused
+        after = sum(isinstance(found, FetchPartition) for found in gc.get_objects())
+    finally:
+        gc.enable()
+    assert after == before
 
 
 def test_memory_taken_by_sessions_comes_back() -> None:
