@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Protocol
 
 from kbroker.log import names
@@ -149,6 +150,9 @@ class LogCleaner:
         self._offload = offload
         self._throttle = Throttle(self.config.bytes_per_second)
         self._running: dict[TopicPartition, _Cleaning] = {}
+        self._asked = 0  # checkpoints so far; written: the latest one in each directory
+        self._written: dict[Path, int] = {}
+        self._writing = Lock()
         self._waiting: TimerHandle | None = None
         self._started = False
 
@@ -293,7 +297,7 @@ class LogCleaner:
         for group in groups:
             yield from self._replace(cleaning, group)
         log.cleaner_offset = work.end_offset
-        self._write_checkpoint(log)
+        yield self._checkpoint(log)
         logger.info(
             "%s: compacted up to offset %d, %d keys in %d -> %d bytes",
             log.topic_partition,
@@ -401,17 +405,28 @@ class LogCleaner:
             exc_info=None if is_known else error,
         )
 
-    def _write_checkpoint(self, log: PartitionLog) -> None:
-        """Not synced: what a crash of the machine loses of it is cleaned again."""
+    def _checkpoint(self, log: PartitionLog) -> Step:
+        """To write how far the logs of its directory are clean, for a worker. Not synced: what a
+        crash of the machine loses of it is cleaned again. Of two the later one counts.
+        """
         directory = self._logs.directory_of(log.topic_partition)
-        if directory is None:
-            return
         offsets = {
             key: other.cleaner_offset
             for key, other in self._logs.logs.items()
             if other.cleaner_offset is not None and self._logs.directory_of(key) == directory
         }
-        write_offsets(directory / names.CLEANER_OFFSETS, offsets, sync=False)
+        self._asked += 1
+        number, written, lock = self._asked, self._written, self._writing
+
+        def write() -> None:
+            if directory is None:
+                return
+            with lock:
+                if written.get(directory, 0) < number:
+                    write_offsets(directory / names.CLEANER_OFFSETS, offsets, sync=False)
+                    written[directory] = number
+
+        return write
 
 
 def plan(log: PartitionLog, now_ms: int) -> DirtyRange:

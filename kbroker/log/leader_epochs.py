@@ -7,13 +7,15 @@ offset.
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_left, bisect_right
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from kbroker.log import names
 from kbroker.log.checkpoint import CheckpointError, format_entries, parse_number, read_entries
-from kbroker.log.files import atomic_write
+from kbroker.log.files import LogFile, atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +25,52 @@ UNCHANGED: Final = (1 << 63) - 1
 """Larger than every offset of a log."""
 
 
+class _Order:
+    """Which of the writes of one checkpoint was the last asked for, and the last done."""
+
+    __slots__ = ("asked", "done")
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.done = 0
+
+
+_writing: Final = Lock()
+"""Held by a thread that writes a checkpoint; the loop writes one itself only where a log is cut."""
+
+
+class PendingEpochs:
+    """The checkpoint as it shall be, for a flush to write and sync in its thread: a rename waits
+    while the file system commits. Nothing is done once something newer was written.
+    """
+
+    __slots__ = ("data", "number", "order", "path")
+
+    def __init__(self, path: str, data: bytes, order: _Order) -> None:
+        self.path = path
+        self.data = data
+        self.order = order
+        order.asked += 1
+        self.number = order.asked
+
+    def write(self) -> None:
+        """Replace the file. Blocks. Raises LogDirectoryError."""
+        with _writing:
+            if self.number > self.order.done:
+                atomic_write(self.path, self.data, sync=False)
+                self.order.done = self.number
+
+    def sync(self) -> None:
+        """Replace the file and sync it, not its name. Blocks. Raises LogDirectoryError."""
+        self.write()
+        LogFile(self.path).sync()
+
+
 class LeaderEpochCache:
     """The epochs of one partition, in memory and in its checkpoint.
 
     The file is not replaced at each change, which would be two files' worth of work on the loop for
-    every partition that gets a leader: a flush writes it (`write_up_to`) and syncs it, before the
+    every partition that gets a leader: a flush writes it (`pending`) and syncs it, before the
     recovery point passes the change. What lies after that is found again in the batches, and an
     epoch that has none goes at the next start, as in Kafka.
     """
@@ -35,6 +78,7 @@ class LeaderEpochCache:
     __slots__ = (
         "_changed_from",
         "_epochs",
+        "_order",
         "_said",
         "_starts",
         "latest_epoch",
@@ -53,6 +97,7 @@ class LeaderEpochCache:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._said: list[tuple[int, int]] = []  # by the checkpoint, of what is being recovered
+        self._order = _Order()
         self._changed_from = UNCHANGED  # below this offset the file is what is here
         self.latest_epoch: int | None = None
         self.unsynced = False
@@ -86,19 +131,27 @@ class LeaderEpochCache:
     def _changed(self) -> None:
         self.latest_epoch = self._epochs[-1] if self._epochs else None
 
-    def write(self) -> None:
-        """Replace the checkpoint (no fsync)."""
+    def _now(self) -> PendingEpochs:
         entries = (
             f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)
         )
-        atomic_write(self.path, format_entries(entries), sync=False)
         self._changed_from = UNCHANGED
+        return PendingEpochs(os.fspath(self.path), format_entries(entries), self._order)
+
+    def write(self) -> None:
+        """Replace the checkpoint (no fsync)."""
+        self._now().write()
         self.unsynced = True
 
-    def write_up_to(self, log_end_offset: int) -> None:
-        """Replace the checkpoint if it does not say what holds below that offset."""
+    def pending(self, log_end_offset: int) -> list[PendingEpochs | LogFile]:
+        """What a flush has to sync so that the checkpoint says what holds below that offset."""
         if self._changed_from < log_end_offset:
-            self.write()
+            self.unsynced = False
+            return [self._now()]
+        if self.unsynced:
+            self.unsynced = False
+            return [LogFile(os.fspath(self.path))]
+        return []
 
     def needs_flush(self, log_end_offset: int) -> bool:
         """Whether what holds below that offset may not be on disk."""

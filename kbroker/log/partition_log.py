@@ -506,10 +506,9 @@ class PartitionLog:
                     )
             elif segment.transaction_index.exists:
                 pending.append(LogFile(segment.transaction_index.path))
-        self.leader_epochs.write_up_to(up_to)
-        if self.leader_epochs.unsynced:
-            self.leader_epochs.unsynced = False
-            pending.append(LogFile(os.fspath(self.leader_epochs.path)))
+        epochs = self.leader_epochs.pending(up_to)
+        if epochs:
+            pending += epochs
             self._unsynced_names = True
         if self._unsynced_topic_id:
             self._unsynced_topic_id = False
@@ -709,7 +708,8 @@ class PartitionLog:
             return
         self.closed = True
         if self.failure is None:
-            self.leader_epochs.write_up_to(UNCHANGED)  # as Kafka's, with an epoch without records
+            if self.leader_epochs.needs_flush(UNCHANGED):  # as Kafka's, empty epochs too
+                self.leader_epochs.write()
             self.flush()
             take_snapshot(self._state)
             active = self.segments.active
@@ -753,7 +753,7 @@ class PartitionLog:
         """
         recovery_point = self.recovery_point
         take_snapshot(self._state)
-        self.leader_epochs.write_up_to(self.log_end_offset)
+        self.leader_epochs.write()
         self.segments.active.close()
         target = self._rename(str(self.topic_partition))
         log = PartitionLog.open(

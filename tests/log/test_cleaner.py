@@ -467,7 +467,10 @@ def steps_of_a_round(folder: Path) -> int:
 
 @pytest.mark.parametrize("change", ["truncate", "delete", "retire", "policy", "stop", "append"])
 def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> None:
-    for step in range(steps_of_a_round(tmp_path / "count")):
+    steps = steps_of_a_round(tmp_path / "count")
+    if change == "truncate":
+        steps -= 1  # before the last one, the checkpoint, the older record has gone already
+    for step in range(steps):
         held = Held()
         bench = filled(Bench(tmp_path / str(step), offload=held))
         bench.clean()

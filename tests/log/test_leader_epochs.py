@@ -76,24 +76,40 @@ def test_the_checkpoint_is_written_when_a_flush_passes_the_change(tmp_path: Path
         return LeaderEpochCache(tmp_path).entries
 
     epochs = LeaderEpochCache(tmp_path)
+
+    def flush(up_to: int) -> None:
+        for each in epochs.pending(up_to):
+            each.sync()
+
     epochs.assign(0, 0)
-    epochs.write_up_to(0)  # an epoch without records
-    assert (said(), epochs.needs_flush(0), epochs.unsynced) == ([], False, False)
-    epochs.write_up_to(10)
-    assert (said(), epochs.unsynced) == ([(0, 0)], True)
-    epochs.unsynced = False
+    flush(0)  # an epoch without records
+    assert (said(), epochs.needs_flush(0)) == ([], False)
+    flush(10)
+    assert (said(), epochs.needs_flush(10)) == ([(0, 0)], False)
     epochs.assign(3, 10)
     assert (epochs.needs_flush(10), epochs.needs_flush(11)) == (False, True)
-    epochs.write_up_to(10)
+    flush(10)
     assert said() == [(0, 0)]
     epochs.assign(4, 10)
-    epochs.write_up_to(11)
+    flush(11)
     assert said() == [(0, 0), (4, 10)]
     epochs.truncate_from_end(10)
-    epochs.write_up_to(10)
+    flush(10)
     assert said() == [(0, 0), (4, 10)]  # goes at the next start, by the log's end
-    epochs.write_up_to(11)
+    flush(11)
     assert said() == [(0, 0)]
     epochs.truncate_from_start(5)
-    epochs.write_up_to(11)
+    flush(11)
     assert said() == [(0, 5)]
+
+
+def test_a_flush_writes_nothing_over_what_is_newer(tmp_path: Path) -> None:
+    epochs = LeaderEpochCache(tmp_path)
+    epochs.assign(0, 0)
+    epochs.assign(1, 10)
+    late = epochs.pending(20)
+    epochs.truncate_from_end(10)
+    epochs.write()  # the log was cut
+    for each in late:
+        each.sync()
+    assert LeaderEpochCache(tmp_path).entries == [(0, 0)]
