@@ -25,6 +25,7 @@ from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
 from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
 from kbroker.server.memory_pool import MemoryPool, Ticket
+from kbroker.server.produce_shape import PARTITION_BYTES, names_more_than
 from kbroker.server.receive_buffer import API_KEY_BYTES, LENGTH_BYTES, SMALL_BYTES, ReceiveBuffer
 from kbroker.server.response_writer import ResponseWriter
 from kbroker.server.stall_probe import StallProbe
@@ -330,6 +331,8 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if len(frame) > shared.max_list_bytes:
                     self._check_list(len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big"))
+                    if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
+                        raise CloseConnection("a Produce request of very many partitions")
                 pending = dispatcher.dispatch(info, frame, arrived_ms)
                 del frame
                 if pending is not None:

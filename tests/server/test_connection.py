@@ -13,6 +13,7 @@ import pytest
 
 from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.codec import Part
+from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.server import connection as connection_module
 from kbroker.server import response_writer
 from kbroker.server.connection import (
@@ -21,6 +22,7 @@ from kbroker.server.connection import (
     MAX_PIPELINED,
     STUCK_SECONDS,
 )
+from tests.e2e.wire import frame_of
 from tests.server.loopback import LOOPS, FileRange, Loopback, Peer, frame, run, until
 
 HEARTBEAT = b"\0\x0c heartbeat"
@@ -487,6 +489,30 @@ def test_a_large_request_of_small_fields_is_refused(
 
     run(new_loop, main)
     assert "may have 20000" in caplog.text
+
+
+def test_a_produce_request_of_very_many_partitions_is_refused(
+    new_loop: NewLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            loopback.shared.max_list_bytes = 20_000
+            peer = await loopback.connect()
+            for count in (600, 700):
+                data = [
+                    ProduceRequest.PartitionProduceData(index=index, records=bytes(100))
+                    for index in range(count)
+                ]
+                topic = ProduceRequest.TopicProduceData(name="t", partition_data=data)
+                request = frame_of(ProduceRequest(topic_data=[topic]), 12)
+                peer.writer.write(request)
+                if count == 600:
+                    assert await peer.receive() == request[4:]
+            assert await peer.ended()
+            await peer.close()
+
+    run(new_loop, main)
+    assert "very many partitions" in caplog.text
 
 
 def test_a_response_that_is_not_taken_is_accounted_for(new_loop: NewLoop) -> None:
