@@ -153,6 +153,13 @@ class LeaderEpochCache:
             return [LogFile(os.fspath(self.path))]
         return []
 
+    def end_writes(self) -> None:
+        """The folder is about to get another name, and its old one may become another log's: what
+        a flush still has to write is not written any more. Waits for what is being written.
+        """
+        with _writing:
+            self._order.done = UNCHANGED
+
     def needs_flush(self, log_end_offset: int) -> bool:
         """Whether what holds below that offset may not be on disk."""
         return self.unsynced or self._changed_from < log_end_offset

@@ -725,6 +725,7 @@ class PartitionLog:
     def release(self) -> None:
         """Let go of all descriptors; what is in flight keeps its own."""
         self.closed = True
+        self.leader_epochs.end_writes()
         for segment in self.segments:
             if segment.file is not None:
                 segment.open_files.forget(segment)

@@ -641,3 +641,18 @@ def offsets_read(log: PartitionLog) -> list[int]:
     return [
         offsets_of(log.read(offset, max_bytes=1).records)[0] for offset in range(log.log_end_offset)
     ]
+
+
+def test_a_flush_that_comes_late_leaves_the_files_of_a_new_log_alone(open_log: OpenLog) -> None:
+    """The topic was deleted and made anew while a flush was on its way to the disk."""
+    log = open_log()
+    append(log, 3, epoch=7)
+    late = log.unflushed_files()
+    log.mark_for_deletion("0" * 32)
+    new = open_log()
+    append(new, epoch=1)
+    new.flush()
+    checkpoint = new.leader_epochs.path.read_bytes()
+    for file in late:
+        file.sync()
+    assert new.leader_epochs.path.read_bytes() == checkpoint
