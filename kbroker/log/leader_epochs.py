@@ -143,6 +143,11 @@ class LeaderEpochCache:
         self._now().write()
         self.unsynced = True
 
+    def write_if_changed(self) -> None:
+        """Replace the checkpoint if it does not say what is here."""
+        if self._changed_from != UNCHANGED:
+            self.write()
+
     def pending(self, log_end_offset: int) -> list[PendingEpochs | LogFile]:
         """What a flush has to sync so that the checkpoint says what holds below that offset."""
         if self._changed_from < log_end_offset:

@@ -25,6 +25,7 @@ from kbroker.log.checkpoint import (
     write_clean_shutdown,
     write_offsets,
 )
+from kbroker.log.closing import close_logs
 from kbroker.log.damaged import DamagedLog, DamagedLogError, damage_told_by
 from kbroker.log.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
 from kbroker.log.files import (
@@ -779,10 +780,8 @@ class LogManager:
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
         try:
-            for _, log in directory.all_logs():
-                log.close()
-                if log.failure is not None:  # it was not synced
-                    raise log.failure
+            threads = self.config.get_int("num.recovery.threads.per.data.dir")
+            close_logs((log for _, log in directory.all_logs()), threads=threads)
         except LogDirectoryError as error:
             self._fail(directory, error)
             return

@@ -22,6 +22,7 @@ from typing import Final
 
 from kbroker.log import names
 from kbroker.log.checkpoint import read_topic_id_after_stop, write_topic_id
+from kbroker.log.closing import close_logs
 from kbroker.log.damaged import DamagedLogError
 from kbroker.log.files import (
     LogDirectoryError,
@@ -33,7 +34,7 @@ from kbroker.log.files import (
     sync_directory,
 )
 from kbroker.log.index import AbortedTransaction
-from kbroker.log.leader_epochs import UNCHANGED, LeaderEpochCache
+from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import (
@@ -701,26 +702,23 @@ class PartitionLog:
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush and close cleanly: a snapshot at the end, index files cut to size. Blocks. Raises
-        LogDirectoryError.
-        """
-        if self.closed:
-            return
-        self.closed = True
-        if self.failure is None:
-            if self.leader_epochs.needs_flush(UNCHANGED):  # as Kafka's, empty epochs too
-                self.leader_epochs.write()
-            self.flush()
-            take_snapshot(self._state)
-            active = self.segments.active
-            active.close()
-            snapshots = self._state.snapshots.take_unsynced()
-            if self.log_end_offset != self._opened_at or snapshots:
-                # the next start takes them as they are
-                for path in active.file_paths() + snapshots:
-                    LogFile(path).sync()
-                sync_directory(self.directory)
+        """Flush and close cleanly; see `closing`. Blocks. Raises LogDirectoryError."""
+        if not self.closed and self.failure is None:
+            close_logs([self])
         self.release()
+
+    def files_to_close(self) -> list[Syncable]:
+        """Write what is pending for a clean stop. What has to be synced for it."""
+        self.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
+        take_snapshot(self._state)
+        self.segments.active.close()
+        files = self.unflushed_files()
+        snapshots = self._state.snapshots.take_unsynced()
+        if self.log_end_offset != self._opened_at or snapshots:
+            # the next start takes them as they are
+            files += [LogFile(path) for path in self.segments.active.file_paths() + snapshots]
+            files.append(DirectoryNames(os.fspath(self.directory)))
+        return files
 
     def release(self) -> None:
         """Let go of all descriptors; what is in flight keeps its own."""

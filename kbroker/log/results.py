@@ -10,6 +10,8 @@ from kbroker.log.files import FileSlice, sync_directory
 class Syncable(Protocol):
     """A file, or a directory's names, that a flush has to sync. Safe to call in another thread."""
 
+    @property
+    def path(self) -> str: ...
     def sync(self) -> None: ...
 
 

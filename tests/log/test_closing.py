@@ -1,0 +1,87 @@
+"""Closing many logs at once: what is synced, and what a failure means."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kbroker.log import closing, files
+from kbroker.log.closing import close_logs
+from kbroker.log.files import LogDirectoryError
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import build_batch
+from kbroker.settings.log_config import LogConfig
+
+NOW_MS = 1_750_000_000_000
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="names of descriptors are Linux's"
+)
+
+
+def make_logs(folder: Path, count: int) -> list[PartitionLog]:
+    logs = []
+    for index in range(count):
+        key = TopicPartition("t", index)
+        log = PartitionLog.open(
+            folder / str(key), key, LogConfig(), now_ms=NOW_MS, topic_id=bytes(15) + b"\1"
+        )
+        log.leader_epochs.assign(0, 0)
+        log.append_as_leader(build_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0, now_ms=NOW_MS)
+        logs.append(log)
+    return logs
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_each_file_is_synced_once_and_the_names_of_the_folder_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    synced: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def fsync(fd: int) -> None:
+        with lock:
+            synced[os.readlink(f"/proc/self/fd/{fd}")] += 1
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+    monkeypatch.setattr(closing, "BATCH_LOGS", 3)
+    logs = make_logs(tmp_path, count)
+    close_logs(logs, threads=2)
+    assert set(synced.values()) == {1}
+    assert str(tmp_path) in synced
+    for log in logs:
+        assert log.closed
+        assert log.recovery_point == 1
+        assert str(log.directory) in synced
+        on_disk = {str(path) for path in log.directory.iterdir()}
+        assert on_disk <= synced.keys()
+        assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
+def test_a_failed_sync_ends_it_for_the_whole_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = make_logs(tmp_path, 3)
+
+    def fsync(fd: int) -> None:
+        if "t-1/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+    with pytest.raises(LogDirectoryError):
+        close_logs(logs, threads=2)
+    assert all(log.failure is not None for log in logs)
+    assert not any(log.recovery_point for log in logs)
+
+
+def test_a_log_that_failed_before_is_not_closed_in_silence(tmp_path: Path) -> None:
+    logs = make_logs(tmp_path, 2)
+    logs[1].failure = LogDirectoryError(tmp_path, "write", OSError(5, "Input/output error"))
+    logs[1].release()
+    with pytest.raises(LogDirectoryError):
+        close_logs(logs)
