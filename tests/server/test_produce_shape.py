@@ -43,6 +43,20 @@ def test_topics_and_partitions_are_counted(version: int) -> None:
     assert not names_more_than(produce([], version), 0)
 
 
+@pytest.mark.parametrize("version", [0, 3, 9, 13])
+def test_requests_of_any_shape(version: int) -> None:
+    random = Random(version)
+    for _ in range(50):
+        topics = [
+            [random.randbytes(random.choice((0, 1, 130, 300))) for _ in range(random.randrange(6))]
+            for _ in range(random.randrange(1, 30))
+        ]
+        named = len(topics) + sum(map(len, topics))
+        frame = produce(topics, version)
+        assert names_more_than(frame, named - 1)
+        assert not names_more_than(frame, named)
+
+
 @pytest.mark.parametrize("version", [2, 8, 9, 13])
 def test_bytes_that_are_no_request_end_the_walk(version: int) -> None:
     frame = produce([[b"x" * 20] * 10] * 3, version)
