@@ -28,6 +28,17 @@ def test_requests_of_a_multiple_of_the_limit_are_all_acknowledged(tmp_path: Path
         assert memory_attack.peak_bytes(broker.pid) - before < LIMIT + 25_000_000
 
 
+def test_sessions_and_fetches_that_wait_stay_inside(tmp_path: Path) -> None:
+    """30 sessions of 10,000 partitions, of which none fits, and as many fetches: 250 MB else."""
+    with BrokerProcess(tmp_path / "data", overrides=SETTINGS) as broker:
+        before = broker.resident_bytes()
+        told = asyncio.run(memory_attack.sessions(broker.port, 30))
+        assert told == "30 answered, 0 with a session"
+        told = asyncio.run(memory_attack.waiting(broker.port, 30))
+        assert "all 30 answered" in told and "FAILED" not in told
+        assert memory_attack.peak_bytes(broker.pid) - before < LIMIT + 40_000_000
+
+
 def test_a_request_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data", overrides=SETTINGS) as broker,
