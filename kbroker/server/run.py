@@ -34,6 +34,9 @@ COLLECTION_THRESHOLDS: Final = (700, 10, 2)
 FREEZE_OBJECTS: Final = 10_000
 """As many that outlived a full collection are walked by no later one."""
 
+REST_LOOK_SECONDS: Final = 600.0
+"""How often a broker at rest looks whether circles were frozen."""
+
 STOP_AT_ONCE: Final = 130
 """Exit code after a second signal: the stop was not clean."""
 
@@ -56,7 +59,7 @@ def keep_collections_short() -> None:
     there is takes 0.2 us an object, so a broker of 10,000 partitions would stand still for 60 ms.
 
     What is frozen goes with its last reference, as anything does, but not out of a circle; the
-    broker makes none (tests/server/test_garbage.py).
+    broker makes none that is known (tests/server/test_garbage.py), see also `collect_at_rest`.
     """
     gc.freeze()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
@@ -72,6 +75,26 @@ def freeze_survivors(phase: str, info: dict[str, int]) -> None:
         and len(gc.get_objects(generation=2)) >= FREEZE_OBJECTS
     ):
         gc.freeze()
+
+
+def collect_at_rest(
+    call_later: Callable[[float, Callable[[], None]], object], is_resting: Callable[[], bool]
+) -> None:
+    """The net below `keep_collections_short`: where much was frozen since the last time and nobody
+    waits, walk all there is once, so that a circle among it goes after all.
+    """
+    known = gc.get_freeze_count()
+
+    def look() -> None:
+        nonlocal known
+        if is_resting() and gc.get_freeze_count() - known >= FREEZE_OBJECTS:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            known = gc.get_freeze_count()
+        call_later(REST_LOOK_SECONDS, look)
+
+    call_later(REST_LOOK_SECONDS, look)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -125,6 +148,7 @@ async def _serve(config: BrokerConfig) -> int:
     if starting.done():
         starting.result()
         keep_collections_short()
+        collect_at_rest(asyncio.get_running_loop().call_later, lambda: broker.stalls.resting)
         for listener in broker.bound_listeners:
             print(
                 f"kbroker {__version__} listening on {listener}"

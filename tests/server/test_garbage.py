@@ -7,8 +7,9 @@ from __future__ import annotations
 import gc
 import socket
 import time
+import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType
 
 import pytest
@@ -136,4 +137,41 @@ def test_what_outlives_a_full_collection_is_walked_by_no_later_one() -> None:
     finally:
         gc.callbacks.remove(run.freeze_survivors)
         gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def test_at_rest_a_circle_that_was_frozen_goes() -> None:
+    class Part:
+        other: Part
+
+    def circle() -> weakref.ref[Part]:
+        one, other = Part(), Part()
+        one.other, other.other = other, one
+        return weakref.ref(one)
+
+    planned: list[Callable[[], None]] = []
+    resting = False
+
+    def call_later(seconds: float, callback: Callable[[], None]) -> None:
+        assert seconds == run.REST_LOOK_SECONDS
+        planned.append(callback)
+
+    run.collect_at_rest(call_later, lambda: resting)
+    try:
+        lost = circle()
+        many = [[] for _ in range(run.FREEZE_OBJECTS)]  # type: ignore[var-annotated]
+        gc.freeze()
+        gc.collect()
+        assert lost() is not None
+        planned.pop()()
+        assert lost() is not None, "somebody waits"
+        resting = True
+        planned.pop()()
+        assert lost() is None
+        lost = circle()
+        gc.freeze()
+        planned.pop()()
+        assert lost() is not None, "little was frozen since"
+        assert len(planned) == 1 and many
+    finally:
         gc.unfreeze()
