@@ -157,6 +157,7 @@ def test_at_rest_a_circle_that_was_frozen_goes() -> None:
         planned.append(callback)
 
     run.collect_at_rest(call_later, lambda: resting)
+    gc.disable()
     try:
         lost = circle()
         many = [[] for _ in range(run.FREEZE_OBJECTS)]  # type: ignore[var-annotated]
@@ -174,4 +175,5 @@ def test_at_rest_a_circle_that_was_frozen_goes() -> None:
         assert lost() is not None, "little was frozen since"
         assert len(planned) == 1 and many
     finally:
+        gc.enable()
         gc.unfreeze()
