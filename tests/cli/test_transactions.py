@@ -168,6 +168,7 @@ def test_find_and_abort(
     assert kbroker("transactions", "find-hanging", *place).lines == []
 
 
+@pytest.mark.timeout(600)  # the first test that needs Kafka's jars fetches them
 @pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
 def test_kafkas_tool_says_the_same(
     kbroker: Kbroker,
