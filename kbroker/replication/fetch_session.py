@@ -366,6 +366,14 @@ class FetchSessionCache:
             self._memory.drop(session.charged_bytes)
             session.charged_bytes = 0
 
+    def give_back_memory(self) -> None:
+        """Somebody waits for memory: the stalest sessions go, as far as they have more than their
+        share.
+        """
+        while self._sessions and self._memory.overdrawn:
+            self.evictions += 1
+            self.remove(next(iter(self._sessions)))
+
     def close(self) -> None:
         """The broker stops."""
         for session_id in tuple(self._sessions):
@@ -396,7 +404,7 @@ class FetchSessionCache:
         if growth < 0:
             self._memory.drop(-growth)
         else:
-            while not self._memory.keep(growth):
+            while not self._memory.lend(growth):
                 if not self._evict_for_memory(session, now_ms):
                     return False
         session.charged_bytes += growth

@@ -113,7 +113,6 @@ class ReplicaManager:
             traffic=self.traffic,
             memory=memory,
         )
-        self.give_back_memory = self._reader.give_back_memory
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
             on_retention=self._log_starts_moved, slices=slices(), memory=memory,
@@ -143,6 +142,11 @@ class ReplicaManager:
         logs.on_offline = self._directory_offline
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
         self.on_directory_failed: Callable[[Path], None] | None = None
+
+    def give_back_memory(self) -> None:
+        """Somebody begins to wait for memory."""
+        self._reader.give_back_memory()
+        self.sessions.give_back_memory()
 
     # what there is
 

@@ -27,6 +27,15 @@ class MemoryPort(Protocol):
         """Charge what stays beyond the request, if there is room for such."""
         ...
 
+    def lend(self, count: int) -> bool:
+        """As `keep`, with more room while nobody waits for memory; see `overdrawn`."""
+        ...
+
+    @property
+    def overdrawn(self) -> int:
+        """What has to be dropped again when somebody waits."""
+        ...
+
     def drop(self, count: int) -> None:
         """Of what is kept, so much is gone."""
         ...
@@ -36,6 +45,7 @@ class NoAccount:
     """The port where nobody counts."""
 
     is_short = False
+    overdrawn = 0
 
     def has_room(self, count: int) -> bool:
         """There always is."""
@@ -48,6 +58,10 @@ class NoAccount:
         """Nothing."""
 
     def keep(self, count: int) -> bool:
+        """There is always room."""
+        return True
+
+    def lend(self, count: int) -> bool:
         """There is always room."""
         return True
 

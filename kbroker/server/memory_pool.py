@@ -43,6 +43,9 @@ last one that was.
 KEPT_SHARE: Final = 1 / 8
 """What may be kept beyond requests. With the largest request and those who wait it makes 7/8."""
 
+LENT_SHARE: Final = 3 / 8
+"""The same with what is lent, which goes when somebody begins to wait."""
+
 
 class Ticket:
     """A place in a queue: count bytes wanted, `then` called once they are taken. held: what it has
@@ -75,6 +78,7 @@ class MemoryPool:
         "contended",
         "kept",
         "kept_limit",
+        "lent_limit",
         "limit",
         "on_pressure",
         "park_limit",
@@ -93,6 +97,7 @@ class MemoryPool:
         self.park_limit = int(limit * PARKED_SHARE)
         self.answer_limit = int(limit * ANSWER_SHARE)
         self.kept_limit = int(limit * KEPT_SHARE)
+        self.lent_limit = int(limit * LENT_SHARE)
         self.used = 0
         self.kept = 0
         """Of `used`, what outlives requests."""
@@ -155,6 +160,22 @@ class MemoryPool:
         self.kept += count
         self.charge(count)
         return True
+
+    def lend(self, count: int) -> bool:
+        """As `keep`, and while nobody waits up to `lent_limit`: what is `overdrawn` then has to be
+        dropped when somebody begins to.
+        """
+        share = self.kept_limit if self.is_short else self.lent_limit
+        if self.kept + count > share or self.used + count > self.limit:
+            return False
+        self.kept += count
+        self.charge(count)
+        return True
+
+    @property
+    def overdrawn(self) -> int:
+        """What is lent beyond the share for what is kept."""
+        return max(0, self.kept - self.kept_limit)
 
     def drop(self, count: int) -> None:
         """Of what was kept, so much is gone."""

@@ -29,9 +29,9 @@ SMALL_BYTES: Final = 16 * 1024
 ASK_BYTES: Final = SMALL_BYTES // 2
 """So much of a frame must be there before more room is asked for."""
 
-KEEP_BYTES: Final = 1 << 21
-"""A buffer up to this size survives between two frames; `trim` takes it back when recent frames
-were smaller.
+KEEP_BYTES: Final = 1 << 23
+"""A buffer up to this size survives between two frames, for the pages of a new one cost as much as
+what is copied into them; `trim` takes it back when recent frames were smaller.
 """
 
 MAPPED_BYTES: Final = 128 * 1024

@@ -25,7 +25,10 @@ from kbroker.replication.fetch_session import (
     next_epoch,
 )
 from kbroker.server.memory_pool import MemoryPool
+from kbroker.settings.network import NetworkConfig
 from tests.replication.world import TOPIC_ID, World, batch, fetch_request, partitions_of, records_of
+
+SMALL_POOL = (1 << 20) // 3
 
 
 def opened(world: World, offsets: dict[int, int], **options: object) -> int:
@@ -239,17 +242,33 @@ def test_no_slots_no_sessions(make_world: Callable[..., World]) -> None:
 
 
 def test_a_session_beyond_the_share_of_memory_is_not_made() -> None:
-    memory = MemoryPool(1 << 20)
+    memory = MemoryPool(SMALL_POOL)
     cache = FetchSessionCache(1000, Random(1), memory)
-    fits = (memory.kept_limit - TOPIC_BYTES - 100) // PARTITION_BYTES
+    fits = (memory.lent_limit - TOPIC_BYTES - 100) // PARTITION_BYTES
     too_large = context(cache, fits + 1, 0)
     assert too_large.session_id == 0
     assert too_large.fetch_set.size == fits + 1, "it is answered all the same"
     assert not cache
     assert memory.kept == 0
     assert context(cache, fits, 0).session_id
-    assert memory.kept > 0.9 * memory.kept_limit
+    assert memory.kept > 0.9 * memory.lent_limit
     assert context(cache, fits // 2, 0).session_id == 0
+
+
+def test_a_hundred_sessions_of_a_thousand_partitions_are_made_until_somebody_waits() -> None:
+    memory = MemoryPool(NetworkConfig().pool_bytes)
+    cache = FetchSessionCache(1000, Random(1), memory)
+    memory.on_pressure = cache.give_back_memory
+    ids = [context(cache, 1000, now_ms).session_id for now_ms in range(100)]
+    assert all(ids)
+    assert memory.overdrawn
+    memory.charge(memory.answer_limit)
+    memory.wait(memory.largest_request, lambda: None)
+    assert memory.waiting == 0
+    assert memory.overdrawn == 0
+    left = [session_id for session_id in ids if cache.get(session_id) is not None]
+    assert 10 < len(left) < 60
+    assert left == ids[-len(left) :], "the stalest went"
 
 
 def test_what_is_refused_leaves_no_circle() -> None:
@@ -289,7 +308,7 @@ def test_memory_taken_by_sessions_comes_back() -> None:
 
 
 def test_a_session_that_grows_beyond_memory_ends_and_the_client_begins_anew() -> None:
-    memory = MemoryPool(1 << 20)
+    memory = MemoryPool(SMALL_POOL)
     cache = FetchSessionCache(1000, Random(1), memory)
     session_id = context(cache, 100, 0).session_id
     grown = fetch_request(dict.fromkeys(range(100, 400), 0), session=(session_id, 1))
@@ -300,7 +319,7 @@ def test_a_session_that_grows_beyond_memory_ends_and_the_client_begins_anew() ->
 
 
 def test_memory_of_sessions_nobody_uses_goes_to_those_who_need_it() -> None:
-    memory = MemoryPool(1 << 20)
+    memory = MemoryPool(SMALL_POOL)
     cache = FetchSessionCache(1000, Random(1), memory)
     stale, used = context(cache, 100, 0), context(cache, 100, 0)
     assert context(cache, 150, MIN_EVICTION_MS).session_id == 0, "both are young"

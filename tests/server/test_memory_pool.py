@@ -233,6 +233,23 @@ def test_what_is_kept_has_a_share_and_holds_up_nobody() -> None:
     assert (pool.kept, pool.used) == (0, pool.largest_request)
 
 
+def test_what_is_lent_goes_when_somebody_begins_to_wait() -> None:
+    pool = MemoryPool(LIMIT)
+    assert pool.lend(pool.lent_limit)
+    assert not pool.lend(1) and not pool.keep(1)
+    assert pool.overdrawn == pool.lent_limit - pool.kept_limit
+    pool.on_pressure = lambda: pool.drop(pool.overdrawn)
+    pool.charge(pool.answer_limit)
+    assert not pool.take(pool.largest_request)
+    served: list[bool] = []
+    pool.wait(pool.largest_request, lambda: served.append(True))
+    assert served and pool.overdrawn == 0
+    assert pool.kept == pool.kept_limit
+    pool.charge(1)
+    assert pool.is_short
+    assert not pool.lend(1), "only the share, while somebody waits or would"
+
+
 def test_nothing_more_is_kept_where_the_limit_is_used_up() -> None:
     pool = MemoryPool(LIMIT)
     pool.charge(LIMIT)

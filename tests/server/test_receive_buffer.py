@@ -131,7 +131,7 @@ def test_shrinking_keeps_what_is_pending(pending: int) -> None:
 
 def test_a_huge_frame_is_not_kept() -> None:
     buffer = ReceiveBuffer(LIMIT)
-    body = bytes(5 << 20)
+    body = bytes(9 << 20)
     assert len(feed(buffer, frame(body), 1 << 20)) == 1
     assert buffer.capacity_bytes == INITIAL_BYTES
 
