@@ -90,7 +90,7 @@ def wait_and_leave(broker: EmbeddedBroker) -> None:
             if epoch == 0:
                 call(
                     connection,
-                    FetchRequest(session_id=answer.session_id, session_epoch=-1),  # type: ignore[attr-defined]
+                    FetchRequest(session_id=answer.session_id, session_epoch=-1),  # type: ignore[attr-defined]  # a FetchResponse
                     12,
                 )
             connection.sendall(frame_of(request, 12)[:-3])
@@ -128,10 +128,10 @@ def test_what_outlives_a_full_collection_is_walked_by_no_later_one() -> None:
         run.keep_collections_short()
         before = gc.get_freeze_count()
         assert before > frozen
-        few = [[] for _ in range(run.FREEZE_OBJECTS // 2)]  # type: ignore[var-annotated]
+        few: list[list[int]] = [[] for _ in range(run.FREEZE_OBJECTS // 2)]
         gc.collect()
         assert gc.get_freeze_count() == before
-        many = [[] for _ in range(run.FREEZE_OBJECTS)]  # type: ignore[var-annotated]
+        many: list[list[int]] = [[] for _ in range(run.FREEZE_OBJECTS)]
         gc.collect()
         assert gc.get_freeze_count() > before + len(few) + len(many)
     finally:
@@ -160,7 +160,7 @@ def test_at_rest_a_circle_that_was_frozen_goes() -> None:
     gc.disable()
     try:
         lost = circle()
-        many = [[] for _ in range(run.FREEZE_OBJECTS)]  # type: ignore[var-annotated]
+        many: list[list[int]] = [[] for _ in range(run.FREEZE_OBJECTS)]
         gc.freeze()
         gc.collect()
         assert lost() is not None

@@ -100,7 +100,7 @@ def test_deleted_and_made_anew_at_once(broker: EmbeddedBroker) -> None:
         logs = each.services.replicas.logs.logs
         assert len(logs) == PARTITIONS
         assert all(log.log_end_offset == 0 for log in logs.values())
-        return {log.topic_id for log in logs.values()} ^ {image.topics["events"].topic_id}  # type: ignore[arg-type]
+        return {log.topic_id for log in logs.values()} ^ {image.topics["events"].topic_id}  # type: ignore[arg-type]  # each has an id
 
     assert broker.call(hosted) == set()
 
