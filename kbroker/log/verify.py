@@ -29,7 +29,13 @@ from kbroker.log.producer_state import ProducerState, ProducerStateManager, read
 from kbroker.log.verify_segment import SegmentCheck
 from kbroker.model import StartupError, TopicPartition, uuid_from_string
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import ControlType, check_crc, control_type, iter_records
+from kbroker.protocol.records import (
+    BatchHeader,
+    ControlType,
+    check_crc,
+    control_type,
+    iter_records,
+)
 from kbroker.settings.properties import parse_properties
 
 META_PROPERTIES: Final = "meta.properties"
@@ -238,6 +244,8 @@ class PartitionCheck:
         self._has_gaps = was_cleaned
         self._between: list[Problem] = []  # gaps between segments
         self._epochs: list[tuple[int, int]] = []
+        self._begun: dict[int, int] = {}
+        self._visible: dict[int, int] = {}
         parsed = names.parse_directory_name(folder.name)
         self._producers = ProducerStateManager(
             parsed[0] if parsed else TopicPartition(folder.name, 0), expiration_ms=_FOREVER_MS
@@ -374,6 +382,7 @@ class PartitionCheck:
                     f"offset {header.base_offset} was written in epoch {epoch}, "
                     f"here it is {'none' if known is None else known}",
                 )
+            self._note_visible(header)
             check.take(header)
             self._has_gaps |= header.base_offset > self.log_end_offset
             self.log_end_offset = header.next_offset
@@ -384,6 +393,17 @@ class PartitionCheck:
         yield from (Problem(path, what) for path, what in check.index_problems(found))
         yield from self._aborted(check, found)
         yield Progress(check.path, check.size_bytes)
+
+    def _note_visible(self, header: BatchHeader) -> None:
+        """With each batch, which records of its transaction a reader can see first, and with a
+        marker where those began that it ends.
+        """
+        if header.is_control:
+            first = self._begun.pop(header.producer_id, None)
+            if first is not None:
+                self._visible[header.base_offset] = first
+        elif header.is_transactional and header.next_offset > self.log_start_offset:
+            self._begun.setdefault(header.producer_id, header.base_offset)
 
     def _aborted(
         self, check: SegmentCheck, found: Mapping[tuple[int, str], int]
@@ -398,16 +418,17 @@ class PartitionCheck:
                 return
         for item in check.aborted:
             mine = stored.pop(item.last_offset, None)
+            # recovery replays from the log's start: what lies before need not be in it
+            visible = self._visible.pop(item.last_offset, None)
             if mine is None:
-                if item.first_offset < self.log_start_offset:
-                    continue  # recovery replays from the log's start: nothing of it may be visible
-                yield Problem(
-                    path,
-                    f"the transaction of producer {item.producer_id} that was aborted at "
-                    f"{item.last_offset} is not in it",
-                )
-            elif mine.producer_id != item.producer_id or mine.first_offset > max(
-                item.first_offset, self.log_start_offset
+                if visible is not None:
+                    yield Problem(
+                        path,
+                        f"the transaction of producer {item.producer_id} that was aborted at "
+                        f"{item.last_offset} is not in it",
+                    )
+            elif mine.producer_id != item.producer_id or (
+                visible is not None and mine.first_offset > visible
             ):
                 yield Problem(
                     path,

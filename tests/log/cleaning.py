@@ -11,10 +11,17 @@ from kbroker.log.cleaner import Account, LogCleaner
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import BatchHeader, Record, iter_batches, iter_records
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.records import (
+    BatchHeader,
+    Record,
+    build_batch,
+    iter_batches,
+    iter_records,
+)
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.coordinator.simulation import SimTimers
+from tests.coordinator.simulation import START_MS, SimTimers
 from tests.replication.world import run_inline
 
 TOPIC = TopicPartition("table", 0)
@@ -116,3 +123,43 @@ def records_of(log: PartitionLog) -> list[Record]:
         if not header.is_control
         for record in iter_records(batch, header)
     ]
+
+
+def batch(*items: tuple[str, str | None], timestamp: int = START_MS, **options: Any) -> bytearray:
+    """Records of (key, value)."""
+    return build_batch(
+        [
+            (timestamp + i, key.encode(), None if value is None else value.encode(), [])
+            for i, (key, value) in enumerate(items)
+        ],
+        **options,
+    )
+
+
+def view(bench: Bench) -> list[tuple[int, str, str | None]]:
+    return [
+        (r.offset, (r.key or b"").decode(), None if r.value is None else r.value.decode())
+        for r in records_of(bench.log)
+    ]
+
+
+def filled(bench: Bench) -> Bench:
+    """Three segments: two closed, one active."""
+    bench.append(batch(("a", "1"), ("b", "1"), ("c", "1")))
+    bench.append(batch(("a", "2")))
+    bench.roll()
+    bench.append(batch(("b", None), ("d", "1")))
+    bench.append(batch(("a", "3"), ("a", "4"), compression=Compression.ZSTD))
+    bench.roll()
+    bench.append(batch(("e", "1"), ("e", "2")))
+    return bench
+
+
+FILLED_CLEAN = [
+    (2, "c", "1"),
+    (4, "b", None),
+    (5, "d", "1"),
+    (7, "a", "4"),
+    (8, "e", "1"),
+    (9, "e", "2"),
+]

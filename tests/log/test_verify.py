@@ -9,10 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from kbroker.cli.app import app
+from kbroker.log.index import AbortedTransaction, TransactionIndex
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.validator import AppendOrigin
 from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, build_end_transaction_marker
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
@@ -193,3 +195,43 @@ def test_a_segment_that_is_gone_with_all_its_files_is_missed(tmp_path: Path) -> 
     # where compaction was at work there are gaps
     (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\ntopic 0 8\n")
     assert problems(tmp_path) == problems(log.directory) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "first", "is_sound"),
+    [
+        (0, 0, True),
+        (0, 1, False),
+        (2, 0, True),  # as it was written
+        (2, 4, True),  # as a recovery finds it, which begins at the log's start
+        (2, 5, False),
+        (2, None, False),
+        (6, None, True),  # no record of it can be seen
+        (6, 6, True),
+    ],
+)
+def test_a_transaction_that_began_before_the_start_of_the_log(
+    tmp_path: Path, start: int, first: int | None, is_sound: bool
+) -> None:
+    """Its records are at 0 and 4 to 5, its marker at 6."""
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    log = PartitionLog.open(
+        tmp_path / "topic-0", TopicPartition("topic", 0), LogConfig(), now_ms=NOW_MS
+    )
+    for count, is_its in ((1, True), (1, False), (1, False), (1, False), (2, True)):
+        its = {"base_sequence": log.log_end_offset and 1, "is_transactional": True, **producer}
+        batch = build_batch([(NOW_MS, None, b"v", [])] * count, **(its if is_its else {}))
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+    marker = build_end_transaction_marker(
+        commit=False, coordinator_epoch=0, timestamp_ms=NOW_MS, base_offset=6, **producer
+    )
+    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    log.close()
+    path = log.directory / f"{0:020d}.txnindex"
+    assert problems(tmp_path) == []
+    path.unlink()
+    if first is not None:
+        entry = AbortedTransaction(7, first, 6, 7)
+        TransactionIndex(str(path), exists=False).append(entry)
+    (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\ntopic 0 {start}\n")
+    assert [item.path for item in problems(tmp_path)] == ([] if is_sound else [path])
