@@ -224,8 +224,9 @@ class Connection(asyncio.BufferedProtocol):
         self._last_active = shared.loop.time()
         if shared.stalls is not None and shared.stalls.resting:
             shared.stalls.wake()
-        if not self._pump_planned:
-            self._pump()
+        # A turn that is planned does not do: uvloop reads many times before it, and is without room
+        # for more once the buffer is full.
+        self._pump()
 
     def pause_writing(self) -> None:
         self._writer.pause()
@@ -394,6 +395,14 @@ class Connection(asyncio.BufferedProtocol):
             or not self._writer.idle
             or (self._shared.budget.exhausted and self._queue[0].message is None)
         )
+
+    def _is_held_up(self) -> bool:
+        """Whether the request at the front waits for answers to leave, as `_pump` asks without this
+        call: it is taken up again when they have.
+        """
+        if self._queue:
+            return self._must_wait()
+        return not self._writer.idle and self._is_heavy()
 
     def _is_heavy(self) -> bool:
         """Whether the answer to the request at the front may be large: it is not made before the
@@ -582,7 +591,7 @@ class Connection(asyncio.BufferedProtocol):
             not self._reading
             and not self._pump_planned
             and self._ticket is None
-            and not (self._queue and self._must_wait())
+            and not self._is_held_up()
         ):
             self._plan_pump()
 

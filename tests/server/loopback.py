@@ -57,7 +57,7 @@ class Script:
     """A dispatcher by the first letter of the body.
 
     e: echo. d: a Deferred, kept in `waiting` under the rest. n: no response. m: malformed.
-    c: close. x: the parts that `parts` holds under the rest.
+    c: close. x: the parts that `parts` holds under the rest. api_key: of all answers.
     """
 
     def __init__(self) -> None:
@@ -66,6 +66,7 @@ class Script:
         self.new_deferred: type[Deferred[bytes]] = Deferred
         self.parts: dict[bytes, Callable[[], list[Part]]] = {}
         self.rendered = 0
+        self.api_key = 0
         self.on_request: Callable[[bytes], None] = lambda body: None
 
     def dispatch(
@@ -82,7 +83,7 @@ class Script:
             raise CloseConnection("acks=0 failed")
         if kind == b"n":
             return None
-        pending = PendingResponse(0, 0, 0)
+        pending = PendingResponse(self.api_key, 0, 0)
         if kind == b"d":
             self.waiting[rest] = pending.deferred = self.new_deferred()
         else:
