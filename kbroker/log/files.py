@@ -23,6 +23,7 @@ from kbroker.model import StartupError
 
 LOCK_FILE: Final = ".lock"
 _OPEN_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_ACCESS_TIME: Final[int] = getattr(os, "O_NOATIME", 0)
 _READ_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -54,7 +55,7 @@ class LogFile:
         self.fd = -1
         self.path = path
         try:
-            self.fd = os.open(path, _OPEN_FLAGS | (os.O_CREAT if create else 0), 0o644)
+            self.fd = _open(path, _OPEN_FLAGS | (os.O_CREAT if create else 0))
         except OSError as error:
             raise LogDirectoryError(path, "open", error) from error
 
@@ -265,7 +266,7 @@ def default_open_files() -> OpenFiles:
 def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
     """The whole of a small file, or its first `limit` bytes; None if there is none."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_open) as file:
             return file.read(limit)
     except FileNotFoundError:
         return None
@@ -296,6 +297,18 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
         raise LogDirectoryError(name, "write", error) from error
     if sync:
         sync_directory(os.path.dirname(name) or ".")
+
+
+def _open(path: str, flags: int) -> int:
+    """Open without keeping the time of the last read: to note it is a write, for which the first
+    read after an append would wait while the file system commits its journal.
+    """
+    try:
+        return os.open(path, flags | _NO_ACCESS_TIME, 0o644)
+    except PermissionError:
+        if not _NO_ACCESS_TIME:
+            raise
+        return os.open(path, flags, 0o644)  # another user's file: only its owner may ask for that
 
 
 def _open_new(path: str) -> int:

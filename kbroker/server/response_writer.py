@@ -23,14 +23,14 @@ from typing import Final, Protocol, cast
 
 from kbroker.protocol.codec import Part
 from kbroker.server.memory_pool import ChargedBytes
+from kbroker.server.page_cache import PageCache
 
 CHUNK_BYTES: Final = 256 * 1024
 TURN_BYTES: Final = 1 << 20
 JOIN_BYTES: Final = 64 * 1024
 """Neighbouring byte parts are joined into one write up to this size."""
 
-_PROBE_BYTES: Final = 1
-_NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+_page_cache: Final = PageCache()
 _MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 
 
@@ -247,18 +247,18 @@ class ResponseWriter:
         being read in a thread.
         """
         end = self._offset + count
-        if end <= self._warm_until or _NO_WAIT is None or self._executor is None:
+        if end <= self._warm_until or self._executor is None:
             return True
-        goes_on = 0 < self._offset <= self._warm_until  # what is before that was looked at
-        if (goes_on or _in_page_cache(part, self._offset)) and _in_page_cache(part, end - 1):
+        begin = max(self._offset, self._warm_until)  # what is before that was looked at
+        if _page_cache.holds(part.fileno(), part.position + begin, end - begin):
             self._warm_until = end
             return True
         self._waiting = True
-        future = self._loop.run_in_executor(self._executor, part.read, self._offset, count)
-        future.add_done_callback(lambda done: self._warmed(done, end))
+        future = self._loop.run_in_executor(self._executor, part.read, begin, end - begin)
+        future.add_done_callback(lambda done: self._warmed(done, part, begin, end))
         return False
 
-    def _warmed(self, done: asyncio.Future[bytes], end: int) -> None:
+    def _warmed(self, done: asyncio.Future[bytes], part: FileRange, begin: int, end: int) -> None:
         self._waiting = False
         if self._closed or done.cancelled():
             return
@@ -266,6 +266,8 @@ class ResponseWriter:
         if isinstance(error, Exception):
             self._on_error(error)
             return
+        if len(done.result()) == end - begin:
+            _page_cache.was_read(part.fileno(), part.position + begin, end - begin)
         self._warm_until = end
         self._go_on()
 
@@ -309,14 +311,3 @@ class ResponseWriter:
 
 def _nothing(error: Exception | None = None) -> None:
     """Nobody is to be told any more."""
-
-
-def _in_page_cache(part: FileRange, offset: int) -> bool:
-    """Whether the byte at offset is in memory. True where the file system cannot tell."""
-    try:
-        os.preadv(part.fileno(), [bytearray(_PROBE_BYTES)], part.position + offset, _NO_WAIT or 0)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -183,3 +183,40 @@ def test_the_file_not_used_since_its_last_turn_is_given_back_first() -> None:
     assert [holder.is_open for holder in holders] == [False, True, False, True, True]
     open_files.forget(holders[1])
     open_files.forget(holders[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOATIME"), reason="Linux only")
+def test_reading_a_log_writes_nothing(tmp_path: Path) -> None:
+    """As noting the time of the last read would be, after each append."""
+    path = tmp_path / "a.log"
+    file = LogFile(str(path), create=True)
+    os.utime(path, ns=(1, 2))
+    assert file.read_at(0, 10) == b""
+    file.write_at(b"abc", 0)
+    assert file.read_at(0, 10) == b"abc"
+    assert read_file(path) == b"abc"
+    assert path.stat().st_atime_ns == 1
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_file_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    """Only a file's owner may leave out the time of the last read."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"abc")
+    real = os.open
+
+    def of_another(name: str, flags: int, *mode: int) -> int:
+        if flags & getattr(os, "O_NOATIME", 0) or not is_readable:
+            raise PermissionError(errno.EPERM, "not the owner")
+        return real(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", of_another)
+    if is_readable:
+        assert LogFile(str(path)).read_at(0, 10) == read_file(path) == b"abc"
+    else:
+        with pytest.raises(LogDirectoryError):
+            LogFile(str(path))
+        with pytest.raises(LogDirectoryError):
+            read_file(path)

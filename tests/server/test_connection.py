@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -436,13 +437,18 @@ def test_each_part_of_a_file_is_looked_for_in_memory_once(
     new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a full socket cuts what is sent."""
-    probed: list[int] = []
+    probed: list[range] = []
+    warmed: list[range] = []
 
-    def in_page_cache(part: FileRange, offset: int) -> bool:
-        probed.append(offset)
-        return True
+    def holds(fd: int, position: int, count: int) -> bool:
+        probed.append(range(position, position + count))
+        return len(probed) % 2 == 0
 
-    monkeypatch.setattr(response_writer, "_in_page_cache", in_page_cache)
+    def read(fd: int, position: int, count: int) -> None:
+        warmed.append(range(position, position + count))
+
+    pages = SimpleNamespace(holds=holds, was_read=read)
+    monkeypatch.setattr(response_writer, "_page_cache", pages)
     size = 2_000_000
     path = tmp_path / "records"
     path.write_bytes(bytes(size))
@@ -459,9 +465,11 @@ def test_each_part_of_a_file_is_looked_for_in_memory_once(
             await peer.close()
 
     run(new_loop, main)
-    assert probed[0] == 0
     assert len(probed) > size // response_writer.CHUNK_BYTES
-    assert probed == sorted(set(probed))
+    assert [each for part in probed for each in (part.start, part.stop)] == [
+        0, *(part.start for part in probed[1:] for _ in range(2)), size,
+    ]  # fmt: skip
+    assert warmed == probed[::2]
 
 
 def test_a_large_request_of_small_fields_is_refused(

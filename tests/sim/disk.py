@@ -437,10 +437,12 @@ class SimDisk:
         )
 
     @contextmanager
-    def open_reader(self, path: Any, mode: str = "rb", buffering: int = 0) -> Iterator[Any]:
+    def open_reader(
+        self, path: Any, mode: str = "rb", buffering: int = 0, opener: object = None
+    ) -> Iterator[Any]:
         """The built-in open, for reading bytes."""
         assert mode == "rb", mode
-        del buffering
+        del buffering, opener
         self.step("read")
         node = self._find(path)
         assert isinstance(node, Inode)

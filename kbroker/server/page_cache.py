@@ -1,0 +1,105 @@
+"""Whether a range of a file is in the page cache, so that sendfile will not wait for a disk.
+
+Linux can count the pages of a range (cachestat, since 6.5); elsewhere its first and last byte are
+tried, which misses holes: the kernel takes single pages away from the middle of a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+_NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+_CACHESTAT: Final = 451
+"""Its number among system calls; the same on every architecture that Python names below."""
+
+_MACHINES: Final = frozenset({"x86_64", "aarch64", "armv7l", "riscv64", "ppc64le", "s390x"})
+
+PagesOf = Callable[[int, int, int], int]
+"""(descriptor, position, count) -> how many of the range's pages are cached; OSError."""
+
+
+def _pages_of() -> PagesOf | None:
+    """None where the system has no such call."""
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES:
+        return None
+    try:
+        import ctypes
+
+        # PyDLL: the call never waits, so the interpreter's lock is not let go for it
+        call = ctypes.PyDLL(None, use_errno=True).syscall
+    except (ImportError, OSError, AttributeError):
+        return None
+    call.restype = ctypes.c_long
+    call.argtypes = [
+        ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint
+    ]  # fmt: skip
+    wanted, found = (ctypes.c_uint64 * 2)(), (ctypes.c_uint64 * 5)()
+    wanted_at, found_at = ctypes.addressof(wanted), ctypes.addressof(found)
+
+    def pages_of(fd: int, position: int, count: int) -> int:
+        wanted[0], wanted[1] = position, count
+        if call(_CACHESTAT, fd, wanted_at, found_at, 0):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return int(found[0])
+
+    return pages_of
+
+
+class PageCache:
+    """pages_of: None is asked of the system with the first range. Used by one thread."""
+
+    __slots__ = ("_page_bytes", "_pages_of", "_unasked")
+
+    def __init__(self, pages_of: PagesOf | None = None) -> None:
+        self._pages_of = pages_of
+        self._unasked = pages_of is None
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+    def holds(self, fd: int, position: int, count: int) -> bool:
+        """Whether all of the range is in memory; count > 0. True where the file system cannot tell.
+
+        Pages that are being read count as there, but for the last.
+        """
+        if self._unasked:
+            self._unasked = False
+            self._pages_of = _pages_of()
+        last = position + count - 1
+        if not _is_there(fd, last):
+            return False
+        if self._pages_of is not None:
+            try:
+                return self._pages_of(fd, position, count) >= self._pages(position, last)
+            except OSError:  # an older system, or one that does not let us ask
+                self._pages_of = None
+        return _is_there(fd, position)
+
+    def was_read(self, fd: int, position: int, count: int) -> None:
+        """The range was just read. Where no page of it is found after that, the file system keeps
+        them elsewhere, and counting tells nothing from now on.
+        """
+        if self._pages_of is not None and count > 0:
+            try:
+                counts = self._pages_of(fd, position, count) > 0
+            except OSError:
+                counts = False
+            if not counts:
+                self._pages_of = None
+
+    def _pages(self, first: int, last: int) -> int:
+        return last // self._page_bytes - first // self._page_bytes + 1
+
+
+def _is_there(fd: int, position: int) -> bool:
+    if _NO_WAIT is None:
+        return True
+    try:
+        os.preadv(fd, [bytearray(1)], position, _NO_WAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
