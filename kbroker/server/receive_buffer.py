@@ -40,6 +40,11 @@ MAPPED_BYTES: Final = 128 * 1024
 SEVERAL_FRAMES_BYTES: Final = 128 * 1024
 """Frames up to this size get room for two, so that a read brings more than one."""
 
+LARGE_BYTES: Final = 2 * SEVERAL_FRAMES_BYTES
+"""In buffers beyond this size a read brings no more than `SEVERAL_FRAMES_BYTES` behind the frame at
+the front: who then has to wait for more room holds this while it does, see `memory_pool`.
+"""
+
 MIN_FREE_BYTES: Final = 512
 """A read gets at least this much room, so that a nearly full buffer does not cost a system call per
 few bytes.
@@ -110,6 +115,9 @@ class ReceiveBuffer:
         """Room for the next read, never empty. Report what was read with `received`."""
         if self.capacity_bytes - self._end < MIN_FREE_BYTES:
             self._make_room()
+        if self.capacity_bytes > LARGE_BYTES:
+            whole = max(self._start + self.front_bytes, self._end)
+            return self._view[self._end : whole + SEVERAL_FRAMES_BYTES]
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
@@ -144,8 +152,11 @@ class ReceiveBuffer:
             )
         if available - LENGTH_BYTES < length:
             self.front_bytes = length + LENGTH_BYTES
-            if length + LENGTH_BYTES > self.capacity_bytes and available >= ASK_BYTES:
-                self._want(length + LENGTH_BYTES)
+            if length + LENGTH_BYTES > self.capacity_bytes:
+                if available >= ASK_BYTES:
+                    self._want(length + LENGTH_BYTES)
+                elif self.capacity_bytes > LARGE_BYTES:
+                    self._move_to(SMALL_BYTES)  # no more of it before there is room for all of it
             return None
         self._frames_seen = True
         self.front_bytes = 0

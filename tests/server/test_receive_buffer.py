@@ -11,6 +11,7 @@ from kbroker.server.receive_buffer import (
     ASK_BYTES,
     INITIAL_BYTES,
     KEEP_BYTES,
+    SEVERAL_FRAMES_BYTES,
     SMALL_BYTES,
     ReceiveBuffer,
 )
@@ -165,3 +166,29 @@ def test_a_view_kept_over_a_move_keeps_its_own_buffer() -> None:
     assert view is not None and bytes(view) == b"first"
     feed(buffer, b"y" * 9004, 1 << 16)
     assert bytes(view) == b"first"
+
+
+def test_a_kept_buffer_brings_little_of_a_frame_that_it_has_no_room_for() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    feed(buffer, frame(bytes(1 << 20)), 1 << 30)
+    large = frame(bytes(4 << 20))
+    room = buffer.writable()
+    assert len(room) == SEVERAL_FRAMES_BYTES
+    room[:] = large[: len(room)]
+    buffer.received(len(room))
+    assert buffer.next_frame() is None
+    assert buffer.needed_bytes > len(large)
+    buffer.grow()
+    came = buffer.pending_bytes
+    assert len(buffer.writable()) >= len(large) - came, "and then all of it at once"
+
+
+def test_a_kept_buffer_goes_once_the_next_frame_is_known_to_be_larger() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    feed(buffer, frame(bytes(1 << 20)), 1 << 30)
+    head = frame(bytes(4 << 20))[: ASK_BYTES - 1]
+    buffer.writable()[: len(head)] = head
+    buffer.received(len(head))
+    assert buffer.next_frame() is None
+    assert (buffer.capacity_bytes, buffer.needed_bytes) == (SMALL_BYTES, 0)
+    assert buffer.pending_bytes == len(head)
