@@ -2,10 +2,10 @@
 
 Every log.cleaner.backoff.ms, and after each round, the log with the largest share of dirty bytes is
 cleaned, as many at once as there are log.cleaner.threads. A round is a generator on the loop: what
-it yields (reading, unpacking, rewriting, syncing: `cleaning_round`) runs in a worker; what it does
-itself (planning, the swap) looks at the log and changes it. Where the log changed meanwhile (cut,
-retired, deleted) the round ends without effect. A log that cannot be cleaned is left alone until
-the next start, with one line that says why.
+it yields (reading, unpacking, rewriting, syncing: `cleaning_round`; renaming: `swap`) runs in a
+worker; what it does itself (planning, the swap in memory) looks at the log and changes it. Where
+the log changed meanwhile (cut, retired, deleted) the round ends without effect. A log that cannot
+be cleaned is left alone until the next start, with one line that says why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.log.checkpoint import CheckpointError, read_offsets, write_offsets
 from kbroker.log.cleaning_plan import DirtyRange, dirty_range, group_segments
 from kbroker.log.cleaning_round import CleaningRound, CleaningStopped, Source, Throttle
 from kbroker.log.compaction import last_records
-from kbroker.log.files import LogDirectoryError, modified_ms
+from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment import Segment
@@ -189,7 +189,7 @@ class LogCleaner:
             cleaning.round.stop.set()
 
     def finish_stop(self) -> None:
-        """Delete what unfinished rounds wrote. No worker runs any more."""
+        """Delete what unfinished rounds wrote, or finish their swap. No worker runs any more."""
         for cleaning in list(self._running.values()):
             try:
                 if cleaning.steps is not None:
@@ -317,17 +317,21 @@ class LogCleaner:
             for segment in group:
                 source = _source(cleaning, segment)
                 yield partial(work.clean_segment, source)
-            modified_ns = modified_ms(group[-1].path) * 1_000_000
+            _require(swap.is_valid and not cleaning.is_outdated)
+            modified_ns = group[-1].modified_ms() * 1_000_000
             cleaned = yield partial(work.end_group, modified_ns)
             _require(swap.is_valid and not cleaning.is_outdated)
-            swap.begin(cleaned)
-            yield swap.sync
+            yield swap.begin(cleaned)
             _require(swap.is_valid and not cleaning.is_outdated)
             swap.finish(self._timers.now_ms())
             is_done = True
-            log.names_changed()
+            yield log.segments.renames.work
         finally:
-            if not is_done and log.directory == cleaning.directory and log.failure is None:
+            if log.directory != cleaning.directory or log.failure is not None:
+                pass
+            elif is_done:
+                log.segments.renames.settle()  # nothing is left, but where a stop came
+            else:
                 swap.undo()
 
     def _advance(self, cleaning: _Cleaning) -> None:
@@ -380,7 +384,7 @@ class LogCleaner:
                 pass
             case CleaningStopped():
                 logger.debug("%s: the log changed while it was cleaned", log.topic_partition)
-            case _ if cleaning.is_outdated:
+            case _ if cleaning.is_outdated and error is not log.segments.renames.failure:
                 logger.debug("%s: cleaning ended: %s", log.topic_partition, error)
             case LogDirectoryError():
                 log.failure = error

@@ -95,11 +95,14 @@ class LogDirectory:
         }
 
     def start_offsets(self) -> dict[TopicPartition, int]:
-        """Of each log that begins behind its first segment's base: log-start-offset-checkpoint."""
+        """Of each log that begins behind its first segment's base: log-start-offset-checkpoint.
+        While files wait to be renamed, what is before the first segment is on disk still.
+        """
         starts = {
             key: log.log_start_offset
             for key, log in self.all_logs()
             if log.log_start_offset > log.segments.first.base_offset
+            or log.segments.renames.is_pending
         }
         for key, damaged in self.damaged.items():
             if damaged.log_start_offset:

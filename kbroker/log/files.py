@@ -134,6 +134,13 @@ class LogFile:
         except OSError as error:
             raise LogDirectoryError(self.path, "stat", error) from error
 
+    def modified_ms(self) -> int:
+        """When it was last changed, ms since the epoch."""
+        try:
+            return os.fstat(self.fd).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise LogDirectoryError(self.path, "stat", error) from error
+
 
 class FileSlice:
     """A range of a file by reference: what a Fetch response sends with sendfile. Stays valid after

@@ -689,11 +689,10 @@ class PartitionLog:
 
     def prepare_swap(self, old: Sequence[Segment]) -> SegmentSwap:
         """For the cleaner: neighbouring segments that a rewritten one shall replace."""
-        return SegmentSwap(self._state, old)
+        return SegmentSwap(self._state, old, self._names_changed)
 
-    def names_changed(self) -> None:
-        """Files were renamed: the next flush syncs the folder."""
-        self._unsynced_names = True
+    def _names_changed(self) -> None:
+        self._unsynced_names = True  # the next flush syncs the folder
 
     def delete_due_files(self, now_ms: int) -> int:
         """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""
@@ -709,6 +708,7 @@ class PartitionLog:
 
     def files_to_close(self) -> list[Syncable]:
         """Write what is pending for a clean stop. What has to be synced for it."""
+        self.segments.renames.settle()
         self.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
         take_snapshot(self._state)
         self.segments.active.close()
@@ -724,6 +724,7 @@ class PartitionLog:
         """Let go of all descriptors; what is in flight keeps its own."""
         self.closed = True
         self.leader_epochs.end_writes()
+        self.segments.renames.drop()
         for segment in self.segments:
             if segment.file is not None:
                 segment.open_files.forget(segment)
@@ -789,6 +790,7 @@ class PartitionLog:
 
     def _rename(self, name: str) -> Path:
         target = self.directory.with_name(name)
+        self.segments.renames.settle()  # a worker's would find the folder gone
         self.release()
         rename(self.directory, target)
         self.directory = target

@@ -631,17 +631,25 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
 
 
 def remove_segments(
-    state: LogState, doomed: list[Segment], *, now_ms: int, sync: bool = False
+    state: LogState,
+    doomed: list[Segment],
+    *,
+    now_ms: int,
+    sync: bool = False,
+    defer: bool = False,
 ) -> None:
     """Remove segments and the snapshots that go with them, delayed. sync: before what is in front
     of them is cut, else a crash of the machine may keep the cut and bring them back behind it.
+    defer: their names are changed by who works off `renames`; else all that waits there is done.
     """
     due_ms = now_ms + state.config.file_delete_delay_ms
     for segment in doomed:
-        snapshot = state.snapshots.mark_deleted(segment.base_offset)
+        snapshot = state.snapshots.forget(segment.base_offset)
         if snapshot is not None:
-            state.segments.doomed_files.append((due_ms, snapshot))
+            state.segments.doom(snapshot, due_ms=due_ms)
     state.segments.remove(doomed, due_ms=due_ms)
+    if not defer:
+        state.segments.renames.settle()
     if sync and doomed:
         sync_directory(state.segments.directory)
 

@@ -177,6 +177,10 @@ class Segment:
         self.used = True
         return file
 
+    def modified_ms(self) -> int:
+        """When the log was last written. By its name only if it isn't open: see `swap`."""
+        return modified_ms(self.path) if self.file is None else self.file.modified_ms()
+
     @property
     def loaded_indexes(self) -> LoadedIndexes:
         """Who bounds the memory of indexes."""
@@ -541,7 +545,7 @@ class Segment:
     def largest_timestamp(self) -> int:
         """For retention: the largest timestamp, or the file's time if the records have none."""
         timestamp = self.max_timestamp
-        return timestamp if timestamp >= 0 else modified_ms(self.path)
+        return timestamp if timestamp >= 0 else self.modified_ms()
 
     @property
     def first_timestamp(self) -> int:

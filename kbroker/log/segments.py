@@ -1,30 +1,24 @@
 """The ordered segments of one partition: finding, reading across them, adding, and removal in two
 steps.
 
-A removed segment is renamed to `.deleted` at once and its files go after file.delete.delay.ms, as
-in Kafka; reads under way keep their descriptor. What the records mean (producers, epochs, offsets)
-is partition_log's.
+A removed segment is renamed to `.deleted`, by way of `renames`, and its files go after
+file.delete.delay.ms, as in Kafka; reads under way keep their descriptor. What the records mean
+(producers, epochs, offsets) is partition_log's.
 """
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from kbroker.log import names
-from kbroker.log.files import (
-    FileSlice,
-    LogDirectoryError,
-    OpenFiles,
-    modified_ms,
-    rename,
-    unlink,
-)
+from kbroker.log.files import FileSlice, OpenFiles, unlink
 from kbroker.log.index import AbortedTransaction
+from kbroker.log.renames import Renames
 from kbroker.log.segment import Segment
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -57,6 +51,7 @@ class Segments:
         "directory",
         "doomed_files",
         "open_files",
+        "renames",
     )
 
     active: Segment
@@ -64,6 +59,7 @@ class Segments:
     def __init__(self, directory: str, open_files: OpenFiles) -> None:
         self.directory = directory
         self.open_files = open_files
+        self.renames = Renames()
         self._items: list[Segment] = []
         self._bases: list[int] = []
         self._latest: list[int] | None = None
@@ -218,8 +214,7 @@ class Segments:
     def modified_times(self, log_start_offset: int) -> list[tuple[int, int]]:
         """(first offset, when its file was last written, in ms) of each segment."""
         return [
-            (max(segment.base_offset, log_start_offset), modified_ms(segment.path))
-            for segment in self
+            (max(segment.base_offset, log_start_offset), segment.modified_ms()) for segment in self
         ]
 
     def max_timestamp(self) -> TimestampOffset | None:
@@ -241,10 +236,12 @@ class Segments:
     # -- removing ---------------------------------------------------------------------------------
 
     def remove(self, doomed: Iterable[Segment], *, due_ms: int) -> None:
-        """Take segments out of the list and rename their files to `.deleted`; they go when due_ms
-        has come.
+        """Take segments out of the list, leave it to `renames` to call their files `.deleted`; they
+        go when due_ms has come.
         """
         for segment in list(doomed):
+            if self.renames.undo is not None:
+                self.renames.undo()
             index = bisect_left(self._bases, segment.base_offset)
             if index == len(self._bases) or self._items[index] is not segment:
                 raise InvariantError(f"{segment.path} is no segment of this log")
@@ -257,14 +254,12 @@ class Segments:
             self.active = self._items[-1]
 
     def doom(self, path: str, *, due_ms: int) -> None:
-        """Rename one file to `.deleted` and remember to delete it; it may be gone already."""
-        try:
-            rename(path, path + names.DELETED)
-        except LogDirectoryError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return
-        self.doomed_files.append((due_ms, path + names.DELETED))
+        """Leave it to `renames` to call a file `.deleted`, then remember to delete it; it may be
+        gone already.
+        """
+        deleted = path + names.DELETED
+        remember = partial(self.doomed_files.append, (due_ms, deleted))
+        self.renames.add(path, deleted, remember, may_be_gone=True)
 
     def take_due_files(self, now_ms: int) -> list[str]:
         """The files that were renamed long enough ago; they are the caller's to delete."""

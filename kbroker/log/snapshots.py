@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kbroker.log import names
-from kbroker.log.files import atomic_write, read_file, rename, unlink
+from kbroker.log.files import atomic_write, read_file, unlink
 
 
 class ProducerSnapshots:
@@ -58,15 +58,13 @@ class ProducerSnapshots:
             del self.offsets[slot]
             unlink(self.path(offset))
 
-    def mark_deleted(self, offset: int) -> str | None:
-        """Rename one to `.deleted`. Returns its new path, None if there is none."""
+    def forget(self, offset: int) -> str | None:
+        """Leave one to the caller to delete. Returns its path, None if there is none."""
         slot = bisect_left(self.offsets, offset)
         if slot == len(self.offsets) or self.offsets[slot] != offset:
             return None
         del self.offsets[slot]
-        path = self.path(offset)
-        rename(path, path + names.DELETED)
-        return path + names.DELETED
+        return self.path(offset)
 
     def delete_outside(self, log_start_offset: int, log_end_offset: int) -> None:
         """Delete those at or before the start and those after the end of the log."""

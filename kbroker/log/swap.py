@@ -3,44 +3,100 @@
 
 Until the first log has become `.swap` a crash loses the cleaned files and nothing else; from then
 on the next start finishes the swap (`recovery`). Between the two steps the names are synced, so a
-crash of the machine cannot keep the second and lose the first. Runs on the loop, but for `sync`.
+crash of the machine cannot keep the second and lose the first.
+
+A worker does the first step, whose names are nobody else's, and opens the new files. Then the new
+segment is put into the log on the loop, and a worker does the second step by way of `renames`.
+While the names on disk follow, the new segment does without them: its file stays open and its
+indexes loaded, whatever `OpenFiles` has to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
 
 from kbroker.log import names
-from kbroker.log.cleaning_round import CleanedSegment
-from kbroker.log.files import rename, sync_directory, unlink
+from kbroker.log.cleaning_round import CleanedSegment, CleaningStopped
+from kbroker.log.files import LogDirectoryError, OpenFiles, rename, sync_directory, unlink
+from kbroker.log.index import CorruptIndexError
 from kbroker.log.recovery import LogState
+from kbroker.log.renames import Renames
 from kbroker.log.segment import Segment
 
 
+class SwappedSegment(Segment):
+    """renames: set while its files do not have their names yet."""
+
+    __slots__ = ("renames",)
+
+    renames: Renames | None
+
+    def load(self) -> None:
+        """Have in memory all that is ever read of the files, but for the log, which stays open."""
+        self.renames = None
+        self.open_files = OpenFiles(1)  # its own: nobody else's files push it out
+        self.open_files.indexes.limit_bytes = sys.maxsize
+        self.log_file()
+        for index in (self.offset_index, self.time_index):
+            _ = index.entry_count
+        self.transaction_index.entries()
+
+    def take_names(self, renames: Renames) -> None:
+        """Have the final names from now on; the files follow."""
+        self.renames = renames
+        self.path = self.log_file().path = self.path.removesuffix(names.SWAP)
+        for index in (self.offset_index, self.time_index, self.transaction_index):
+            index.path = index.path.removesuffix(names.SWAP)
+
+    def names_taken(self, open_files: OpenFiles) -> None:
+        """The files have them too: this is a segment like any other."""
+        self.renames = None
+        self.release()
+        self.open_files = open_files
+
+    def rebuild_indexes(self, error: CorruptIndexError) -> bool:
+        if self.renames is not None:
+            self.renames.settle()  # what is written goes by the names
+        return super().rebuild_indexes(error)
+
+
 class SegmentSwap:
-    """One swap. old: neighbours, none of them active."""
+    """One swap. old: neighbours, none of them active. renamed: called when all have their names."""
 
     __slots__ = (
         "_base_offset",
         "_begun",
-        "_cleaned",
+        "_config",
         "_finishing",
+        "_lock",
         "_old",
         "_paths",
+        "_renamed",
+        "_segment",
         "_sizes",
         "_state",
+        "_undone",
     )
 
-    def __init__(self, state: LogState, old: Sequence[Segment]) -> None:
+    def __init__(
+        self, state: LogState, old: Sequence[Segment], renamed: Callable[[], None]
+    ) -> None:
         self._state = state
+        self._config = state.config
         self._old = list(old)
         self._sizes = [segment.size for segment in old]
         self._base_offset = self._old[0].base_offset
+        self._renamed = renamed
         prefix = f"{state.segments.directory}/{names.offset_name(self._base_offset, '')}"
         self._paths = [prefix + kind for kind in (names.LOG, names.INDEX, names.TIME_INDEX)]
         self._paths.append(prefix + names.TRANSACTION_INDEX)
-        self._cleaned: CleanedSegment | None = None
+        self._segment: SwappedSegment | None = None
+        self._lock = Lock()  # held during a rename of the first step, or of its undoing
         self._begun = False
+        self._undone = False
         self._finishing = False
 
     @property
@@ -50,51 +106,76 @@ class SegmentSwap:
         first = segments.floor_index(self._base_offset)
         now = list(segments)[first : first + len(self._old)]
         return (
-            len(now) == len(self._old)
+            not self._undone
+            and len(now) == len(self._old)
             and all(each is old for each, old in zip(now, self._old, strict=True))
             and [segment.size for segment in now] == self._sizes
             and now[-1] is not segments.active
         )
 
-    def begin(self, cleaned: CleanedSegment) -> None:
-        """The first step. The caller saw that it `is_valid`."""
-        self._cleaned = cleaned
+    def begin(self, cleaned: CleanedSegment) -> Callable[[], None]:
+        """The first step, for a worker; raises CleaningStopped there if it was undone meanwhile.
+        The caller saw that it `is_valid`.
+        """
         if not cleaned.has_transaction_index:
             self._paths.pop()
-        for path in self._paths:
-            rename(path + names.CLEANED, path + names.SWAP)
-            self._begun = True
+        # with `.swap` files in the folder a crash would bring back what is cut or retired now
+        self._state.segments.renames.undo = self.undo
+        return partial(self._begin, cleaned)
 
-    def sync(self) -> None:
-        """Sync the names between the steps. Blocks, belongs off the loop."""
-        sync_directory(self._state.segments.directory)
-
-    def finish(self, now_ms: int) -> None:
-        """The second step: the new segment is in the log afterwards. `is_valid` once more."""
-        state, cleaned = self._state, self._cleaned
-        if cleaned is None:
-            raise RuntimeError("the swap was not begun")
-        self._finishing = True
-        due_ms = now_ms + state.config.file_delete_delay_ms
-        created_ms = self._old[0].created_ms
-        state.segments.remove(self._old, due_ms=due_ms)
-        for path in self._paths:
-            rename(path + names.SWAP, path)
-        state.segments.insert(
-            Segment(
-                state.segments.directory,
+    def _begin(self, cleaned: CleanedSegment) -> None:
+        try:
+            for path in self._paths:
+                with self._lock:
+                    if self._undone:
+                        raise CleaningStopped
+                    rename(path + names.CLEANED, path + names.SWAP)
+                    self._begun = True
+            sync_directory(self._state.segments.directory)
+            segment = SwappedSegment(
+                self._state.segments.directory,
                 self._base_offset,
                 size=cleaned.size,
-                config=state.config,
-                open_files=state.segments.open_files,
-                created_ms=created_ms,
+                config=self._config,
+                open_files=self._state.segments.open_files,
+                created_ms=self._old[0].created_ms,
                 has_transaction_index=cleaned.has_transaction_index,
+                suffix=names.SWAP,
             )
-        )
-        for segment in self._old[1:]:
-            snapshot = state.snapshots.mark_deleted(segment.base_offset)
+            segment.load()
+        except LogDirectoryError:
+            if self._undone:
+                raise CleaningStopped from None
+            raise
+        self._segment = segment
+
+    def finish(self, now_ms: int) -> None:
+        """The new segment is in the log afterwards; the names are left to `renames`. `is_valid`
+        once more.
+        """
+        state, segment = self._state, self._segment
+        if segment is None:
+            raise RuntimeError("the swap was not begun")
+        self._finishing = True
+        segments, renames = state.segments, state.segments.renames
+        renames.undo = None
+        due_ms = now_ms + state.config.file_delete_delay_ms
+        segments.remove(self._old, due_ms=due_ms)
+        segment.index_interval_bytes = state.config.index_interval_bytes
+        segment.take_names(renames)
+        segments.insert(segment)
+        for path in self._paths[:-1]:
+            renames.add(path + names.SWAP, path)
+        renames.add(self._paths[-1] + names.SWAP, self._paths[-1], self._named)
+        for old in self._old[1:]:
+            snapshot = state.snapshots.forget(old.base_offset)
             if snapshot is not None:
-                state.segments.doomed_files.append((due_ms, snapshot))
+                segments.doom(snapshot, due_ms=due_ms)
+
+    def _named(self) -> None:
+        if self._segment is not None:
+            self._segment.names_taken(self._state.segments.open_files)
+        self._renamed()
 
     def undo(self) -> None:
         """Delete what was written, unless `finish` has begun: then only a start can settle it. The
@@ -103,9 +184,13 @@ class SegmentSwap:
         """
         if self._finishing:
             return
-        if self._begun:
-            rename(self._paths[0] + names.SWAP, self._paths[0] + names.CLEANED)
-            self._begun = False
+        self._state.segments.renames.undo = None
+        with self._lock:
+            self._undone = True
+            if self._begun:
+                rename(self._paths[0] + names.SWAP, self._paths[0] + names.CLEANED)
+                self._begun = False
+        self._segment = None
         for path in reversed(self._paths):
             unlink(path + names.SWAP)
             unlink(path + names.CLEANED)

@@ -24,8 +24,8 @@ def test_a_snapshot_goes_with_its_segment(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(tmp_path)
     snapshots.write(5, b"x")
     snapshots.write(5, b"y")
-    renamed = snapshots.mark_deleted(5)
-    assert renamed is not None and Path(renamed).name == "00000000000000000005.snapshot.deleted"
-    assert snapshots.mark_deleted(5) is None
+    path = snapshots.forget(5)
+    assert path is not None and Path(path).name == "00000000000000000005.snapshot"
+    assert snapshots.forget(5) is None
     assert snapshots.latest is None
     snapshots.delete(5)

@@ -1,0 +1,424 @@
+"""While a swap's names change, in a worker and one by one: what a reader finds, who waits for them,
+what a crash, a stop and a fault leave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from kbroker.log import partition_log, renames
+from kbroker.log import swap as swap_module
+from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log.index import CorruptIndexError
+from kbroker.log.renames import Renames
+from kbroker.log.swap import SwappedSegment
+from kbroker.protocol.records import build_batch
+from tests.coordinator.simulation import START_MS
+from tests.log.cleaning import TOPIC, Bench, records_of, say_flushed
+
+GROUP = 2
+"""Segments that become one."""
+KEYS = 6
+TAIL = 3
+"""Offsets behind them, in the active segment."""
+
+Work = tuple[Callable[[], None], Callable[[OSError | None], None]]
+
+
+class Worker:
+    """An offload that keeps the work; the names can be changed one by one."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Work] = []
+
+    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+        self.waiting.append((work, then))
+
+    def go(self) -> bool:
+        if not self.waiting:
+            return False
+        work, then = self.waiting.pop(0)
+        work()
+        then(None)
+        return True
+
+
+def filled(folder: Path, worker: Worker) -> Bench:
+    """GROUP closed segments with an index of several entries, and the active one."""
+    bench = Bench(folder, offload=worker, index_interval_bytes=100)
+    for number in range(GROUP):
+        for _ in range(5):
+            append(bench, KEYS)
+        bench.append(build_batch([(now(bench), b"only %d" % number, bytes(40), [])]))
+        bench.roll()
+    append(bench, TAIL)
+    return bench
+
+
+def now(bench: Bench) -> int:
+    return START_MS + bench.log.log_end_offset
+
+
+def append(bench: Bench, count: int) -> None:
+    """A record each of the first keys."""
+    first = bench.log.log_end_offset
+    for number in range(count):
+        row = (now(bench), b"key %d" % number, b"%d" % (first + number), [])
+        bench.append(build_batch([row]))
+
+
+def values(bench: Bench) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in records_of(bench.log)}
+
+
+def up_to_the_names(bench: Bench, worker: Worker) -> None:
+    """Clean until the new segment is in the log and no file has its name yet."""
+    say_flushed(bench.log)
+    bench.log.on_high_watermark(bench.log.log_end_offset)
+    bench.cleaner.look()
+    while not bench.log.segments.renames.is_pending:
+        assert worker.go()
+
+
+def up_to_the_first_step(bench: Bench, worker: Worker) -> None:
+    """Clean until the worker has `.cleaned` -> `.swap` to do, and no more."""
+    say_flushed(bench.log)
+    bench.log.on_high_watermark(bench.log.log_end_offset)
+    bench.cleaner.look()
+    while bench.log.segments.renames.undo is None:
+        assert worker.go()
+
+
+def names_of_a_swap(folder: Path) -> int:
+    worker = Worker()
+    bench = filled(folder, worker)
+    up_to_the_names(bench, worker)
+    count = 0
+    while bench.log.segments.renames.work_one():
+        count += 1
+    while worker.go():
+        pass
+    bench.stop()
+    assert count == 3 * GROUP + 3 + GROUP - 1  # files of old, of the new one, snapshots
+    return count
+
+
+@pytest.fixture(scope="module")
+def count(tmp_path_factory: pytest.TempPathFactory) -> int:
+    return names_of_a_swap(tmp_path_factory.mktemp("count"))
+
+
+@contextmanager
+def few_open_files() -> Iterator[None]:
+    """One file is open at a time, and an index is loaded as long as no other is."""
+    few = OpenFiles(1)
+    few.indexes.limit_bytes = 0
+    with mock.patch.object(partition_log, "OPEN_FILES", few):
+        yield
+
+
+def leftovers(bench: Bench) -> list[str]:
+    return [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
+
+
+def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
+    """By offset and by time, with files that are opened and closed all the time."""
+    for done in range(count + 1):
+        worker = Worker()
+        with few_open_files():
+            bench = filled(tmp_path / str(done), worker)
+            wanted = values(bench)
+            end = bench.log.log_end_offset
+            held = bench.log.read(0, max_bytes=1 << 20).records
+            assert isinstance(held, FileSlice)
+            before = held.read()
+            up_to_the_names(bench, worker)
+            for _ in range(done):
+                assert bench.log.segments.renames.work_one()
+            kept = [record.offset for record in records_of(bench.log)]
+            assert values(bench) == wanted
+            order = random.Random(done)
+            for _ in range(20):
+                # the other segment in between, so that this one's file would have to be closed
+                assert bench.log.read(end - 1, max_bytes=100).records
+                offset = order.randrange(end)
+                found = bench.log.read(offset, max_bytes=100, min_one_batch=True).records
+                assert isinstance(found, FileSlice) and found.read()
+                following = next(each for each in kept if each >= offset)
+                at = bench.log.offset_for_timestamp(START_MS + offset)
+                assert at is not None and at.offset == following
+            assert len(bench.log.segment_times()) == 2
+            assert held.read() == before
+            assert not bench.logs.offline_directories
+            while worker.go():
+                pass
+            assert values(bench) == wanted
+            assert not leftovers(bench)
+            bench.stop()
+
+
+def test_the_new_segment_is_one_like_any_other_in_the_end(tmp_path: Path) -> None:
+    worker = Worker()
+    bench = filled(tmp_path, worker)
+    up_to_the_names(bench, worker)
+    segment = bench.log.segments.first
+    assert isinstance(segment, SwappedSegment) and segment.open_files.limit == 1
+    while worker.go():
+        pass
+    assert segment.open_files is bench.log.segments.open_files
+    assert segment.file is None, "its file is counted when it is opened next"
+    assert all(Path(path).exists() for path in segment.file_paths())
+    bench.logs.delete_due_files(START_MS + 3_600_000)
+    assert not [name for name in bench.names() if name.endswith(".deleted")]
+    bench.stop()
+
+
+def test_indexes_that_are_rebuilt_meanwhile_are_written_to_the_new_files(tmp_path: Path) -> None:
+    worker = Worker()
+    bench = filled(tmp_path, worker)
+    up_to_the_names(bench, worker)
+    segment = bench.log.segments.first
+    count = segment.offset_index.entry_count
+    segment.index_interval_bytes *= 2
+    assert segment.rebuild_indexes(CorruptIndexError("said so"))
+    while worker.go():
+        pass
+    entries = segment.offset_index.entries()
+    assert 2 < len(entries) < count
+    bench.stop()
+    bench.open()
+    assert bench.log.segments.first.offset_index.entries() == entries
+    bench.stop()
+
+
+@pytest.mark.parametrize("change", ["delete", "truncate", "cut", "retire", "roll", "stop", "kill"])
+def test_a_change_between_any_two_names(tmp_path: Path, count: int, change: str) -> None:
+    for done in range(count + 1):
+        worker = Worker()
+        bench = filled(tmp_path / str(done), worker)
+        wanted = values(bench)
+        log, end = bench.log, bench.log.log_end_offset
+        up_to_the_names(bench, worker)
+        for _ in range(done):
+            assert log.segments.renames.work_one()
+        match change:
+            case "delete":
+                assert bench.logs.delete(TOPIC)
+                assert not log.segments.renames.is_pending
+            case "truncate":
+                log.truncate_to(end - TAIL)
+                append(bench, TAIL)
+            case "cut":  # within the new segment, to which its last record belongs
+                log.truncate_to(end - TAIL - 1)
+                assert not leftovers(bench)
+                assert log.segments.active is log.segments.first
+            case "retire":
+                log.delete_records_before(end - TAIL)
+                assert log.delete_old_segments(START_MS) == 1
+            case "roll":
+                bench.roll()
+                append(bench, TAIL)
+            case "stop":
+                worker.waiting.clear()
+                bench.stop()
+            case "kill":
+                bench.logs.close(clean=False)
+        while worker.go():
+            pass
+        assert not bench.cleaner.uncleanable
+        assert not bench.logs.offline_directories
+        if change == "delete":
+            continue
+        if change not in ("stop", "kill"):
+            assert not leftovers(bench)
+            seen = values(bench)
+            bench.stop()
+            bench.open()
+            assert values(bench) == seen
+        else:
+            bench.open()
+        if change in ("stop", "kill"):
+            assert values(bench) == wanted
+        assert not leftovers(bench)
+        assert bench.log.log_end_offset == end - {"cut": TAIL + 1, "roll": -TAIL}.get(change, 0)
+        assert bench.log.log_start_offset == (end - TAIL if change == "retire" else 0)
+        bench.stop()
+
+
+class Between:
+    """In place of a swap's lock: does something before it is taken for the so-manieth time."""
+
+    def __init__(self, turn: int, action: Callable[[], None]) -> None:
+        self.turn = turn
+        self.action = action
+
+    def __enter__(self) -> None:
+        self.turn -= 1
+        if self.turn == -1:
+            self.action()
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("change", ["truncate", "retire"])
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
+    tmp_path: Path, change: str, done: int
+) -> None:
+    """Else a crash right behind it would bring back what was cut. done: names, of three."""
+    worker = Worker()
+    bench = filled(tmp_path, worker)
+    log, end = bench.log, bench.log.log_end_offset
+    cut = end - TAIL - 1
+
+    def change_log() -> None:
+        if change == "truncate":
+            log.truncate_to(cut)
+        else:
+            log.delete_records_before(end - TAIL)
+            log.delete_old_segments(START_MS)
+        assert not leftovers(bench), "a crash now would find them"
+
+    up_to_the_first_step(bench, worker)
+    if done < 3:
+        swap: Any = getattr(log.segments.renames.undo, "__self__", None)
+        swap._lock = Between(done, change_log)
+        worker.go()
+    else:
+        with mock.patch.object(swap_module, "sync_directory", lambda _: change_log()):
+            worker.go()
+    assert log.truncation_count == (change == "truncate")
+    assert not worker.waiting, "the round is over"
+    assert not bench.logs.offline_directories and not bench.cleaner.uncleanable
+    bench.logs.close(clean=False)
+    bench.open()
+    assert bench.log.log_end_offset == (cut if change == "truncate" else end)
+    assert bench.log.log_start_offset == (0 if change == "truncate" else end - TAIL)
+    bench.stop()
+
+
+def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count: int) -> None:
+    """And the next start finishes the swap."""
+    for done in range(count):
+        worker = Worker()
+        bench = filled(tmp_path / str(done), worker)
+        wanted = values(bench)
+        up_to_the_names(bench, worker)
+        log, tried = bench.log, 0
+        for _ in range(done):
+            assert log.segments.renames.work_one()
+
+        def fail(source: str, target: str) -> None:
+            nonlocal tried
+            tried += 1
+            raise LogDirectoryError(source, "rename", OSError(errno.EIO, "Input/output error"))
+
+        log.update_config(dataclasses.replace(log.config, cleanup_policy=frozenset()))
+        with mock.patch.object(renames, "rename", fail):
+            while worker.go():
+                pass
+        assert tried == 1
+        assert list(bench.logs.offline_directories) == [bench.folder]
+        assert log.failure is not None and log.closed
+        bench.stop()
+        bench.open()
+        assert values(bench) == wanted
+        assert not leftovers(bench)
+        bench.stop()
+
+
+def test_a_fault_that_the_loop_meets_first(tmp_path: Path) -> None:
+    worker = Worker()
+    bench = filled(tmp_path, worker)
+    up_to_the_names(bench, worker)
+
+    def fail(source: str, target: str) -> None:
+        raise LogDirectoryError(source, "rename", OSError(errno.EIO, "Input/output error"))
+
+    with mock.patch.object(renames, "rename", fail):
+        assert bench.logs.delete(TOPIC)
+    assert list(bench.logs.offline_directories) == [bench.folder]
+    while worker.go():
+        pass
+    bench.stop()
+
+
+def test_a_start_is_not_forgotten_before_the_files_are_gone(tmp_path: Path) -> None:
+    """Kill between the checkpoint and the names."""
+    worker = Worker()
+    bench = filled(tmp_path, worker)
+    log, end = bench.log, bench.log.log_end_offset
+    log.delete_records_before(end - TAIL)
+    bench.logs.checkpoint_start_offsets()
+    log.segments.remove(list(log.segments)[:-1], due_ms=0)
+    assert log.log_start_offset == log.segments.first.base_offset
+    bench.logs.checkpoint_start_offsets()
+    bench.logs.close(clean=False)
+    bench.open()
+    assert bench.log.log_start_offset == end - TAIL
+    bench.stop()
+
+
+def test_the_loop_waits_for_the_name_that_the_worker_is_at() -> None:
+    entered, go_on = Event(), Event()
+    order: list[str] = []
+
+    def slow(source: str, target: str) -> None:
+        del target
+        if source == "a":
+            entered.set()
+            assert go_on.wait(60)
+        order.append(source)
+
+    pending = Renames()
+    for name in "abc":
+        pending.add(name, name + "2", lambda name=name: order.append(name.upper()))  # type: ignore[misc]
+    with mock.patch.object(renames, "rename", slow):
+        worker = Thread(target=pending.work_one)
+        worker.start()
+        assert entered.wait(60)
+        Thread(target=go_on.set).start()
+        pending.settle()
+        worker.join()
+    assert order == ["a", "b", "c", "A", "B", "C"]
+
+
+def test_what_is_dropped_is_not_done() -> None:
+    def gone(source: str, target: str) -> None:
+        pending.drop()
+        raise LogDirectoryError(source, "rename", OSError(errno.EIO, target))
+
+    pending = Renames()
+    pending.add("a", "b")
+    pending.add("b", "c")
+    with mock.patch.object(renames, "rename", gone):
+        with pytest.raises(LogDirectoryError):
+            pending.work()
+        pending.settle()
+    assert not pending.is_pending
+
+
+def test_a_file_that_may_be_gone(tmp_path: Path) -> None:
+    pending = Renames()
+    done: list[int] = []
+    pending.add(f"{tmp_path}/a", f"{tmp_path}/b", lambda: done.append(1), may_be_gone=True)
+    (tmp_path / "c").touch()
+    pending.add(f"{tmp_path}/c", f"{tmp_path}/d", lambda: done.append(2), may_be_gone=True)
+    pending.add(f"{tmp_path}/a", f"{tmp_path}/b")
+    for _ in range(2):
+        with pytest.raises(LogDirectoryError):
+            pending.settle()
+    pending.collect()
+    assert done == [2]
+    assert (tmp_path / "d").exists()
