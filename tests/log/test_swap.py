@@ -194,7 +194,7 @@ def test_indexes_that_are_rebuilt_meanwhile_are_written_to_the_new_files(tmp_pat
     while worker.go():
         pass
     entries = segment.offset_index.entries()
-    assert 2 < len(entries) < count
+    assert 0 < len(entries) < count
     bench.stop()
     bench.open()
     assert bench.log.segments.first.offset_index.entries() == entries
