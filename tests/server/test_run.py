@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from kbroker import __version__
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.server.run import ROOM_FOR_FILES
 from tests.e2e.wire import frame_of
 
 
@@ -51,6 +53,16 @@ def test_it_says_where_it_listens_and_stops_in_order(
         broker.send_signal(number)
         assert broker.wait(20) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux only")
+def test_descriptors_have_room_from_the_start(broker: subprocess.Popen[str]) -> None:
+    """To make more of it with threads at work waits for all CPUs."""
+    assert first_line(broker)
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    room = int(status.partition("FDSize:")[2].split()[0])
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert room >= min(ROOM_FOR_FILES, limit)
 
 
 def test_a_second_signal_stops_at_once(broker: subprocess.Popen[str], tmp_path: Path) -> None:
