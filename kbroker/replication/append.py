@@ -7,7 +7,9 @@ have not got the records yet (`purgatory`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from kbroker.log.files import LogDirectoryError
@@ -15,11 +17,13 @@ from kbroker.log.next_batch import append_next_batch
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic
-from kbroker.model import Deferred, Timers
+from kbroker.model import Deferred, InvariantError, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.partition import NEVER_MS, OffsetWaiter, Partition, Role
 from kbroker.replication.preparation import Checked, Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
+
+logger = logging.getLogger(__name__)
 
 _LEADER: Final = Role.LEADER
 """To look a member up in its enum costs ten times as much."""
@@ -188,35 +192,23 @@ class Appender:
         ):
             answer: Deferred[PartitionAppendResult] = Deferred()
 
-            def append(checked: Checked) -> None:
-                refusal = ErrorCode.NONE if admit is None else admit()
-                # leadership may have gone while the batches waited
-                refusal = refusal or partition.check_leader()
-                if refusal:
-                    answer.resolve(PartitionAppendResult(refusal))
-                    return
-                outcome = self._append_now(
-                    partition,
-                    checked,
-                    acks=acks,
-                    timeout_ms=timeout_ms,
-                    origin=origin,
-                    produce_version=produce_version,
-                    transaction_version=transaction_version,
-                    now_ms=self._timers.now_ms(),
-                )
-                if isinstance(outcome, Deferred):
-                    outcome.on_done(answer.resolve)
-                else:
-                    answer.resolve(outcome)
-
             preparation.add(
                 partition.topic_partition,
                 batches,
                 log.config,
                 origin=origin,
                 produce_version=produce_version,
-                append=append,
+                append=partial(
+                    self._append_later,
+                    answer,
+                    partition,
+                    admit,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    origin=origin,
+                    produce_version=produce_version,
+                    transaction_version=transaction_version,
+                ),
             )
             return answer.value if answer.done else answer
         return self._append_now(
@@ -229,6 +221,48 @@ class Appender:
             transaction_version=transaction_version,
             now_ms=self._timers.now_ms() if now_ms is None else now_ms,
         )
+
+    def _append_later(
+        self,
+        answer: Deferred[PartitionAppendResult],
+        partition: Partition,
+        admit: Callable[[], ErrorCode] | None,
+        checked: Checked,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin,
+        produce_version: int | None,
+        transaction_version: int,
+    ) -> None:
+        """The batches have had their turn; leadership may have gone while they waited. Answers
+        whatever happens: those behind them have their turn next.
+        """
+        outcome: PartitionAppendResult | Deferred[PartitionAppendResult]
+        try:
+            refusal = (ErrorCode.NONE if admit is None else admit()) or partition.check_leader()
+            if refusal:
+                outcome = PartitionAppendResult(refusal)
+            else:
+                outcome = self._append_now(
+                    partition,
+                    checked,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    origin=origin,
+                    produce_version=produce_version,
+                    transaction_version=transaction_version,
+                    now_ms=self._timers.now_ms(),
+                )
+        except InvariantError:
+            raise
+        except Exception:  # the request's own top frame has gone
+            logger.exception("%s: a batch was not appended", partition.topic_partition)
+            outcome = PartitionAppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if isinstance(outcome, Deferred):
+            outcome.on_done(answer.resolve)
+        else:
+            answer.resolve(outcome)
 
     def _append_now(
         self,

@@ -40,7 +40,9 @@ MAX_DELAY_MS: Final = 24 * 3_600_000
 
 
 class OffloadPort(Protocol):
-    """Runs work in a thread, and then on the loop thread with the OSError it raised, or None."""
+    """Runs work in a thread, and then on the loop thread with the OSError it raised, or None; any
+    other exception is logged and comes as an OSError.
+    """
 
     def __call__(
         self, work: Callable[[], None], then: Callable[[OSError | None], None]
@@ -70,6 +72,9 @@ class ThreadOffload:
             work()
         except OSError as error:
             failure = error
+        except Exception as error:  # top frame of a thread: who waits has to hear of it
+            logger.exception("%s: a surprise", self._name)
+            failure = OSError(f"{type(error).__name__}: {error}")
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(then, failure)
 

@@ -195,9 +195,10 @@ def test_the_thread_hands_back_to_the_loop() -> None:
             raise OSError(5, "broken")
 
         offload(lambda: None, lambda failure: heard.append(str(failure)))
+        offload(lambda: print(1 // 0), lambda failure: heard.append(type(failure).__name__))
         offload(fail, lambda failure: (heard.append(str(failure)), done.set_result(None)))
         await asyncio.wait_for(done, 5)
         offload.close()
         return heard
 
-    assert asyncio.run(run()) == ["None", "[Errno 5] broken"]
+    assert asyncio.run(run()) == ["None", "OSError", "[Errno 5] broken"]

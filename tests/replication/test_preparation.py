@@ -9,6 +9,7 @@ import pytest
 
 from kbroker.log import validator
 from kbroker.log.files import FileSlice
+from kbroker.log.partition_log import PartitionLog
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
@@ -133,6 +134,28 @@ def test_a_surprise_is_logged_and_answered(
     answer = world.append(batches=large())
     offload.run()
     assert value(answer).error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_surprise_of_one_append_is_answered_and_the_others_have_their_turn(
+    world: World, offload: HeldOffload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it the partition would stand still, and so would the connections that wrote to it."""
+    append = PartitionLog.append_as_leader
+    calls = 0
+
+    def fail_twice(log: PartitionLog, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise ZeroDivisionError
+        return append(log, *arguments, **options)
+
+    monkeypatch.setattr(PartitionLog, "append_as_leader", fail_twice)
+    answers = [world.append(batches=one) for one in (large(), batch(1), batch(1), large())]
+    offload.run()
+    offload.run()
+    surprise = ErrorCode.UNKNOWN_SERVER_ERROR
+    assert [value(answer).error for answer in answers] == [surprise, surprise, 0, 0]
 
 
 def test_one_worker_at_a_time_unpacks(

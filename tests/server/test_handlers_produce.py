@@ -27,6 +27,8 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import BatchHeader, Record, iter_batches, iter_records
 from kbroker.server.dispatch import CloseConnection, RequestContext
 from kbroker.server.handlers.produce import HANDLERS
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.transactions import Verdicts
 from tests.replication.world import (
     NOW_MS,
     TOPIC,
@@ -75,6 +77,7 @@ def produce(
     acks: int = 1,
     client_id: str = "test",
     transactional_id: str | None = None,
+    gate: object = None,
 ) -> Any:  # a response, a Deferred or None
     data = [
         ProduceRequest.PartitionProduceData(index=index, records=raw)
@@ -90,7 +93,13 @@ def produce(
     )
     frame = bytearray(encode(request, version))
     received, _ = decode(ProduceRequest, frame, version)
-    services: Any = SimpleNamespace(replicas=world.replicas, image=image())
+    services: Any = SimpleNamespace(
+        replicas=world.replicas,
+        image=image(),
+        partition_gate=gate,
+        memory=MemoryPool(),
+        node_id=1,
+    )
     context = RequestContext(
         ApiKey.PRODUCE, version, client_id=client_id, arrived_ms=world.timers.now_ms()
     )
@@ -237,6 +246,26 @@ def test_a_transactional_batch_needs_a_transactional_id(world: World) -> None:
     found = answer(produce(world, records={0: bytes(records)}))
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert answer(produce(world, transactional_id="tx")).error_code == 0  # not transactional
+
+
+def test_a_surprise_after_the_coordinators_word_is_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts: Deferred[Verdicts] = Deferred()
+    records = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    later = produce(
+        world,
+        records={0: bytes(records)},
+        transactional_id="tx",
+        gate=SimpleNamespace(ask=lambda *_, **__: verdicts),
+    )
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(world.replicas, "append_to", fail)
+    verdicts.resolve({})
+    assert answer(later.value).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_refused_records_are_named(world: World) -> None:

@@ -20,11 +20,12 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in Kafka.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import Deferred, InvariantError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -44,6 +45,8 @@ from kbroker.server.transactions import (
     produce_error_of,
     produce_message_of,
 )
+
+logger = logging.getLogger(__name__)
 
 STORAGE_ERROR_SINCE: Final = 4
 TOPIC_IDS_SINCE: Final = 13
@@ -74,7 +77,14 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
 
     def known(verdicts: Verdicts) -> None:
         services.memory.release(kept_bytes)
-        outcome = _append_all(services, context, request, verdicts)
+        outcome: Outcome
+        try:
+            outcome = _append_all(services, context, request, verdicts)
+        except InvariantError:
+            raise
+        except Exception:  # the request's top frame has gone: logged and answered here
+            logger.exception("node %d: a transactional Produce failed", services.node_id)
+            outcome = produce_error(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
         if isinstance(outcome, Deferred):
             outcome.on_done(later.resolve)
         elif isinstance(outcome, ProduceResponse):
