@@ -354,6 +354,9 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             shared.on_fatal(error)
             return
+        except Exception:
+            self.abort()  # in a planned turn nobody else would, and the peer would wait for ever
+            raise
         if self._held_bytes and handled:
             self._begin_count()
             self._hold()
@@ -579,6 +582,9 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as error:
             self._end(str(error))
             return
+        except Exception:
+            self.abort()  # as in `_pump`
+            raise
         if self._extra:
             self._account()
         self._after_flush()

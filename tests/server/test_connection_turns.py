@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.protocol.apis import ApiKey
+from kbroker.server.connection import FRAMES_PER_TURN
 from kbroker.server.timers import LoopTimers
 from tests.server.loopback import LOOPS, Loopback, run, until
 
@@ -68,5 +69,45 @@ def test_no_turn_is_taken_while_the_peer_takes_nothing(new_loop: NewLoop) -> Non
             assert await peer.receive() == big
             assert await peer.receive() == b"e second"
             await peer.close()
+
+    run(new_loop, main)
+
+
+def test_a_surprise_in_a_planned_turn_ends_the_connection(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        surprises: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: surprises.append(context.get("exception")))
+        async with Loopback() as loopback:
+
+            def fail(body: bytes) -> None:
+                if body == b"e boom":
+                    raise ZeroDivisionError
+
+            loopback.script.on_request = fail
+            peer = await loopback.connect()
+            await peer.send(*[b"e %d" % number for number in range(FRAMES_PER_TURN)], b"e boom")
+            for number in range(FRAMES_PER_TURN):
+                assert await peer.receive() == b"e %d" % number
+            assert await peer.ended()
+            await peer.close()
+        assert [type(error) for error in surprises] == [ZeroDivisionError]
+
+    run(new_loop, main)
+
+
+def test_a_surprise_in_a_planned_answer_ends_the_connection(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        surprises: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: surprises.append(context.get("exception")))
+        async with Loopback() as loopback:
+            peer = await loopback.connect()
+            await peer.send(b"dlater")
+            await until(lambda: loopback.script.waiting)
+            loopback.script.waiting[b"later"].resolve(b"xno such parts")
+            assert await peer.ended()
+            await peer.close()
+        assert [type(error) for error in surprises] == [KeyError]
 
     run(new_loop, main)
