@@ -716,8 +716,8 @@ class LogManager:
 
     # -- periodic work ----------------------------------------------------------------------------
 
-    def retire(self, now_ms: int) -> Iterator[int]:
-        """Forget expired producers, retire old segments; yields their number, log after log."""
+    def retire(self, now_ms: int, *, defer: bool = False) -> Iterator[tuple[PartitionLog, int]]:
+        """Forget expired producers, retire old segments; yields each log and how many of it."""
         for key, log in list(self._logs.items()):
             if self._logs.get(key) is not log:
                 continue  # deleted meanwhile
@@ -725,10 +725,10 @@ class LogManager:
             try:
                 log.producers.expire(now_ms)
                 if log.config.delete or log.log_start_offset > log.segments.first.base_offset:
-                    retired = log.delete_old_segments(now_ms)
+                    retired = log.delete_old_segments(now_ms, defer=defer)
             except LogDirectoryError as error:
                 self.directory_failed(error)
-            yield retired
+            yield log, retired
 
     def take_due_files(self, now_ms: int) -> list[str]:
         """Files and folders whose delay is over: the caller deletes them with `remove_all`, off the

@@ -652,21 +652,20 @@ class PartitionLog:
             else min(self.high_watermark, self.log_end_offset)
         )
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def delete_old_segments(self, now_ms: int, *, defer: bool = False) -> int:
         """Retire segments by retention.ms and retention.bytes (cleanup.policy delete) and those
-        before the log's start.
-
-        Returns how many. Files are renamed now and deleted by `delete_due_files`.
+        before the log's start. Returns how many. Files are renamed now, with `defer` by who works
+        off `segments.renames`, and deleted by `delete_due_files`.
         """
         upper, end = self._upper_bound(), self.log_end_offset
         count = count_expired(self.segments, self.config, now_ms, upper_offset=upper, end=end)
-        deleted = self._remove_oldest(count, now_ms, "retention.ms")
+        deleted = self._remove_oldest(count, now_ms, "retention.ms", defer)
         count = count_excess(self.segments, self.config, upper_offset=upper, end=end)
-        deleted += self._remove_oldest(count, now_ms, "retention.bytes")
+        deleted += self._remove_oldest(count, now_ms, "retention.bytes", defer)
         count = count_before_start(self.segments, self.log_start_offset)
-        return deleted + self._remove_oldest(count, now_ms, "log start offset")
+        return deleted + self._remove_oldest(count, now_ms, "log start offset", defer)
 
-    def _remove_oldest(self, count: int, now_ms: int, why: str) -> int:
+    def _remove_oldest(self, count: int, now_ms: int, why: str, defer: bool) -> int:
         if count == 0:
             return 0
         try:
@@ -674,7 +673,7 @@ class PartitionLog:
                 self.roll(now_ms)
             doomed = list(self.segments)[:count]
             self._move_start(self.segments[count].base_offset)
-            remove_segments(self._state, doomed, now_ms=now_ms)
+            remove_segments(self._state, doomed, now_ms=now_ms, defer=defer)
         except LogDirectoryError as error:
             self.failure = error
             raise

@@ -216,16 +216,32 @@ class Maintenance:
             return
         retired = 0
 
-        def one_log(count: int) -> None:
+        def one_log(log_and_count: tuple[PartitionLog, int]) -> None:
             nonlocal retired
+            log, count = log_and_count
             retired += count
+            if count:
+                self._rename(log)
 
         def done() -> None:
             if retired:
                 logger.info("node %d: retired %d segments", self._node_id, retired)
             self._on_retention()
 
-        self._slices.add(map(one_log, self._logs.retire(self._timers.now_ms())), done)
+        self._slices.add(map(one_log, self._logs.retire(self._timers.now_ms(), defer=True)), done)
+
+    def _rename(self, log: PartitionLog) -> None:
+        """Give retired files their names in the thread."""
+        renames = log.segments.renames
+
+        def renamed(failure: OSError | None) -> None:
+            if isinstance(failure, LogDirectoryError):
+                log.failure = log.failure or failure
+                self._logs.directory_failed(failure)
+            else:
+                renames.collect()
+
+        self._offload(renames.work, renamed)
 
     def delete_due_files(self) -> None:
         """Delete in the thread what was retired file.delete.delay.ms ago."""

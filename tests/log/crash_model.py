@@ -332,7 +332,8 @@ class CrashMachine(RuleBasedStateMachine):
                     self.config, cleanup_policy=frozenset({"delete"}), retention_bytes=keep_bytes
                 )
             )
-            sum(manager.retire(self.now_ms))
+            for _ in manager.retire(self.now_ms):
+                pass
             log.update_config(self.config)
 
         if self.do(run):

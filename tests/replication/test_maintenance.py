@@ -45,6 +45,27 @@ def test_retention_moves_the_start_and_tells_readers(make_world: Callable[..., W
     assert world.replicas.list_offset(TopicPartition(TOPIC, 0), -2).offset >= 3
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_retired_files_get_their_names_in_the_thread(world: World, fails: bool) -> None:
+    offload = waiting_for_the_disk(world, segment_ms="1000")
+    world.append(batches=batch(3))
+    world.timers.advance(2000)
+    world.append(batches=batch(2, timestamp=NOW_MS + 2000))
+    offload.run()
+    log = log_of(world)
+    log.on_high_watermark(log.log_end_offset)
+    log.delete_records_before(3)
+    retired = Path(log.segments.first.path)
+    world.replicas._maintenance.run_retention()
+    assert log.segments.first.base_offset == 3 and retired.exists()
+    if fails:
+        retired.with_name(retired.name + ".deleted").mkdir()  # cannot be replaced by a file
+    offload.run()
+    assert bool(world.logs.offline_directories) == fails
+    assert retired.exists() == fails
+    assert fails or log.segments.doomed_files
+
+
 def test_a_closed_segment_is_flushed_soon(world: World) -> None:
     world.replicas.start()
     world.configure(segment_ms="1000")
