@@ -95,8 +95,8 @@ def append_next_batch(
             state is None
             or epoch != state.producer_epoch
             or epoch < 0
-            or not state.batches
-            or state.batches[-1].last_sequence + 1 != sequence
+            or not (known := state.batches)
+            or known[-1].last_sequence + 1 != sequence
             or sequence + delta >= _SEQUENCE_LIMIT
             or (state.transaction_first_offset is None) is is_transactional
         ):
@@ -105,19 +105,26 @@ def append_next_batch(
     offset = log.log_end_offset
     last_offset = offset + delta
     if (
-        segment.should_roll(size, last_offset, latest, config, now_ms)
-        or (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
+        (
+            segment.settings is not config
+            or latest > segment.latest_timestamp
+            or last_offset > segment.largest_offset
+            or segment.size > config.segment_bytes - size
+            or segment.index_room <= 0
+        )
+        and segment.should_roll(size, last_offset, latest, config, now_ms)
+    ) or (
+        (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
         or crc32c(view[ATTRIBUTES_POSITION:]) != crc
     ):
         return OUT_OF_THE_ORDINARY
     _PLACE.pack_into(batches, 0, offset, length, leader_epoch)
     try:
-        segment.append_batch(view, size, last_offset, latest)
+        segment.append_sized(view, ((size, last_offset, latest),))
     except LogDirectoryError as error:
         log.failure = error
         raise
     if state is not None:
-        known = state.batches
         if len(known) == REMEMBERED_BATCHES:
             del known[0]
         known.append(_new_tuple(BatchMetadata, (sequence + delta, last_offset, delta, latest)))

@@ -12,7 +12,7 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final
@@ -68,7 +68,6 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
-        "_index_room",
         "_indexes_rebuilt",
         "_max_timestamp",
         "_max_timestamp_known",
@@ -80,11 +79,15 @@ class Segment:
         "created_ms",
         "file",
         "index_interval_bytes",
+        "index_room",
+        "largest_offset",
+        "latest_timestamp",
         "offset_index",
         "open_files",
         "path",
         "preallocated",
         "roll_jitter_ms",
+        "settings",
         "size",
         "time_index",
         "transaction_index",
@@ -107,6 +110,7 @@ class Segment:
         """Describes files that are there; `create` makes them. suffix: behind each file's name."""
         prefix = os.path.join(directory, names.offset_name(base_offset, ""))
         self.base_offset = base_offset
+        self.largest_offset = base_offset + MAX_RELATIVE_OFFSET  # that fits into an index entry
         self.path = prefix + names.LOG + suffix
         self.size = size
         self.preallocated = False
@@ -132,7 +136,10 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._max_timestamp_known = False
         self._rolling_timestamp: int | None = None
-        self._index_room = 0  # entries that fit for certain; looked up again at 0
+        self.index_room = 0  # entries that fit for certain; looked up again at 0
+        self.settings: LogConfig | None = None  # those that `latest_timestamp` was found with
+        self.latest_timestamp = NO_TIMESTAMP
+        """What is later belongs into a new segment; known while `settings` are."""
         self._positions: dict[int, int] | None = None
 
     @classmethod
@@ -208,6 +215,22 @@ class Segment:
         headers: of those batches, with the offsets they have now. After a fault the file is cut
         back to what it was. Raises LogDirectoryError.
         """
+        self.append_sized(
+            batches,
+            [
+                (
+                    header.batch_length + LENGTH_OVERHEAD,
+                    header.base_offset + header.last_offset_delta,
+                    header.max_timestamp,
+                )
+                for header in headers
+            ],
+        )
+
+    def append_sized(
+        self, batches: bytes | bytearray | memoryview, sized: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """The same. sized: of each batch its bytes, last offset and max timestamp."""
         file = self.file
         if file is None:
             file = self.log_file()
@@ -217,57 +240,29 @@ class Segment:
         position = start = self.size
         since = self.bytes_since_index_entry
         try:
-            file.write_at(batches, position)
-            for header in headers:
-                size = header.batch_length + LENGTH_OVERHEAD
-                last_offset = header.base_offset + header.last_offset_delta
-                self._account(position, size, last_offset, header.max_timestamp)
+            file.write_at(batches, start)
+            for size, last_offset, max_timestamp in sized:
+                if max_timestamp > self._max_timestamp:
+                    self._max_timestamp = max_timestamp
+                    self._max_timestamp_offset = last_offset
+                if since > self.index_interval_bytes:
+                    self.offset_index.append(last_offset, position)
+                    self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+                    self.index_room -= 1
+                    since = 0
+                if not position and max_timestamp >= 0 and self._rolling_timestamp is None:
+                    self._rolling_timestamp = max_timestamp
+                since += size
                 position += size
         except LogDirectoryError:
-            self.bytes_since_index_entry = since
             file.truncate(start)
             raise
+        self.bytes_since_index_entry = since
         self.size = position
-
-    def append_batch(
-        self, batch: memoryview, size: int, last_offset: int, max_timestamp: int
-    ) -> None:
-        """The same for a single batch of which so much is known."""
-        file = self.file
-        if file is None:
-            file = self.log_file()
-        self.used = True
-        if not self._max_timestamp_known:
-            self._load_max_timestamp()
-        position = self.size
-        since = self.bytes_since_index_entry
-        try:
-            file.write_at(batch, position)
-            self._account(position, size, last_offset, max_timestamp)
-        except LogDirectoryError:
-            self.bytes_since_index_entry = since
-            file.truncate(position)
-            raise
-        self.size = position + size
-
-    def _account(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Take in what a batch that was written at position means for indexes and times."""
-        if max_timestamp > self._max_timestamp:
-            self._max_timestamp = max_timestamp
-            self._max_timestamp_offset = last_offset
-        since = self.bytes_since_index_entry
-        if since > self.index_interval_bytes:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
-            self._index_room -= 1
-            since = 0
-        if not position and max_timestamp >= 0 and self._rolling_timestamp is None:
-            self._rolling_timestamp = max_timestamp
-        self.bytes_since_index_entry = since + size
 
     def can_hold(self, last_offset: int) -> bool:
         """Whether last_offset fits into the 31 bits of an index entry."""
-        return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+        return self.base_offset <= last_offset <= self.largest_offset
 
     def should_roll(
         self,
@@ -278,25 +273,28 @@ class Segment:
         now_ms: int,
     ) -> bool:
         """Whether these batches belong into a new segment: size, age, full index, or an offset too
-        far away.
+        far away. `next_batch` asks only where what was found here last does not say so.
         """
         size = self.size
         if (
             size > config.segment_bytes - incoming_bytes
-            or not 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            or not self.base_offset <= last_offset <= self.largest_offset
         ):
             return True
-        if self._index_room <= 0:
-            self._index_room = min(self.offset_index.room, self.time_index.room)
-            if self._index_room <= 0:
+        if self.index_room <= 0:
+            self.index_room = min(self.offset_index.room, self.time_index.room)
+            if self.index_room <= 0:
                 return True
         if not size:
             return False
         first = self._rolling_timestamp
         if first is None:
             first = self.first_timestamp
-        age_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        return age_ms > config.max_segment_ms - self.roll_jitter_ms
+        longest_ms = config.max_segment_ms - self.roll_jitter_ms
+        if first < 0:
+            return now_ms - self.created_ms > longest_ms
+        self.settings, self.latest_timestamp = config, first + longest_ms
+        return max_timestamp > self.latest_timestamp
 
     def become_inactive(self) -> None:
         """At a roll: add the closing time entry, cut files to size."""
@@ -610,7 +608,7 @@ class Segment:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(max_timestamp, max_timestamp_offset)
         self._positions = None
-        self._index_room = 0
+        self.index_room = 0
         self.bytes_since_index_entry = since
         self._max_timestamp, self._max_timestamp_offset = timestamp, timestamp_offset
         self._max_timestamp_known = True
@@ -635,8 +633,8 @@ class Segment:
         self.time_index.preallocate(index_bytes)
         if self.size == 0:
             self.created_ms = now_ms
-        self._rolling_timestamp = None
-        self._index_room = 0
+        self._rolling_timestamp = self.settings = None
+        self.index_room = 0
         self.bytes_since_index_entry = 0
         self._max_timestamp_known = False
 
@@ -646,8 +644,8 @@ class Segment:
         self.time_index.reset()
         self.transaction_index.reset()
         self._positions = None
-        self._rolling_timestamp = None
-        self._index_room = 0
+        self._rolling_timestamp = self.settings = None
+        self.index_room = 0
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
         self._max_timestamp_known = True

@@ -275,13 +275,49 @@ class _EncoderWriter:
             self.line(f"for {item} in {value}:")
             self.indent += 1
             if field.element == "struct":
-                self.struct(field.struct, item)
-                self.flush()
+                self.element(field.struct, item)
             else:
                 is_string = field.element == "string"
                 self.blob(label, is_string, item, compact=compact, nullable=False)
             self.indent -= 1
         self.indent -= 1
+
+    def element(self, cls: type[Struct], var: str) -> None:
+        """Write a struct of a list. If all of it that has no fixed width may be empty, as in most
+        answers it is, there is a short way for that: one `struct` call.
+        """
+        run: list[tuple[str, str]] = []
+        conditions: list[str] = []
+        tagged: list[str] = []
+        for field in cls.FIELDS:
+            source = f"{var}.{field.name}"
+            compact = is_compact(self.message, field, self.version)
+            if self.version not in field.versions:
+                if not field.ignorable:
+                    conditions.append(f"not {self.is_set(field, source)}")
+            elif self.version in field.tagged:
+                tagged.append(f"not {self.is_set(field, source)}")
+            elif field.type_name in FIXED and field.type_name != "uuid":
+                run.append((source, FIXED[field.type_name][0]))
+            elif field.type_name == "array" and self.version not in field.nullable:
+                conditions.append(f"{source} == []")
+                run.append(("1", "B") if compact else ("0", "i"))
+            elif field.type_name == "string" and self.version in field.nullable:
+                conditions.append(f"{source} is None")
+                run.append(("0", "B") if compact else ("-1", "h"))
+            else:
+                tagged = conditions = []
+                break
+        conditions += tagged
+        if conditions:
+            if self.version in self.message.FLEXIBLE:
+                run.append(("", "x"))
+            self.line(f"if {' and '.join(conditions)}: {self.out} += {self.packed(run)}")
+            self.line("else:")
+            self.indent += 1
+        self.struct(cls, var)
+        self.flush()
+        self.indent -= bool(conditions)
 
     def struct_field(self, cls: type[Struct], field: Field, source: str) -> None:
         var = self.local("v")

@@ -125,12 +125,7 @@ class Appender:
         transaction, where this replica is the only one: its base offset, and all is done. Negative:
         nothing has happened, `append_to` is to be asked.
         """
-        if (
-            partition.role is not _LEADER
-            or partition.remotes
-            or len(partition.isr) < partition.min_isr
-            or self._preparation.queues
-        ):
+        if not partition.commits_alone or self._preparation.queues:
             return -1
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         try:

@@ -155,6 +155,7 @@ class Partition:
         "_offset_waiters",
         "_stable_bytes",
         "_watchers",
+        "commits_alone",
         "high_watermark",
         "isr",
         "lag_max_ms",
@@ -192,6 +193,8 @@ class Partition:
         self.lag_max_ms = lag_max_ms
         self.role = Role.OFFLINE
         self.removed = False
+        self.commits_alone = False
+        """Whether it leads, has no followers to wait for and satisfies min.insync.replicas."""
         self.leader = NO_LEADER
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -241,6 +244,7 @@ class Partition:
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         is_new = self.role != Role.LEADER or leader_epoch > self.leader_epoch
+        self.commits_alone = False
         self.replicas = tuple(replicas)
         self.isr = frozenset(isr)
         self.pending_isr = None
@@ -262,6 +266,7 @@ class Partition:
                     self.remotes[replica] = RemoteReplica(now_ms, in_sync=replica in self.isr)
             for replica in self.remotes.keys() - set(others):
                 del self.remotes[replica]
+        self._settle()
         self.advance(now_ms)
         return is_new
 
@@ -287,6 +292,7 @@ class Partition:
         self.replicas = tuple(replicas)
         self.isr = frozenset(isr)
         self.pending_isr = None
+        self.commits_alone = False
         if changed:
             self.remotes = {}
             self._appended.clear()
@@ -297,6 +303,7 @@ class Partition:
     def go_offline(self) -> None:
         """The log directory failed: KAFKA_STORAGE_ERROR from now on, for those who wait too."""
         self.role = Role.OFFLINE
+        self.commits_alone = False
         self._abandon_waiters()
         self._lose_watchers()
 
@@ -308,6 +315,13 @@ class Partition:
     def set_min_isr(self, min_isr: int) -> None:
         """A changed min.insync.replicas; more than there are replicas would never be met."""
         self.min_isr = min(min_isr, len(self.replicas)) if self.replicas else min_isr
+        self._settle()
+
+    def _settle(self) -> None:
+        """Role, followers, ISR or its minimum may have changed."""
+        self.commits_alone = (
+            self.role == Role.LEADER and not self.remotes and not self.is_under_min_isr
+        )
 
     # checks
 
@@ -347,7 +361,8 @@ class Partition:
         """The leader appended size_bytes. Wakes who waits for that. Returns whether the high
         watermark moved. now_ms: of no interest while there are no `remotes`.
         """
-        end = self.log.log_end_offset
+        log = self.log
+        end = log.log_end_offset
         if end < self._last_end:
             raise InvariantError(
                 f"{self.topic_partition}: log end went back from {self._last_end} to {end}"
@@ -356,12 +371,8 @@ class Partition:
         if self._end_watchers:
             for watcher in tuple(self._end_watchers):
                 watcher.moved(size_bytes, size_bytes)
-        if not self.remotes and len(self.isr) >= self.min_isr:
-            if (
-                self._watchers
-                or self._offset_waiters
-                or self.log.on_high_watermark(end) is not None
-            ):
+        if self.commits_alone:
+            if self._watchers or self._offset_waiters or log.on_high_watermark(end) is not None:
                 self._move_high_watermark(end, size_bytes)
             else:  # nobody waits and nothing is unstable
                 self.high_watermark = self.last_stable_offset = end
@@ -493,6 +504,7 @@ class Partition:
         self.isr = frozenset(isr)
         self.partition_epoch = partition_epoch
         self.pending_isr = None
+        self._settle()
         return self.advance(now_ms)
 
     def isr_refused(self) -> None:

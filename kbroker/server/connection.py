@@ -343,7 +343,11 @@ class Connection(asyncio.BufferedProtocol):
                 if memory.contended and self._held_bytes:
                     self._give_way()
                 handled += 1
-                if handled >= FRAMES_PER_TURN and buffer.pending_bytes:
+                if buffer.start_over():
+                    self._may_pass = False
+                    if self._reading and not (self._queue and self._must_wait()):
+                        break  # another turn would find out the same, at more cost
+                elif handled >= FRAMES_PER_TURN:
                     self._pause_reading()
                     self._plan_pump()
                     break
@@ -357,7 +361,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             self.abort()  # in a planned turn nobody else would, and the peer would wait for ever
             raise
-        if self._held_bytes and handled:
+        held = self._held_bytes
+        if held and handled and (memory.contended or held != buffer.capacity_bytes):
             self._begin_count()
             self._hold()
         self._flush()

@@ -138,8 +138,8 @@ class ReceiveBuffer:
         start = self._start
         available = self._end - start
         if available < LENGTH_BYTES:
-            if not available and start:
-                self._rewind()
+            if start:
+                self.start_over()
             return None
         body = start + LENGTH_BYTES
         (length,) = _LENGTH.unpack_from(self._data, start)
@@ -162,6 +162,15 @@ class ReceiveBuffer:
         self.front_bytes = 0
         self._start = body + length
         return self._view[body : self._start]
+
+    def start_over(self) -> bool:
+        """Whether all that came is handed out; what comes next then has the whole buffer."""
+        if self._start != self._end:
+            return False
+        self._start = self._end = 0
+        if self.capacity_bytes > KEEP_BYTES:
+            self._move_to(INITIAL_BYTES)
+        return True
 
     def grow(self) -> None:
         """Take the capacity that is needed."""
@@ -194,12 +203,6 @@ class ReceiveBuffer:
         if wanted * 2 < self.capacity_bytes:
             self._move_to(wanted)
         self._peak_bytes = self._end - self._start
-
-    def _rewind(self) -> None:
-        """All was handed out."""
-        self._start = self._end = 0
-        if self.capacity_bytes > KEEP_BYTES:
-            self._move_to(INITIAL_BYTES)
 
     def _want(self, frame_bytes: int) -> None:
         """The frame at the front is larger than the buffer."""

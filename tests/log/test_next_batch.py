@@ -41,6 +41,8 @@ CONFIGS = (
     replace(CONFIG, cleanup_policy=frozenset({"compact"})),
     replace(CONFIG, message_timestamp_before_max_ms=1000),
     replace(CONFIG, validate_records=True),
+    replace(CONFIG, segment_ms=1000),
+    replace(CONFIG, segment_bytes=4000),
 )
 
 

@@ -87,6 +87,21 @@ class Changing(Data, versions="0-2"):
     flag: bool = boolean("2+")
 
 
+class Mostly(Data, versions="0-2", flexible="2+"):
+    """A list whose elements are empty but for what has a fixed width, mostly."""
+
+    class Item(Struct):
+        number: int = int32("0+")
+        errors: list[int] = array("int32", "0+")
+        note: str | None = string("0+", nullable="0+", default=None)
+        topic_id: Uuid = uuid("1", default=bytes(16))
+        late: int = int16("2+", default=-1)
+        hint: int = int16("2+", default=-1, ignorable=True)
+        leader: int = int32("2+", default=-1, tag=0, tagged="2+")
+
+    items: list[Mostly.Item] = array("Item", "0+")
+
+
 class Tagged(Data, versions="0-2", flexible="1+"):
     class Leader(Struct):
         id: int = int32("0+", default=-1)
@@ -275,6 +290,55 @@ def test_a_set_field_the_version_lacks(message: Message, version: int, field: st
     with pytest.raises(KafkaError, match=rf"Changing\.{field} is set") as caught:
         encode(message, version)
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("version", "plain", "full"),
+    [
+        (0, "00000007 00000000 ffff", "00000007 00000001 00000009 0001 78"),
+        (
+            1,
+            f"00000007 00000000 ffff {'00' * 16}",
+            f"00000007 00000001 00000009 0001 78 {'ab' * 16}",
+        ),
+        (
+            2,
+            "00000007 01 00 ffff ffff 00",
+            "00000007 02 00000009 02 78 0004 0005 01 00 04 00000006",
+        ),
+    ],
+)
+def test_elements_that_are_empty_but_for_numbers(version: int, plain: str, full: str) -> None:
+    item = Mostly.Item(number=7, errors=[9], note="x")
+    if version == 1:
+        item.topic_id = b"\xab" * 16
+    if version == 2:
+        item.late, item.hint, item.leader = 4, 5, 6
+    count = "04" if version == 2 else "00000003"
+    end = "00" if version == 2 else ""
+    message = Mostly(items=[Mostly.Item(number=7), item, Mostly.Item(number=7)])
+    wire = bytes.fromhex(count + plain + full + plain + end)
+    assert encode(message, version) == wire
+    assert decode(Mostly, wire, version) == (message, len(wire))
+
+
+@pytest.mark.parametrize("change", [{"errors": [1]}, {"note": ""}, {"leader": 3}])
+def test_one_field_that_is_not_empty(change: dict[str, Any]) -> None:
+    message = Mostly(items=[Mostly.Item(number=1, **change)])
+    assert decode(Mostly, encode(message, 2), 2)[0] == message
+
+
+def test_what_an_element_may_not_hold() -> None:
+    for version, item, error in (
+        (0, Mostly.Item(late=3), "late is set"),
+        (1, Mostly.Item(topic_id=b"short"), "not a uuid"),
+        (2, Mostly.Item(errors=None), "errors is None"),  # type: ignore[arg-type]
+        (2, Mostly.Item(number=None), "cannot be written"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((KafkaError, ValueError), match=error):
+            encode(Mostly(items=[item]), version)
+    hinted = Mostly(items=[Mostly.Item(hint=1)])
+    assert encode(hinted, 0) == encode(Mostly(items=[Mostly.Item()]), 0)
 
 
 def test_ignorable_fields_are_dropped() -> None:

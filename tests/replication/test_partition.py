@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -342,3 +344,35 @@ def test_the_ends_stay_in_order_whatever_happens(
         assert made.last_stable_offset >= before[1]
         for replica in made.isr - {1}:
             assert max(made.remotes[replica].log_end_offset, 0) >= made.high_watermark or epoch > 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_commits_alone_is_kept_up_to_date(seed: int) -> None:
+    """It stands for what an append would have to look at, whatever was ordered before."""
+    random = Random(seed)
+    made = partition()
+    seen = set()
+    for step in range(1, 60):
+        replicas = random.choice(((1,), (1, 2), (1, 2, 3)))
+        isr = tuple(sorted({1, *random.sample(replicas, random.randint(1, len(replicas)))}))
+        epoch = made.leader_epoch + random.randint(0, 1)
+        what = random.randrange(6)
+        if what < 2:
+            made.become_leader(
+                leader_epoch=epoch, partition_epoch=step, replicas=replicas, isr=isr,
+                min_isr=random.randint(1, 3), now_ms=NOW_MS,
+            )  # fmt: skip
+        elif what == 2:
+            made.become_follower(
+                leader=2, leader_epoch=epoch, partition_epoch=step, replicas=(1, 2), isr=(2,)
+            )
+        elif what == 3:
+            made.set_min_isr(random.randint(1, 3))
+        elif what == 4:
+            made.isr_committed(isr[: random.randint(0, 1)], partition_epoch=step, now_ms=NOW_MS)
+        else:
+            made.go_offline()
+        expected = made.is_leader and not made.remotes and len(made.isr) >= made.min_isr
+        assert made.commits_alone is expected
+        seen.add(expected)
+    assert seen == {True, False}

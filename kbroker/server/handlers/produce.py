@@ -31,6 +31,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import HostedTopic, ReplicaManager
+from kbroker.replication.partition import Partition
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.transactional_produce import (
@@ -58,6 +59,7 @@ _Topic = ProduceResponse.TopicProduceResponse
 
 _new: Final = object.__new__
 _NO_RECORD_ERRORS: Final[list[ProduceResponse.BatchIndexAndErrorMessage]] = []
+_NO_PARTITIONS: Final[dict[int, Partition]] = {}
 _NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
 """Shared by all answers; never changed in place."""
 
@@ -127,10 +129,11 @@ def _append_all(
         )
         name = asked.name if topic is None else topic.name
         refused = name in INTERNAL_TOPICS and not may_write_internal
+        found = _NO_PARTITIONS if topic is None or refused else topic.partitions
         for data in asked.partition_data:
-            partition = None if topic is None else topic.partitions.get(data.index)
+            partition = found.get(data.index)
             records: memoryview = data.records  # type: ignore[assignment]  # as it was decoded
-            if partition is None or refused or not records:
+            if partition is None or not records:
                 result = _refuse(replicas, topic, asked, data, by_id, refused)
             elif (
                 plain_ms is not None
