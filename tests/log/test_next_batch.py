@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -335,3 +336,81 @@ def test_bytes_that_may_not_be_changed_are_left_alone(tmp_path: Path) -> None:
     view = memoryview(batch)
     assert next_batch.append_next_batch(log, view, 12, 0, NOW_MS) == -1
     assert log.append_as_leader(view, leader_epoch=0, now_ms=NOW_MS).base_offset == 1
+
+
+def batch_at(timestamp: int, *, count: int = 1) -> bytearray:
+    """One record; its header may say that there are more."""
+    batch = build_batch([(timestamp, None, bytes(100), [])])
+    struct.pack_into(">i", batch, 23, count - 1)
+    struct.pack_into(">i", batch, 57, count)
+    sign(batch)
+    return batch
+
+
+DAY_MS = 86_400_000
+
+
+def new_settings(log: PartitionLog) -> Iterator[bytearray]:
+    yield from (batch_at(NOW_MS), batch_at(NOW_MS))
+    log.update_config(replace(CONFIG, segment_ms=10))
+    yield from (batch_at(NOW_MS + 10), batch_at(NOW_MS + 11))
+
+
+def cut_to_nothing(log: PartitionLog) -> Iterator[bytearray]:
+    yield from (batch_at(NOW_MS), batch_at(NOW_MS))
+    log.truncate_to(0, now_ms=NOW_MS)
+    yield from (batch_at(NOW_MS - days * DAY_MS) for days in (8, 2, 0))
+
+
+def rolled_early(log: PartitionLog) -> Iterator[bytearray]:
+    log.segments.active.roll_jitter_ms = 1000
+    yield batch_at(NOW_MS - 7 * DAY_MS)
+    yield batch_at(NOW_MS - 1000)
+    yield batch_at(NOW_MS - 999)
+
+
+def full_index(log: PartitionLog) -> Iterator[bytearray]:
+    for number in range(9):
+        yield batch_at(NOW_MS + number)
+
+
+def far_offset(log: PartitionLog) -> Iterator[bytearray]:
+    yield from (batch_at(NOW_MS), batch_at(NOW_MS, count=0x7FFFFFFE))
+    yield from (batch_at(NOW_MS), batch_at(NOW_MS))
+
+
+def no_timestamps(log: PartitionLog) -> Iterator[bytearray]:
+    yield from (batch_at(-1), batch_at(-1), batch_at(NOW_MS), batch_at(-1))
+
+
+@pytest.mark.parametrize(
+    ("tell", "config", "rolls"),
+    [
+        (new_settings, CONFIG, 1),
+        (cut_to_nothing, CONFIG, 1),
+        (rolled_early, CONFIG, 1),
+        (full_index, replace(CONFIG, index_interval_bytes=0, segment_index_bytes=60), 1),
+        (far_offset, CONFIG, 1),
+        (no_timestamps, CONFIG, 0),
+    ],
+)
+def test_both_ways_roll_at_the_same_batch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tell: Callable[[PartitionLog], Iterator[bytearray]],
+    config: LogConfig,
+    rolls: int,
+) -> None:
+    """Why a segment ends, by hand: what is rare in the stories above."""
+    outcomes = []
+    for name in ("short", "long"):
+        if name == "long":
+            monkeypatch.setattr(partition_log, "append_next_batch", lambda *_, **__: -1)
+        folder = tmp_path / name / "topic-0"
+        folder.parent.mkdir()
+        log = PartitionLog.open(folder, TopicPartition("topic", 0), config, now_ms=NOW_MS)
+        for batch in tell(log):
+            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        assert len(log.segments) == rolls + 1
+        outcomes.append(what_is_left(log, folder))
+    assert outcomes[0] == outcomes[1]
