@@ -1,6 +1,6 @@
 """How long the loop makes everybody wait: a timer that looks how late it is.
 
-While the broker works it is due every `BUSY_SECONDS`, so a stall is seen with at most that much of
+While the broker works it is due every `busy_seconds`, so a stall is seen with at most that much of
 it missing; a broker at rest is woken `1 / REST_SECONDS` times a second, and the first request wakes
 the probe (`wake`). Whether there was work is told by the CPU time of the loop's thread.
 """
@@ -13,7 +13,9 @@ from typing import Final, Protocol
 
 from kbroker.metrics import Histogram
 
-BUSY_SECONDS: Final = 0.005
+BUSY_SECONDS: Final = 0.010
+"""A look that wakes an idle processor costs tens of microseconds."""
+
 REST_SECONDS: Final = 0.2
 WORK_SHARE: Final = 0.02
 """With less of the time spent than this the broker is at rest."""
@@ -46,6 +48,7 @@ class StallProbe:
         "_previous",
         "_recent",
         "_recent_since",
+        "busy_seconds",
         "due",
         "on_stall",
         "resting",
@@ -63,6 +66,8 @@ class StallProbe:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._handle: Cancellable | None = None
+        self.busy_seconds = BUSY_SECONDS
+        """Between two looks while the broker works."""
         self.due = self._last = self._cpu_s = 0.0
         self._recent = self._previous = self._recent_since = 0.0
         self.resting = False
@@ -80,7 +85,7 @@ class StallProbe:
         """Begin to look, on the loop's thread."""
         self._last = self._recent_since = self._clock()
         self._cpu_s = self._cpu_clock()
-        self._plan(BUSY_SECONDS)
+        self._plan(self.busy_seconds)
 
     def reset(self) -> None:
         """Forget what was seen: from now on there are clients to wait."""
@@ -100,10 +105,10 @@ class StallProbe:
             self._handle.cancel()
             self._last = self._clock()
             self._cpu_s = self._cpu_clock()
-            self._plan(BUSY_SECONDS)
+            self._plan(self.busy_seconds)
 
     def _plan(self, seconds: float) -> None:
-        self.resting = seconds > BUSY_SECONDS
+        self.resting = seconds > self.busy_seconds
         self.due = self._clock() + seconds
         self._handle = self._call_later(seconds, self._look)
 
@@ -118,4 +123,4 @@ class StallProbe:
             self.on_stall(late)
         is_busy = cpu_s - self._cpu_s > WORK_SHARE * (now - self._last)
         self._last, self._cpu_s = now, cpu_s
-        self._plan(BUSY_SECONDS if is_busy else REST_SECONDS)
+        self._plan(self.busy_seconds if is_busy else REST_SECONDS)

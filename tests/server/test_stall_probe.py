@@ -70,7 +70,7 @@ def test_a_stall_is_seen_while_the_broker_works() -> None:
     probe = probe_on(loop)
     loop.run(1.0, share=0.5)
     assert not probe.resting
-    assert loop.looks >= 190
+    assert loop.looks >= 0.95 / BUSY_SECONDS
     assert probe.stalls.maximum < 1e-9
     loop.work(0.040)
     loop.run(0.1, share=0.5)
@@ -95,10 +95,10 @@ def test_the_recent_maximum_forgets() -> None:
     probe = probe_on(loop)
     loop.work(0.5)
     loop.run(RECENT_SECONDS + 1)
-    assert 0.49 < probe.recent_maximum <= 0.5
+    assert 0.499 - BUSY_SECONDS < probe.recent_maximum <= 0.5
     loop.run(RECENT_SECONDS + 1)
     assert probe.recent_maximum < 1e-9
-    assert 0.49 < probe.stalls.maximum <= 0.5
+    assert 0.499 - BUSY_SECONDS < probe.stalls.maximum <= 0.5
 
 
 def test_after_stop_nothing_looks() -> None:
