@@ -514,6 +514,9 @@ class PartitionLog:
         if self._unsynced_topic_id:
             self._unsynced_topic_id = False
             pending.append(LogFile(os.fspath(self.directory / names.PARTITION_METADATA)))
+        if self.segments.renames.is_pending:
+            pending.append(self.segments.renames)
+            self._unsynced_names = True
         if self._unsynced_names:
             self._unsynced_names = False
             pending.append(DirectoryNames(os.fspath(self.directory)))

@@ -17,13 +17,15 @@ from kbroker.log.files import LogDirectoryError, rename
 
 
 class Renames:
-    """failure: of a rename; it and those behind it are not tried again, who asks for them gets it.
-    undo: takes back a swap that has only begun; called before any segment goes.
+    """path: the log's folder. failure: of a rename; it and those behind it are not tried again, who
+    asks for them gets it. undo: takes back a swap that has only begun; called before any segment
+    goes.
     """
 
-    __slots__ = ("_done", "_lock", "_waiting", "failure", "undo")
+    __slots__ = ("_done", "_lock", "_waiting", "failure", "path", "undo")
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.failure: LogDirectoryError | None = None
         self.undo: Callable[[], None] | None = None
         self._lock = Lock()  # held during one rename
@@ -76,6 +78,12 @@ class Renames:
         """Do all, in any thread. Blocks. Raises LogDirectoryError."""
         while self.work_one():
             pass
+
+    def sync(self) -> None:
+        """`work`, as a part of a flush: else a crash of the machine could bring back, under its old
+        name, a retired segment that was never synced, and cut all that follows it.
+        """
+        self.work()
 
     def collect(self) -> None:
         """Call what was to follow from those that are done: on the loop."""

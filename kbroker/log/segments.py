@@ -59,7 +59,7 @@ class Segments:
     def __init__(self, directory: str, open_files: OpenFiles) -> None:
         self.directory = directory
         self.open_files = open_files
-        self.renames = Renames()
+        self.renames = Renames(directory)
         self._items: list[Segment] = []
         self._bases: list[int] = []
         self._latest: list[int] | None = None

@@ -116,6 +116,8 @@ class CrashMachine(RuleBasedStateMachine):
             assert self.disk.fault is not None
             self.crash(power_loss=False)
             return False
+        if self.truth.is_retiring and not log.segments.renames.is_pending:
+            self.truth.begins_at(log)
         return True
 
     def crash(self, *, power_loss: bool) -> None:
@@ -319,8 +321,8 @@ class CrashMachine(RuleBasedStateMachine):
         if self.do(lambda log: log.delete_records_before(offset)):
             truth.begins_at(self.log)
 
-    @rule(keep_bytes=st.integers(0, 3000))
-    def retain(self, keep_bytes: int) -> None:
+    @rule(keep_bytes=st.integers(0, 3000), is_deferred=st.booleans())
+    def retain(self, keep_bytes: int, is_deferred: bool) -> None:
         manager, truth = self.manager, self.truth
         before, truth.begins_to = truth.begins_to, truth.end
         truth.epochs_from = max(truth.epochs_from, truth.end)
@@ -332,13 +334,24 @@ class CrashMachine(RuleBasedStateMachine):
                     self.config, cleanup_policy=frozenset({"delete"}), retention_bytes=keep_bytes
                 )
             )
-            for _ in manager.retire(self.now_ms):
+            for _ in manager.retire(self.now_ms, defer=is_deferred):
                 pass
             log.update_config(self.config)
 
         if self.do(run):
             assert self.log.log_start_offset >= before
             truth.begins_at(self.log)
+
+    @rule(count=st.integers(1, 9))
+    def rename_retired(self, count: int) -> None:
+        """The worker gets on with the names that retention left to it."""
+
+        def work(log: PartitionLog) -> None:
+            for _ in range(count):
+                log.segments.renames.work_one()
+            log.segments.renames.collect()
+
+        self.do(work)
 
     @rule(ms=st.sampled_from([500, 2000]))
     def time_passes(self, ms: int) -> None:
@@ -425,6 +438,9 @@ class CompactingMachine(CrashMachine):
         truth, manager = self.truth, self.manager
 
         def run(log: PartitionLog) -> None:
+            log.segments.renames.settle()
+            if truth.is_retiring:
+                truth.begins_at(log)
             log.on_high_watermark(log.log_end_offset)
             log.high_watermark = None
             truth.is_compacted(plan(log, self.now_ms).first_uncleanable_offset)

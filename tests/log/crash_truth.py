@@ -121,17 +121,21 @@ class Truth:
     # -- what happens to the log ------------------------------------------------------------------
 
     def begins_at(self, log: PartitionLog) -> None:
-        """The log's start moved up, retention may have retired segments."""
+        """The log's start moved up, retention may have retired segments. Those that still have
+        their names may come back by a kill.
+        """
+        self.begins_to = log.log_start_offset
+        self.epochs_from = max(self.epochs_from, self.begins_to)
+        self.is_retiring = log.segments.renames.is_pending
+        if self.is_retiring:
+            return
         first = log.segments.first.base_offset
         retired = [batch for batch in self.batches if batch.base < first]
         self.retired += retired
         self.gone += retired
         self.batches = [batch for batch in self.batches if batch.base >= first]
-        self.begins_to = log.log_start_offset
         self.has_retired = self.has_retired or bool(retired) or first > self.begins_from
         self.begins_from = max(self.begins_from, first)
-        self.epochs_from = max(self.epochs_from, self.begins_to)
-        self.is_retiring = False
 
     def was_cut(self, offset: int, log: PartitionLog) -> None:
         """The log was truncated to offset, which is synced with all names."""

@@ -15,6 +15,7 @@ from kbroker.log import renames
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.results import DirectoryNames
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.broker import BrokerConfig
@@ -142,6 +143,19 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
     }.get(change, (START, 2 * SEGMENTS + 1))
     assert (log.log_start_offset, log.log_end_offset) == (start, end)
     assert log.segments.first.base_offset == start
+    manager.close()
+
+
+def test_a_flush_changes_the_names_before_it_syncs_them(opened: Opened) -> None:
+    """Else a crash of the machine could bring back a retired segment that was never synced."""
+    manager, log = retired(opened)
+    files = log.unflushed_files()
+    kinds = [type(file) for file in files]
+    assert kinds.index(renames.Renames) < kinds.index(DirectoryNames)
+    for file in files:
+        file.sync()
+    assert not log.segments.renames.is_pending
+    assert len([name for name in names(log) if name.endswith(".deleted")]) == NAMES
     manager.close()
 
 

@@ -381,7 +381,7 @@ def test_the_loop_waits_for_the_name_that_the_worker_is_at() -> None:
             assert go_on.wait(60)
         order.append(source)
 
-    pending = Renames()
+    pending = Renames("")
     for name in "abc":
         pending.add(name, name + "2", lambda name=name: order.append(name.upper()))  # type: ignore[misc]
     with mock.patch.object(renames, "rename", slow):
@@ -399,7 +399,7 @@ def test_what_is_dropped_is_not_done() -> None:
         pending.drop()
         raise LogDirectoryError(source, "rename", OSError(errno.EIO, target))
 
-    pending = Renames()
+    pending = Renames("")
     pending.add("a", "b")
     pending.add("b", "c")
     with mock.patch.object(renames, "rename", gone):
@@ -410,7 +410,7 @@ def test_what_is_dropped_is_not_done() -> None:
 
 
 def test_a_file_that_may_be_gone(tmp_path: Path) -> None:
-    pending = Renames()
+    pending = Renames("")
     done: list[int] = []
     pending.add(f"{tmp_path}/a", f"{tmp_path}/b", lambda: done.append(1), may_be_gone=True)
     (tmp_path / "c").touch()
