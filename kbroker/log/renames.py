@@ -1,9 +1,9 @@
 """Files of one log that have other names in memory already than on disk.
 
-A rename waits while the file system commits its journal, so the log changes in memory first and the
-names follow, in the order in which they were asked for, done by whoever comes first: a worker, or
-the loop where something needs the names as they ought to be (a cut, a close, another name of the
-folder). A crash leaves the first part of them, as if it had come between two renames.
+A rename waits for the folder's lock and the file system's journal, so the log changes in memory
+first and the names follow, in the order in which they were asked for, done by whoever comes first:
+a worker, or the loop where something needs the names as they ought to be (a cut, a close, another
+name of the folder). A crash leaves the first part of them, as if it had come between two renames.
 Neighbours: `segments` and `swap` ask for renames.
 """
 
@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable
 from threading import Lock
 
-from kbroker.log.files import LogDirectoryError, rename
+from kbroker.log.files import LogDirectoryError, rename, unlink
 
 
 class Renames:
@@ -63,6 +63,9 @@ class Renames:
                 raise self.failure
             source, target, then, may_be_gone = waiting[0]
             try:
+                if may_be_gone:
+                    # a `.deleted` of before: a rename would free its blocks with the folder locked
+                    unlink(target)
                 rename(source, target)
             except LogDirectoryError as error:
                 if not may_be_gone or error.errno != errno.ENOENT:

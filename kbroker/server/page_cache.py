@@ -21,8 +21,8 @@ PagesOf = Callable[[int, int, int], int]
 """(descriptor, position, count) -> how many of the range's pages are cached; OSError."""
 
 
-def _pages_of() -> PagesOf | None:
-    """None where the system has no such call."""
+def system_pages_of() -> PagesOf | None:
+    """The system's call; None where it has none. Imports ctypes (5 ms): not for the loop."""
     if sys.platform != "linux" or os.uname().machine not in _MACHINES:
         return None
     try:
@@ -50,13 +50,12 @@ def _pages_of() -> PagesOf | None:
 
 
 class PageCache:
-    """pages_of: None is asked of the system with the first range. Used by one thread."""
+    """pages_of: None where nobody can count. Used by one thread."""
 
-    __slots__ = ("_page_bytes", "_pages_of", "_unasked")
+    __slots__ = ("_page_bytes", "_pages_of")
 
-    def __init__(self, pages_of: PagesOf | None = None) -> None:
+    def __init__(self, pages_of: PagesOf | None) -> None:
         self._pages_of = pages_of
-        self._unasked = pages_of is None
         self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
     def holds(self, fd: int, position: int, count: int) -> bool:
@@ -64,9 +63,6 @@ class PageCache:
 
         Pages that are being read count as there, but for the last.
         """
-        if self._unasked:
-            self._unasked = False
-            self._pages_of = _pages_of()
         last = position + count - 1
         if not _is_there(fd, last):
             return False

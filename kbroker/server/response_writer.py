@@ -23,14 +23,14 @@ from typing import Final, Protocol, cast
 
 from kbroker.protocol.codec import Part
 from kbroker.server.memory_pool import ChargedBytes
-from kbroker.server.page_cache import PageCache
+from kbroker.server.page_cache import PageCache, system_pages_of
 
 CHUNK_BYTES: Final = 256 * 1024
 TURN_BYTES: Final = 1 << 20
 JOIN_BYTES: Final = 64 * 1024
 """Neighbouring byte parts are joined into one write up to this size."""
 
-_page_cache: Final = PageCache()
+_page_cache: Final = PageCache(system_pages_of())
 _MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 
 

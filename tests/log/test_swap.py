@@ -422,3 +422,27 @@ def test_a_file_that_may_be_gone(tmp_path: Path) -> None:
     pending.collect()
     assert done == [2]
     assert (tmp_path / "d").exists()
+
+
+def test_a_deleted_file_of_before_goes_first(tmp_path: Path) -> None:
+    """A rename onto it would free its blocks while nobody can make a file in the folder."""
+    order: list[str] = []
+
+    def noted(name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def noted_call(*paths: str) -> None:
+            order.append(name)
+            call(*paths)
+
+        return noted_call
+
+    for name in ("a", "a.deleted"):
+        (tmp_path / name).write_text(name)
+    pending = Renames(str(tmp_path))
+    pending.add(f"{tmp_path}/a", f"{tmp_path}/a.deleted", may_be_gone=True)
+    with (
+        mock.patch.object(renames, "rename", noted("rename", renames.rename)),
+        mock.patch.object(renames, "unlink", noted("unlink", renames.unlink)),
+    ):
+        pending.work()
+    assert order == ["unlink", "rename"]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.deleted", "a")]

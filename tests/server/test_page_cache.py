@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.server.page_cache import PageCache
+from kbroker.server.page_cache import PageCache, system_pages_of
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PAGES = 1024
@@ -32,7 +32,7 @@ def drop(fd: int, first: int, count: int) -> None:
 
 def counts_holes(fd: int) -> bool:
     drop(fd, 256, 512)
-    found = not PageCache().holds(fd, 0, PAGES * PAGE)
+    found = not PageCache(system_pages_of()).holds(fd, 0, PAGES * PAGE)
     os.pread(fd, PAGES * PAGE, 0)
     return found
 
@@ -40,7 +40,7 @@ def counts_holes(fd: int) -> bool:
 def test_a_hole_in_the_middle_is_seen(fd: int) -> None:
     if not counts_holes(fd):
         pytest.skip("this system cannot count pages")
-    cache = PageCache()
+    cache = PageCache(system_pages_of())
     assert cache.holds(fd, 0, PAGES * PAGE)
     drop(fd, 256, 512)
     assert not cache.holds(fd, 0, PAGES * PAGE)
