@@ -362,7 +362,11 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()  # in a planned turn nobody else would, and the peer would wait for ever
             raise
         held = self._held_bytes
-        if held and handled and (memory.contended or held != buffer.capacity_bytes):
+        if (
+            held
+            and handled
+            and (memory.contended or self._held_sweeps or held != buffer.capacity_bytes)
+        ):
             self._begin_count()
             self._hold()
         self._flush()

@@ -433,6 +433,32 @@ def test_who_does_not_send_its_request_makes_room(
     assert "kbroker.memory.limit.bytes" in caplog.text
 
 
+def test_who_sent_its_request_has_all_the_time_again(new_loop: NewLoop) -> None:
+    """Also if nobody was waiting at the moment in which it was whole."""
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            memory = loopback.use_memory(1_400_000)
+            sender = await loopback.connect()
+            (connection,) = loopback.shared.connections
+            request = frame(b"n" * 800_000)  # not to be answered
+            now = asyncio.get_running_loop().time()
+            for number in range(3):
+                sender.writer.write(request[:400_000])
+                await until(lambda: connection._buffer.pending_bytes == 400_000)
+                other = memory.wait(700_000, lambda: None, held=0)
+                for _ in range(GRACE_SWEEPS - 1):
+                    now += 1
+                    connection.sweep(now, 600)
+                memory.withdraw(other)
+                assert not memory.contended
+                sender.writer.write(request[400_000:])
+                await until(lambda: len(loopback.script.seen) > number)  # noqa: B023 - at once
+            await sender.close()
+
+    run(new_loop, main)
+
+
 def test_each_part_of_a_file_is_looked_for_in_memory_once(
     new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
