@@ -25,31 +25,32 @@ def fd(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def drop(fd: int, first: int, count: int) -> None:
-    """Take pages out of memory."""
-    os.posix_fadvise(fd, first * PAGE, count * PAGE, os.POSIX_FADV_DONTNEED)
-
-
-def counts_holes(fd: int) -> bool:
-    drop(fd, 256, 512)
-    found = not PageCache(system_pages_of()).holds(fd, 0, PAGES * PAGE)
-    os.pread(fd, PAGES * PAGE, 0)
-    return found
+def drop(fd: int) -> None:
+    """Take the middle of the file out of memory, which the kernel does as it likes."""
+    for _ in range(100):
+        os.posix_fadvise(fd, 256 * PAGE, 512 * PAGE, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(fd, [bytearray(1)], 512 * PAGE, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            break
+        os.fsync(fd)
+    pytest.skip("this file system keeps its pages, or cannot tell")
 
 
 def test_a_hole_in_the_middle_is_seen(fd: int) -> None:
-    if not counts_holes(fd):
-        pytest.skip("this system cannot count pages")
     cache = PageCache(system_pages_of())
-    assert cache.holds(fd, 0, PAGES * PAGE)
-    drop(fd, 256, 512)
+    if system_pages_of() is None or not cache.holds(fd, 0, PAGES * PAGE):
+        pytest.skip("this system cannot count pages")
+    drop(fd)
     assert not cache.holds(fd, 0, PAGES * PAGE)
     assert not cache.holds(fd, 255 * PAGE + 7, 514 * PAGE)
     assert cache.holds(fd, 7, PAGE)
     os.pread(fd, PAGES * PAGE, 0)
     assert cache.holds(fd, 0, PAGES * PAGE)
     cache.was_read(fd, 0, PAGES * PAGE)
-    drop(fd, 256, 512)
+    drop(fd)
     assert not cache.holds(fd, 0, PAGES * PAGE), "it still counts"
 
 
