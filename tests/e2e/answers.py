@@ -430,8 +430,13 @@ async def churner(world: World, name: str) -> None:
             if random.random() < 0.5:
                 await client.answer()
             client.send(DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000))
-            while other.waiting:
-                await other.answer()
+            try:
+                while other.waiting:
+                    await other.answer()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                world.ledger.ended += 1
+                other.abort()
+                await other.open()
             while client.waiting:
                 await client.answer()
 

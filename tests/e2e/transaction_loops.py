@@ -246,11 +246,15 @@ def run_under(
             event(number, workers)
         inputs = feeder.finish()
 
-        def complete() -> bool:
-            return [reader.done(index) for index in range(len(workers))] == list(inputs.values())
+        def done() -> dict[str, int]:
+            return {name: reader.done(index) for index, name in enumerate(inputs)}
 
         try:
-            wait_until(complete, 60, "the last inputs")
+            try:
+                wait_until(lambda: done() == inputs, 60, "the last inputs")
+            except AssertionError as error:
+                commits = {worker.name: worker.commits for worker in workers}
+                raise AssertionError(f"{error}: {done()} of {inputs}, {commits} commits") from error
             for worker in workers:
                 worker.kill()
             wait_until(lambda: reader.next == ends(bootstrap), 60, "the end of all outputs")

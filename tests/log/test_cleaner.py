@@ -573,6 +573,7 @@ def test_a_reader_sees_the_last_value_of_each_key(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @settings(max_examples=3000, deadline=None)
 @given(actions=ACTIONS)
 def test_a_reader_sees_the_last_value_of_each_key_at_length(
