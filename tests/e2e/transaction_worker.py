@@ -189,6 +189,7 @@ class AiokafkaLoop:
     def __init__(self, bootstrap: str, name: str, output: int, run: str) -> None:
         self._bootstrap, self._name, self._output = bootstrap, name, output
         self._attempts = Attempts(name, run)
+        self._has_committed = run != "0"
         self._producer: Any = None
         self._consumer: Any = None
 
@@ -254,8 +255,22 @@ class AiokafkaLoop:
 
     async def _rewind(self) -> None:
         for partition in self._consumer.assignment():
+            self._consumer.seek(partition, await self._committed(partition))
+
+    async def _committed(self, partition: Any) -> int:
+        """What the group has committed. An error of the whole group, as while the coordinator
+        loads, is nothing committed to aiokafka (0.14): it looks at those of partitions only, and
+        from OffsetFetch v2 on there is none. So that is believed only when it is said for long.
+        """
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while True:
             offset = await asyncio.wait_for(self._consumer.committed(partition), CALL_TIMEOUT_S)
-            self._consumer.seek(partition, offset or 0)
+            if offset is not None:
+                return int(offset)
+            if not self._has_committed or time.monotonic() > deadline:
+                say("rewind", partition, 0)
+                return 0
+            await asyncio.sleep(0.1)
 
     async def _step(self) -> None:
         from aiokafka.errors import KafkaError
@@ -275,6 +290,7 @@ class AiokafkaLoop:
             await self._give_up(attempt, error)
             return
         say("commit" if commit else "abort", attempt)
+        self._has_committed |= commit
         if not commit:
             await self._rewind()
 
