@@ -383,7 +383,7 @@ def test_the_loop_waits_for_the_name_that_the_worker_is_at() -> None:
 
     pending = Renames("")
     for name in "abc":
-        pending.add(name, name + "2", lambda name=name: order.append(name.upper()))  # type: ignore[misc]
+        pending.add(name, name + "2", lambda name=name: order.append(name.upper()))  # type: ignore[misc]  # bound now
     with mock.patch.object(renames, "rename", slow):
         worker = Thread(target=pending.work_one)
         worker.start()

@@ -332,8 +332,8 @@ def test_what_an_element_may_not_hold() -> None:
     for version, item, error in (
         (0, Mostly.Item(late=3), "late is set"),
         (1, Mostly.Item(topic_id=b"short"), "not a uuid"),
-        (2, Mostly.Item(errors=None), "errors is None"),  # type: ignore[arg-type]
-        (2, Mostly.Item(number=None), "cannot be written"),  # type: ignore[arg-type]
+        (2, Mostly.Item(errors=None), "errors is None"),  # type: ignore[arg-type]  # on purpose
+        (2, Mostly.Item(number=None), "cannot be written"),  # type: ignore[arg-type]  # on purpose
     ):
         with pytest.raises((KafkaError, ValueError), match=error):
             encode(Mostly(items=[item]), version)
