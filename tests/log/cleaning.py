@@ -125,6 +125,24 @@ def records_of(log: PartitionLog) -> list[Record]:
     ]
 
 
+class Held:
+    """An offload that keeps the work until it is told to go on with the next piece."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+
+    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+        self.waiting.append((work, then))
+
+    def go(self) -> bool:
+        if not self.waiting:
+            return False
+        work, then = self.waiting.pop(0)
+        work()
+        then(None)
+        return True
+
+
 def batch(*items: tuple[str, str | None], timestamp: int = START_MS, **options: Any) -> bytearray:
     """Records of (key, value)."""
     return build_batch(

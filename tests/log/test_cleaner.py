@@ -29,6 +29,7 @@ from tests.log.cleaning import (
     TOPIC,
     TOPIC_ID,
     Bench,
+    Held,
     batch,
     batches_of,
     filled,
@@ -280,24 +281,6 @@ def test_readers_keep_what_they_hold(bench: Bench) -> None:
     bench.logs.delete_due_files(bench.timers.now_ms())
     assert not [name for name in bench.names() if name.endswith(".deleted")]
     assert info.records.read() == before
-
-
-class Held:
-    """An offload that keeps the work until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.waiting.append((work, then))
-
-    def go(self) -> bool:
-        if not self.waiting:
-            return False
-        work, then = self.waiting.pop(0)
-        work()
-        then(None)
-        return True
 
 
 def steps_of_a_round(folder: Path) -> int:

@@ -24,7 +24,7 @@ from kbroker.log.renames import Renames
 from kbroker.log.swap import SwappedSegment
 from kbroker.protocol.records import build_batch
 from tests.coordinator.simulation import START_MS
-from tests.log.cleaning import TOPIC, Bench, records_of, say_flushed
+from tests.log.cleaning import TOPIC, Bench, Held, records_of, say_flushed
 
 GROUP = 2
 """Segments that become one."""
@@ -32,28 +32,8 @@ KEYS = 6
 TAIL = 3
 """Offsets behind them, in the active segment."""
 
-Work = tuple[Callable[[], None], Callable[[OSError | None], None]]
 
-
-class Worker:
-    """An offload that keeps the work; the names can be changed one by one."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Work] = []
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.waiting.append((work, then))
-
-    def go(self) -> bool:
-        if not self.waiting:
-            return False
-        work, then = self.waiting.pop(0)
-        work()
-        then(None)
-        return True
-
-
-def filled(folder: Path, worker: Worker) -> Bench:
+def filled(folder: Path, worker: Held) -> Bench:
     """GROUP closed segments with an index of several entries, and the active one."""
     bench = Bench(folder, offload=worker, index_interval_bytes=100)
     for number in range(GROUP):
@@ -81,7 +61,7 @@ def values(bench: Bench) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in records_of(bench.log)}
 
 
-def up_to_the_names(bench: Bench, worker: Worker) -> None:
+def up_to_the_names(bench: Bench, worker: Held) -> None:
     """Clean until the new segment is in the log and no file has its name yet."""
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
@@ -90,7 +70,7 @@ def up_to_the_names(bench: Bench, worker: Worker) -> None:
         assert worker.go()
 
 
-def up_to_the_first_step(bench: Bench, worker: Worker) -> None:
+def up_to_the_first_step(bench: Bench, worker: Held) -> None:
     """Clean until the worker has `.cleaned` -> `.swap` to do, and no more."""
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
@@ -100,7 +80,7 @@ def up_to_the_first_step(bench: Bench, worker: Worker) -> None:
 
 
 def names_of_a_swap(folder: Path) -> int:
-    worker = Worker()
+    worker = Held()
     bench = filled(folder, worker)
     up_to_the_names(bench, worker)
     count = 0
@@ -134,7 +114,7 @@ def leftovers(bench: Bench) -> list[str]:
 def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
     """By offset and by time, with files that are opened and closed all the time."""
     for done in range(count + 1):
-        worker = Worker()
+        worker = Held()
         with few_open_files():
             bench = filled(tmp_path / str(done), worker)
             wanted = values(bench)
@@ -168,7 +148,7 @@ def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
 
 
 def test_the_new_segment_is_one_like_any_other_in_the_end(tmp_path: Path) -> None:
-    worker = Worker()
+    worker = Held()
     bench = filled(tmp_path, worker)
     up_to_the_names(bench, worker)
     segment = bench.log.segments.first
@@ -184,7 +164,7 @@ def test_the_new_segment_is_one_like_any_other_in_the_end(tmp_path: Path) -> Non
 
 
 def test_indexes_that_are_rebuilt_meanwhile_are_written_to_the_new_files(tmp_path: Path) -> None:
-    worker = Worker()
+    worker = Held()
     bench = filled(tmp_path, worker)
     up_to_the_names(bench, worker)
     segment = bench.log.segments.first
@@ -204,7 +184,7 @@ def test_indexes_that_are_rebuilt_meanwhile_are_written_to_the_new_files(tmp_pat
 @pytest.mark.parametrize("change", ["delete", "truncate", "cut", "retire", "roll", "stop", "kill"])
 def test_a_change_between_any_two_names(tmp_path: Path, count: int, change: str) -> None:
     for done in range(count + 1):
-        worker = Worker()
+        worker = Held()
         bench = filled(tmp_path / str(done), worker)
         wanted = values(bench)
         log, end = bench.log, bench.log.log_end_offset
@@ -277,7 +257,7 @@ def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
     tmp_path: Path, change: str, done: int
 ) -> None:
     """Else a crash right behind it would bring back what was cut. done: names, of three."""
-    worker = Worker()
+    worker = Held()
     bench = filled(tmp_path, worker)
     log, end = bench.log, bench.log.log_end_offset
     cut = end - TAIL - 1
@@ -311,7 +291,7 @@ def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
 def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count: int) -> None:
     """And the next start finishes the swap."""
     for done in range(count):
-        worker = Worker()
+        worker = Held()
         bench = filled(tmp_path / str(done), worker)
         wanted = values(bench)
         up_to_the_names(bench, worker)
@@ -339,7 +319,7 @@ def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count
 
 
 def test_a_fault_that_the_loop_meets_first(tmp_path: Path) -> None:
-    worker = Worker()
+    worker = Held()
     bench = filled(tmp_path, worker)
     up_to_the_names(bench, worker)
 
@@ -356,7 +336,7 @@ def test_a_fault_that_the_loop_meets_first(tmp_path: Path) -> None:
 
 def test_a_start_is_not_forgotten_before_the_files_are_gone(tmp_path: Path) -> None:
     """Kill between the checkpoint and the names."""
-    worker = Worker()
+    worker = Held()
     bench = filled(tmp_path, worker)
     log, end = bench.log, bench.log.log_end_offset
     log.delete_records_before(end - TAIL)
