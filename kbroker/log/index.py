@@ -58,6 +58,22 @@ class IndexOwner(Protocol):
     def rebuild_indexes(self, error: CorruptIndexError) -> bool: ...
 
 
+class Trim(NamedTuple):
+    """A file that shall end with its last entry. data: what it lacks, from start on; both and size
+    in bytes. offsets: the array it was taken from.
+    """
+
+    path: str
+    data: bytes
+    start: int
+    size: int
+    offsets: array[int]
+
+    def work(self) -> None:
+        """Blocks. Raises LogDirectoryError."""
+        write_range(self.path, self.data, self.start, size=self.size)
+
+
 class _SparseIndex(ABC):
     """What the two preallocated indexes share: ascending entries of an offset and one more value.
 
@@ -190,13 +206,29 @@ class _SparseIndex(ABC):
 
     def trim(self) -> None:
         """Cut the file to its entries: at a roll and at a clean close."""
-        self._is_active = False
-        if not self._loaded:
-            if self._written >= 0:
-                resize_file(self.path, self._written * self.entry_bytes)
-                return
+        trim = self.begin_trim()
+        trim.work()
+        self.end_trim(trim)
+
+    def begin_trim(self) -> Trim:
+        """What cuts the file to its entries, for any thread; none are added until `end_trim`."""
+        if not self._loaded and self._written < 0:
             self._load()
-        self._rewrite(len(self._offsets) * self.entry_bytes)
+        count = len(self._offsets) if self._loaded else self._written
+        data = self._pending() if self._loaded else b""
+        start = self._written * self.entry_bytes
+        return Trim(self.path, data, start, count * self.entry_bytes, self._offsets)
+
+    def end_trim(self, trim: Trim) -> None:
+        """It is done: the segment is closed."""
+        self._is_active = False
+        if self._offsets is not trim.offsets:
+            # unloaded, or made anew, meanwhile: nobody knows who wrote last
+            _ = self.entry_count
+            self._written = 0
+            self._rewrite(len(self._offsets) * self.entry_bytes)
+        elif self._loaded:
+            self._written = len(self._offsets)
         self._account()
 
     def _rewrite(self, size: int) -> None:

@@ -17,7 +17,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from kbroker.log import names
@@ -40,6 +39,7 @@ from kbroker.log.producer_state import ProducerStateManager
 from kbroker.log.recovery import (
     LogState,
     Marker,
+    check_producers,
     cut_segments,
     end_transaction,
     load,
@@ -51,7 +51,8 @@ from kbroker.log.recovery import (
 )
 from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
 from kbroker.log.retention import count_before_start, count_excess, count_expired
-from kbroker.log.segment import Segment
+from kbroker.log.roll import Roll, RollDue
+from kbroker.log.segment import Segment, roll_jitter_ms
 from kbroker.log.segments import Segments, TimestampOffset
 from kbroker.log.swap import SegmentSwap
 from kbroker.log.validator import (
@@ -72,7 +73,6 @@ DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 NO_LIMIT: Final = (1 << 63) - 1
 
 OPEN_FILES: Final = default_open_files()
-_random: Final = Random()
 
 
 class PartitionLog:
@@ -88,6 +88,7 @@ class PartitionLog:
         "_flush_limit",
         "_is_new",
         "_opened_at",
+        "_roll",
         "_state",
         "_unsynced_names",
         "_unsynced_topic_id",
@@ -134,6 +135,7 @@ class PartitionLog:
         self._is_new = False  # the folder's own name is not synced yet
         self._unsynced_names = False
         self._unsynced_topic_id = False
+        self._roll: Roll | None = None  # under way: a worker makes the files
         self._opened_at = -1  # its end while all its files are on disk; -1: they are not
         self._flush_limit = NO_LIMIT  # lowest cut, or roll, since unflushed_files was asked
 
@@ -194,7 +196,7 @@ class PartitionLog:
         log.log_end_offset = state.log_end_offset
         log.recovery_point = state.recovery_point
         log._opened_at = state.log_end_offset if clean_shutdown else -1
-        log.segments.active.roll_jitter_ms = log._jitter_ms()
+        log.segments.active.roll_jitter_ms = roll_jitter_ms(config)
         return log
 
     def share_open_files(self) -> None:
@@ -259,12 +261,14 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int | None = None,
         transaction_version: int = 0,
+        defer_roll: bool = False,
     ) -> AppendInfo:
         """Give whole batches the next offsets and append them; they are written in place. Those
         that were checked before are not checked again.
 
         A batch its producer sent before is not written again: the answer has its old offsets.
-        Raises KafkaError for what must not be appended, LogDirectoryError for a fault of the disk.
+        Raises KafkaError for what must not be appended, LogDirectoryError for a fault of the disk;
+        with defer_roll RollDue, where they need a new segment, rather than make its files.
         """
         if self.failure is not None:
             raise self.failure
@@ -292,23 +296,18 @@ class PartitionLog:
             )
         headers = validated.headers
         markers = markers_of(validated.batches, headers)
-        for number, header in enumerate(headers):
-            if header.producer_id >= 0:
-                marker = markers[number]
-                duplicate = self.producers.check(
-                    header, origin=origin, transaction_version=transaction_version
-                )
-                if duplicate is not None:
-                    return AppendInfo(
-                        duplicate.base_offset,
-                        duplicate.last_offset,
-                        log_start_offset=self.log_start_offset,
-                        log_append_time_ms=duplicate.timestamp,
-                        duplicate=True,
-                    )
-                if marker is not None:
-                    self.producers.check_coordinator_epoch(header.producer_id, marker[1])
-        self._append(validated, markers, now_ms)
+        duplicate = check_producers(
+            self.producers, headers, markers, origin=origin, transaction_version=transaction_version
+        )
+        if duplicate is not None:
+            return AppendInfo(
+                duplicate.base_offset,
+                duplicate.last_offset,
+                log_start_offset=self.log_start_offset,
+                log_append_time_ms=duplicate.timestamp,
+                duplicate=True,
+            )
+        self._append(validated, markers, now_ms, defer_roll)
         return AppendInfo(
             validated.base_offset,
             validated.last_offset,
@@ -335,7 +334,11 @@ class PartitionLog:
         )
 
     def _append(
-        self, validated: ValidatedBatches, markers: Sequence[Marker | None], now_ms: int
+        self,
+        validated: ValidatedBatches,
+        markers: Sequence[Marker | None],
+        now_ms: int,
+        defer_roll: bool = False,
     ) -> None:
         """Write, then account for it: nothing of the latter can refuse what is written."""
         batches, headers = validated.batches, validated.headers
@@ -351,7 +354,10 @@ class PartitionLog:
             )
         try:
             if segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms):
-                segment = self.roll(now_ms, headers[0].base_offset)
+                base_offset = headers[0].base_offset
+                if defer_roll and segment.size:
+                    raise RollDue(self._begin_roll(now_ms, base_offset))
+                segment = self.roll(now_ms, base_offset)
             epochs = self.leader_epochs
             for header in headers:
                 epoch = header.partition_leader_epoch
@@ -382,30 +388,36 @@ class PartitionLog:
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
         """Close the active segment and begin one at base_offset (not before the log's end). Returns
-        the new one.
+        the new one. Blocks.
         """
+        self._settle_roll()
         base_offset = max(self.log_end_offset, base_offset or 0)
         active = self.segments.active
-        if active.base_offset == base_offset and active.size == 0:
-            return active
-        active.become_inactive()
-        new = self.segments.create_active(
-            base_offset, config=self.config, now_ms=now_ms, jitter_ms=self._jitter_ms()
-        )
+        if active.base_offset != base_offset or active.size:
+            self._begin_roll(now_ms, base_offset).settle()
+        return self.segments.active
+
+    def _begin_roll(self, now_ms: int, base_offset: int) -> Roll:
+        if self._roll is None:
+            self._roll = Roll(self._state, base_offset, now_ms=now_ms, then=self._rolled)
+        return self._roll
+
+    def _settle_roll(self) -> None:
+        if self._roll is not None:
+            self._roll.settle()
+
+    def _rolled(self, new: Segment | LogDirectoryError) -> None:
+        self._roll = None
+        if isinstance(new, LogDirectoryError):
+            self.failure = self.failure or new
+            return
         self._unsynced_names = True
         # its indexes were closed only now: the recovery point passes it once they are synced
-        self.recovery_point = min(self.recovery_point, base_offset - 1)
-        self._flush_limit = min(self._flush_limit, base_offset - 1)
-        self.producers.map_end_offset = base_offset
-        take_snapshot(self._state)
-        logger.info("%s: rolled to a new segment at offset %d", self.topic_partition, base_offset)
+        self.recovery_point = min(self.recovery_point, new.base_offset - 1)
+        self._flush_limit = min(self._flush_limit, new.base_offset - 1)
+        logger.info("%s: rolled to a new segment at %d", self.topic_partition, new.base_offset)
         if self.on_rolled is not None:
             self.on_rolled(self)
-        return new
-
-    def _jitter_ms(self) -> int:
-        jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return _random.randrange(jitter) if jitter > 0 else 0
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -488,25 +500,9 @@ class PartitionLog:
             up_to = self.log_end_offset
         self._flush_limit = NO_LIMIT
         pending: list[Syncable] = []
-        segments = self.segments
-        first = segments.floor_index(self.recovery_point)
-        for index in range(first, len(segments) if self.recovery_point < up_to else first):
-            segment = segments[index]
-            if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
-                break
-            if segment.size:
-                pending.append(segment.log_file())
-            if segment is not segments.active:
-                segment.write_pending()
-                pending += [LogFile(path) for path in segment.file_paths()[1:]]
-                if self._state.snapshots.latest is not None and (
-                    segments[index + 1].base_offset in self._state.snapshots.offsets
-                ):
-                    pending.append(
-                        LogFile(self._state.snapshots.path(segments[index + 1].base_offset))
-                    )
-            elif segment.transaction_index.exists:
-                pending.append(LogFile(segment.transaction_index.path))
+        recovery_point = self.recovery_point
+        if recovery_point < up_to:
+            pending += self.segments.files_to_sync(recovery_point, up_to, self._state.snapshots)
         epochs = self.leader_epochs.pending(up_to)
         if epochs:
             pending += epochs
@@ -569,6 +565,7 @@ class PartitionLog:
         """
         if offset < 0:
             raise InvariantError(f"{self.topic_partition}: truncation to {offset}")
+        self._settle_roll()
         if offset >= self.log_end_offset:
             self.leader_epochs.truncate_from_end(offset)
             return False
@@ -577,7 +574,7 @@ class PartitionLog:
             return True
         logger.info("%s: truncated to offset %d", self.topic_partition, offset)
         try:
-            cut_segments(self._state, offset, now_ms=now_ms, jitter_ms=self._jitter_ms())
+            cut_segments(self._state, offset, now_ms=now_ms)
             self.leader_epochs.truncate_from_end(offset)
             self._sync_epochs()
             begin = max(min(self.log_start_offset, offset), self.segments.first.base_offset)
@@ -591,10 +588,9 @@ class PartitionLog:
         """Delete everything and begin anew, empty, at offset. Blocks."""
         logger.info("%s: truncated fully, begins at offset %d", self.topic_partition, offset)
         try:
+            self._settle_roll()
             remove_segments(self._state, list(self.segments)[::-1], now_ms=now_ms)
-            self.segments.create_active(
-                offset, config=self.config, now_ms=now_ms, jitter_ms=self._jitter_ms()
-            )
+            self.segments.create_active(offset, config=self.config, now_ms=now_ms)
             self.leader_epochs.clear()
             self._sync_epochs()
             for snapshot in list(self._state.snapshots.offsets):
@@ -710,6 +706,7 @@ class PartitionLog:
 
     def files_to_close(self) -> list[Syncable]:
         """Write what is pending for a clean stop. What has to be synced for it."""
+        self._settle_roll()
         self.segments.renames.settle()
         self.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
         take_snapshot(self._state)
@@ -727,6 +724,8 @@ class PartitionLog:
         self.closed = True
         self.leader_epochs.end_writes()
         self.segments.renames.drop()
+        if self._roll is not None:
+            self._roll.drop()
         for segment in self.segments:
             if segment.file is not None:
                 segment.open_files.forget(segment)
@@ -753,6 +752,7 @@ class PartitionLog:
         log to go on with. This one is closed. Syncs nothing; reads the folder anew, so it blocks
         shortly.
         """
+        self._settle_roll()
         recovery_point = self.recovery_point
         take_snapshot(self._state)
         self.leader_epochs.write()
@@ -792,7 +792,8 @@ class PartitionLog:
 
     def _rename(self, name: str) -> Path:
         target = self.directory.with_name(name)
-        self.segments.renames.settle()  # a worker's would find the folder gone
+        self._settle_roll()  # a worker would find the folder gone
+        self.segments.renames.settle()
         self.release()
         rename(self.directory, target)
         self.directory = target

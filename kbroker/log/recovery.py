@@ -29,11 +29,16 @@ from kbroker.log.files import (
 )
 from kbroker.log.index import OFFSET_ENTRY_BYTES, AbortedTransaction, CorruptIndexError
 from kbroker.log.leader_epochs import LeaderEpochCache
-from kbroker.log.producer_state import CompletedTransaction, ProducerStateManager
+from kbroker.log.producer_state import (
+    CompletedTransaction,
+    DuplicateBatch,
+    ProducerStateManager,
+)
 from kbroker.log.recent_batches import recall_batches
 from kbroker.log.segment import Segment
 from kbroker.log.segments import Segments
 from kbroker.log.snapshots import ProducerSnapshots
+from kbroker.log.validator import AppendOrigin
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import check_any_crc, is_legacy, read_any_header
@@ -379,6 +384,30 @@ def markers_of(batches: memoryview, headers: Sequence[BatchHeader]) -> Sequence[
     return markers
 
 
+def check_producers(
+    producers: ProducerStateManager,
+    headers: Sequence[BatchHeader],
+    markers: Sequence[Marker | None],
+    *,
+    origin: AppendOrigin,
+    transaction_version: int,
+) -> DuplicateBatch | None:
+    """`ProducerStateManager.check` for each batch, and whether each marker's coordinator may write
+    it. Returns where they already are if one was sent before. Raises KafkaError.
+    """
+    for number, header in enumerate(headers):
+        if header.producer_id >= 0:
+            duplicate = producers.check(
+                header, origin=origin, transaction_version=transaction_version
+            )
+            if duplicate is not None:
+                return duplicate
+            marker = markers[number]
+            if marker is not None:
+                producers.check_coordinator_epoch(header.producer_id, marker[1])
+    return None
+
+
 def replay_producer(
     producers: ProducerStateManager, header: BatchHeader, marker: Marker | None
 ) -> CompletedTransaction | None:
@@ -654,7 +683,7 @@ def remove_segments(
         sync_directory(state.segments.directory)
 
 
-def cut_segments(state: LogState, offset: int, *, now_ms: int, jitter_ms: int) -> None:
+def cut_segments(state: LogState, offset: int, *, now_ms: int) -> None:
     """Make offset the end of the last segment, which is the active one then: what contains it, and
     what is behind, goes. That is on disk afterwards, so that it can't come back behind what is
     appended next. Blocks.
@@ -664,7 +693,7 @@ def cut_segments(state: LogState, offset: int, *, now_ms: int, jitter_ms: int) -
     active = segments.active
     if offset > active.base_offset and not active.position_of(offset):
         remove_segments(state, [active], now_ms=now_ms, sync=True)
-        segments.create_active(offset, config=config, now_ms=now_ms, jitter_ms=jitter_ms)
+        segments.create_active(offset, config=config, now_ms=now_ms)
         return
     active.truncate_to(offset, index_bytes=config.segment_index_bytes, now_ms=now_ms)
     active.log_file().sync()
@@ -673,7 +702,7 @@ def cut_segments(state: LogState, offset: int, *, now_ms: int, jitter_ms: int) -
         active.become_inactive()
         for path in active.file_paths():
             LogFile(path).sync()
-        segments.create_active(offset, config=config, now_ms=now_ms, jitter_ms=jitter_ms)
+        segments.create_active(offset, config=config, now_ms=now_ms)
 
 
 # -- producers ------------------------------------------------------------------------------------

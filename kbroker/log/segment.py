@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from random import Random
 from struct import Struct
 from typing import Final
 
@@ -33,6 +34,7 @@ from kbroker.log.index import (
     OffsetIndex,
     TimeIndex,
     TransactionIndex,
+    Trim,
 )
 from kbroker.log.producer_state import REMEMBERED_BATCHES
 from kbroker.protocol.checksum import crc32c
@@ -59,8 +61,16 @@ MAX_POSITIONS: Final = 64
 NO_TIMESTAMP: Final = -1
 NOT_ORDINARY: Final = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
+_random: Final = Random()
+
 _SCAN = Struct(">qi4xb6xi8xq")
 """base offset, length, magic, last offset delta, max timestamp: the first 43 bytes of a batch."""
+
+
+def roll_jitter_ms(config: LogConfig) -> int:
+    """How much sooner than its age says one segment rolls, so that not all do at once."""
+    jitter = min(config.segment_jitter_ms, config.segment_ms)
+    return _random.randrange(jitter) if jitter > 0 else 0
 
 
 class Segment:
@@ -151,7 +161,6 @@ class Segment:
         config: LogConfig,
         open_files: OpenFiles,
         now_ms: int,
-        roll_jitter_ms: int = 0,
         suffix: str = "",
     ) -> Segment:
         """Make the files of a new active segment: an empty log and two preallocated indexes."""
@@ -162,7 +171,7 @@ class Segment:
             config=config,
             open_files=open_files,
             created_ms=now_ms,
-            roll_jitter_ms=roll_jitter_ms,
+            roll_jitter_ms=roll_jitter_ms(config),
             suffix=suffix,
         )
         create_file(segment.path, config.segment_bytes if config.preallocate else 0)
@@ -298,9 +307,24 @@ class Segment:
 
     def become_inactive(self) -> None:
         """At a roll: add the closing time entry, cut files to size."""
+        trims = self.begin_closing()
+        for trim in trims:
+            trim.work()
+        self.end_closing(trims)
+
+    def begin_closing(self) -> tuple[Trim, Trim]:
+        """Add the closing time entry and take no batch any more: `should_roll` says so. What cuts
+        the indexes to size, for any thread.
+        """
         self._add_last_time_entry()
-        self.offset_index.trim()
-        self.time_index.trim()
+        self.largest_offset = self.base_offset - 1
+        return self.offset_index.begin_trim(), self.time_index.begin_trim()
+
+    def end_closing(self, trims: tuple[Trim, Trim]) -> None:
+        """Those are done."""
+        self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
+        self.offset_index.end_trim(trims[0])
+        self.time_index.end_trim(trims[1])
         self._cut_to_size()
 
     def _cut_to_size(self) -> None:

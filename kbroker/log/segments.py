@@ -16,10 +16,11 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from kbroker.log import names
-from kbroker.log.files import FileSlice, OpenFiles, unlink
+from kbroker.log.files import FileSlice, LogFile, OpenFiles, unlink
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.renames import Renames
 from kbroker.log.segment import Segment
+from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import iter_any_records, read_any_header
@@ -115,9 +116,7 @@ class Segments:
         self._bases.insert(index, segment.base_offset)
         self._latest = None
 
-    def create_active(
-        self, base_offset: int, *, config: LogConfig, now_ms: int, jitter_ms: int = 0
-    ) -> Segment:
+    def create_active(self, base_offset: int, *, config: LogConfig, now_ms: int) -> Segment:
         """Make a new active segment on disk and append it."""
         segment = Segment.create(
             self.directory,
@@ -125,7 +124,6 @@ class Segments:
             config=config,
             open_files=self.open_files,
             now_ms=now_ms,
-            roll_jitter_ms=jitter_ms,
         )
         self.add(segment)
         return segment
@@ -232,6 +230,31 @@ class Segments:
                             timestamp, record.offset, header.partition_leader_epoch
                         )
         return None
+
+    # -- flushing ---------------------------------------------------------------------------------
+
+    def files_to_sync(
+        self, recovery_point: int, up_to: int, snapshots: ProducerSnapshots
+    ) -> list[LogFile]:
+        """Those that hold what is in between, and the snapshots behind closed segments. Writes the
+        index entries of these that are pending.
+        """
+        files: list[LogFile] = []
+        for index in range(self.floor_index(recovery_point), len(self)):
+            segment = self._items[index]
+            if segment.base_offset >= up_to and segment.base_offset > recovery_point:
+                break
+            if segment.size:
+                files.append(segment.log_file())
+            if segment is not self.active:
+                segment.write_pending()
+                files += [LogFile(path) for path in segment.file_paths()[1:]]
+                following = self._bases[index + 1]
+                if following in snapshots.offsets:
+                    files.append(LogFile(snapshots.path(following)))
+            elif segment.transaction_index.exists:
+                files.append(LogFile(segment.transaction_index.path))
+        return files
 
     # -- removing ---------------------------------------------------------------------------------
 

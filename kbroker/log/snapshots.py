@@ -40,6 +40,10 @@ class ProducerSnapshots:
         and is left out.
         """
         atomic_write(self.path(offset), data, sync=False)
+        self.written(offset)
+
+    def written(self, offset: int) -> None:
+        """There is one now, not synced."""
         self._is_unsynced = True
         if offset not in self.offsets:
             insort(self.offsets, offset)

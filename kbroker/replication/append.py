@@ -1,8 +1,8 @@
 """Appending to one partition: stage one of Produce, and the waiting of those who want more of it.
 
-Checks, the write and the wake-up happen in one call. Three things make an answer wait: batches that
-are costly to check (`preparation`), flush.messages (docs/adr/0010), and acks=-1 with followers that
-have not got the records yet (`purgatory`).
+Checks, the write and the wake-up happen in one call. Four things make an answer wait: batches that
+are costly to check or need a new segment (`preparation`), flush.messages (docs/adr/0010), and
+acks=-1 with followers that have not got the records yet (`purgatory`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.roll import Roll, RollDue
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic
 from kbroker.model import Deferred, InvariantError, Timers
@@ -181,41 +182,44 @@ class Appender:
         elif acks != 0 and acks != 1:
             return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
-        preparation = self._preparation
-        if origin is AppendOrigin.CLIENT and preparation.concerns(
+        roll: Roll | None = None
+        if origin is not AppendOrigin.CLIENT or not self._preparation.concerns(
             partition.topic_partition, batches, log.config, produce_version
         ):
-            answer: Deferred[PartitionAppendResult] = Deferred()
-
-            preparation.add(
-                partition.topic_partition,
-                batches,
-                log.config,
-                origin=origin,
-                produce_version=produce_version,
-                append=partial(
-                    self._append_later,
-                    answer,
+            try:
+                return self._append_now(
                     partition,
-                    admit,
+                    batches,
                     acks=acks,
                     timeout_ms=timeout_ms,
                     origin=origin,
                     produce_version=produce_version,
                     transaction_version=transaction_version,
-                ),
-            )
-            return answer.value if answer.done else answer
-        return self._append_now(
-            partition,
+                    now_ms=self._timers.now_ms() if now_ms is None else now_ms,
+                )
+            except RollDue as due:
+                roll = due.roll
+        answer: Deferred[PartitionAppendResult] = Deferred()
+        self._preparation.add(
+            partition.topic_partition,
             batches,
-            acks=acks,
-            timeout_ms=timeout_ms,
+            log.config,
             origin=origin,
             produce_version=produce_version,
-            transaction_version=transaction_version,
-            now_ms=self._timers.now_ms() if now_ms is None else now_ms,
+            append=partial(
+                self._append_later,
+                answer,
+                partition,
+                admit,
+                acks=acks,
+                timeout_ms=timeout_ms,
+                origin=origin,
+                produce_version=produce_version,
+                transaction_version=transaction_version,
+            ),
+            roll=roll,
         )
+        return answer.value if answer.done else answer
 
     def _append_later(
         self,
@@ -231,7 +235,7 @@ class Appender:
         transaction_version: int,
     ) -> None:
         """The batches have had their turn; leadership may have gone while they waited. Answers
-        whatever happens: those behind them have their turn next.
+        whatever happens, but for RollDue: those behind them have their turn next.
         """
         outcome: PartitionAppendResult | Deferred[PartitionAppendResult]
         try:
@@ -249,7 +253,7 @@ class Appender:
                     transaction_version=transaction_version,
                     now_ms=self._timers.now_ms(),
                 )
-        except InvariantError:
+        except (InvariantError, RollDue):
             raise
         except Exception:  # the request's own top frame has gone
             logger.exception("%s: a batch was not appended", partition.topic_partition)
@@ -272,7 +276,7 @@ class Appender:
         now_ms: int,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Write and wake, in this partition's turn; it is led here, but perhaps in another log than
-        when the batches came.
+        when the batches came. Raises RollDue for those of a client.
         """
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         try:
@@ -285,6 +289,7 @@ class Appender:
                 origin=origin,
                 produce_version=produce_version,
                 transaction_version=transaction_version,
+                defer_roll=origin is AppendOrigin.CLIENT,
             )
         except KafkaError as failure:
             self._traffic.failed_produces += 1

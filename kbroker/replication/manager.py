@@ -123,7 +123,11 @@ class ReplicaManager:
             timers,
             self.purgatory,
             Preparation(
-                offload or ThreadOffload("kbroker-check"), timers.now_ms, memory, self.unpacking
+                offload or ThreadOffload("kbroker-check"),
+                offload or ThreadOffload("kbroker-roll"),
+                timers.now_ms,
+                memory,
+                self.unpacking,
             ),
             when_flushed=self._maintenance.when_flushed,
             on_storage_error=self._read_failed,

@@ -1,11 +1,11 @@
-"""Batches that are expensive to check wait their turn off the loop thread, in order per partition.
+"""Batches that wait for a thread, in order per partition.
 
 Where a topic has a codec of its own, or its records must be looked at, a batch is unpacked and
 perhaps packed again: milliseconds for a megabyte. So is a message set of old (docs/adr/0011). A
 thread does that to a copy, with offsets from 0 on; the append itself, which gives the real offsets,
-is done on the loop as always. What comes for the same partition meanwhile waits behind it, or a
-producer's batches would change places (docs/adr/0010). Neighbours: `log.validator` does the work,
-`manager` appends.
+is done on the loop as always. If a batch needs a new segment, another thread makes its files first.
+What comes for the same partition meanwhile waits behind it, or a producer's batches would change
+places (docs/adr/0010). Neighbours: `log.validator` and `log.roll` do the work, `append` appends.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
+from kbroker.log.roll import Roll, RollDue
 from kbroker.log.validator import (
     BATCHES_SINCE_PRODUCE_VERSION,
     AppendOrigin,
@@ -45,7 +46,7 @@ STOPPED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 Checked = ValidatedBatches | KafkaError | bytearray | memoryview
 Append = Callable[[Checked], None]
 """Called on the loop in its turn: with the checked batches, with why they are refused, or with the
-bytes themselves, still to be checked.
+bytes themselves, still to be checked. Raises RollDue to be called once more.
 """
 
 
@@ -61,7 +62,7 @@ def own_copy(batches: bytearray | memoryview) -> bytearray | memoryview:
 
 
 class _Job:
-    __slots__ = ("append", "config", "data", "origin", "outcome", "produce_version")
+    __slots__ = ("append", "config", "data", "is_checked", "origin", "outcome", "produce_version")
 
     def __init__(
         self,
@@ -76,25 +77,33 @@ class _Job:
         self.origin = origin
         self.produce_version = produce_version
         self.append = append
+        self.is_checked = False
         self.outcome: ValidatedBatches | KafkaError = UNKNOWN
+
+    @property
+    def batches(self) -> Checked:
+        """What is to be appended."""
+        return self.outcome if self.is_checked else self.data
 
 
 class Preparation:
-    """See the module. Empty most of the time. memory: told of the copies. unpacking: held while a
-    batch is, so that one worker at a time does.
+    """See the module. Empty most of the time. check, roll: where that is done. memory: told of the
+    copies. unpacking: held while a batch is, so that one worker at a time does.
     """
 
-    __slots__ = ("_closed", "_memory", "_now_ms", "_offload", "_unpacking", "queues")
+    __slots__ = ("_check_in", "_closed", "_memory", "_now_ms", "_roll_in", "_unpacking", "queues")
 
     def __init__(
         self,
-        offload: OffloadPort,
+        check: OffloadPort,
+        roll: OffloadPort,
         now_ms: Callable[[], int],
         memory: MemoryPort | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
         self._unpacking = unpacking or nullcontext()
-        self._offload = offload
+        self._check_in = check
+        self._roll_in = roll
         self._now_ms = now_ms
         self._memory = memory or NoAccount()
         self.queues: dict[TopicPartition, deque[_Job]] = {}
@@ -135,34 +144,59 @@ class Preparation:
         origin: AppendOrigin,
         produce_version: int | None,
         append: Append,
+        roll: Roll | None = None,
     ) -> None:
-        """Copy the batches and call `append` in their turn."""
+        """Copy the batches and call `append` in their turn. roll: they were found to need it, and
+        nobody is before them.
+        """
         job = _Job(own_copy(batches), config, origin, produce_version, append)
         queue = self.queues.get(key)
         if queue is None:
             queue = self.queues[key] = deque()
         self._memory.charge(len(job.data))
         queue.append(job)
-        if len(queue) == 1:
+        if roll is not None:
+            self._roll(key, queue, roll)
+        elif len(queue) == 1:
             self._begin(key, queue)
 
     def close(self) -> None:
-        """Append nothing more; blocks until the thread is done."""
+        """Append nothing more; blocks until the threads are done."""
         self._closed = True
-        if isinstance(self._offload, ThreadOffload):
-            self._offload.close()
+        for offload in (self._check_in, self._roll_in):
+            if isinstance(offload, ThreadOffload):
+                offload.close()
 
     def _begin(self, key: TopicPartition, queue: deque[_Job]) -> None:
         """Work off what needs no thread, up to the first job that does."""
         while queue:
             job = queue[0]
-            if not self._closed and self._is_costly(job.data, job.config):
-                self._offload(partial(self._check, job), lambda failure: self._checked(key, queue))
+            if not (self._closed or job.is_checked) and self._is_costly(job.data, job.config):
+                self._check_in(partial(self._check, job), lambda failure: self._checked(key, queue))
                 return
-            queue.popleft()
-            self._memory.release(len(job.data))
-            job.append(STOPPED if self._closed else job.data)
+            try:
+                job.append(STOPPED if self._closed else job.batches)
+            except RollDue as due:
+                self._roll(key, queue, due.roll)
+                return
+            except BaseException:
+                self._leave(queue)
+                self._begin(key, queue)
+                raise
+            self._leave(queue)
         del self.queues[key]
+
+    def _leave(self, queue: deque[_Job]) -> None:
+        self._memory.release(len(queue.popleft().data))
+
+    def _roll(self, key: TopicPartition, queue: deque[_Job], roll: Roll) -> None:
+        """Have the first one's new segment made, then let it append."""
+
+        def made(failure: OSError | None) -> None:
+            roll.end(failure)
+            self._begin(key, queue)
+
+        self._roll_in(roll.work, made)
 
     def _check(self, job: _Job) -> None:
         """In the thread, in its turn: nothing but the job's own bytes is touched."""
@@ -190,9 +224,5 @@ class Preparation:
             logger.exception("a batch of %d bytes could not be checked", len(job.data))
 
     def _checked(self, key: TopicPartition, queue: deque[_Job]) -> None:
-        job = queue.popleft()
-        self._memory.release(len(job.data))
-        try:
-            job.append(STOPPED if self._closed else job.outcome)
-        finally:
-            self._begin(key, queue)
+        queue[0].is_checked = True
+        self._begin(key, queue)
