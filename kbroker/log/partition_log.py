@@ -356,7 +356,7 @@ class PartitionLog:
             if segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms):
                 base_offset = headers[0].base_offset
                 if defer_roll and segment.size:
-                    raise RollDue(self._begin_roll(now_ms, base_offset))
+                    raise RollDue(self.begin_roll(now_ms, base_offset), validated)
                 segment = self.roll(now_ms, base_offset)
             epochs = self.leader_epochs
             for header in headers:
@@ -394,10 +394,11 @@ class PartitionLog:
         base_offset = max(self.log_end_offset, base_offset or 0)
         active = self.segments.active
         if active.base_offset != base_offset or active.size:
-            self._begin_roll(now_ms, base_offset).settle()
+            self.begin_roll(now_ms, base_offset).settle()
         return self.segments.active
 
-    def _begin_roll(self, now_ms: int, base_offset: int) -> Roll:
+    def begin_roll(self, now_ms: int, base_offset: int) -> Roll:
+        """The one that is under way, or a new one; what cannot wait for it does it itself."""
         if self._roll is None:
             self._roll = Roll(self._state, base_offset, now_ms=now_ms, then=self._rolled)
         return self._roll

@@ -17,16 +17,18 @@ from threading import Lock
 from kbroker.log.files import LogDirectoryError, atomic_write
 from kbroker.log.recovery import LogState
 from kbroker.log.segment import Segment
+from kbroker.log.validator import ValidatedBatches
 
 
 class RollDue(Exception):
-    """These batches belong into a new segment: have `roll.work` done, call `roll.end`, ask again.
-    Nothing else has happened.
+    """Batches belong into a new segment: have `roll.work` done, call `roll.end`, append `validated`
+    then. Nothing else has happened.
     """
 
-    def __init__(self, roll: Roll) -> None:
+    def __init__(self, roll: Roll, validated: ValidatedBatches) -> None:
         super().__init__(f"a new segment at offset {roll.base_offset}")
         self.roll = roll
+        self.validated = validated
 
 
 class Roll:

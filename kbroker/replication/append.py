@@ -15,7 +15,7 @@ from typing import Final
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.roll import Roll, RollDue
+from kbroker.log.roll import RollDue
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic
 from kbroker.model import Deferred, InvariantError, Timers
@@ -182,7 +182,7 @@ class Appender:
         elif acks != 0 and acks != 1:
             return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
-        roll: Roll | None = None
+        due: RollDue | None = None
         if origin is not AppendOrigin.CLIENT or not self._preparation.concerns(
             partition.topic_partition, batches, log.config, produce_version
         ):
@@ -197,8 +197,9 @@ class Appender:
                     transaction_version=transaction_version,
                     now_ms=self._timers.now_ms() if now_ms is None else now_ms,
                 )
-            except RollDue as due:
-                roll = due.roll
+            except RollDue as raised:
+                due = raised.with_traceback(None)  # which holds this frame, and so itself
+                batches = due.validated.batches
         answer: Deferred[PartitionAppendResult] = Deferred()
         self._preparation.add(
             partition.topic_partition,
@@ -217,7 +218,7 @@ class Appender:
                 produce_version=produce_version,
                 transaction_version=transaction_version,
             ),
-            roll=roll,
+            due=due,
         )
         return answer.value if answer.done else answer
 

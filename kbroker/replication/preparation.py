@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
-from kbroker.log.roll import Roll, RollDue
+from kbroker.log.roll import RollDue
 from kbroker.log.validator import (
     BATCHES_SINCE_PRODUCE_VERSION,
     AppendOrigin,
@@ -144,10 +144,10 @@ class Preparation:
         origin: AppendOrigin,
         produce_version: int | None,
         append: Append,
-        roll: Roll | None = None,
+        due: RollDue | None = None,
     ) -> None:
-        """Copy the batches and call `append` in their turn. roll: they were found to need it, and
-        nobody is before them.
+        """Copy the batches and call `append` in their turn. due: what they wait for, if they were
+        checked; nobody is before them.
         """
         job = _Job(own_copy(batches), config, origin, produce_version, append)
         queue = self.queues.get(key)
@@ -155,8 +155,9 @@ class Preparation:
             queue = self.queues[key] = deque()
         self._memory.charge(len(job.data))
         queue.append(job)
-        if roll is not None:
-            self._roll(key, queue, roll)
+        if due is not None:
+            due.validated.batches = memoryview(job.data)
+            self._roll(key, queue, due)
         elif len(queue) == 1:
             self._begin(key, queue)
 
@@ -177,7 +178,7 @@ class Preparation:
             try:
                 job.append(STOPPED if self._closed else job.batches)
             except RollDue as due:
-                self._roll(key, queue, due.roll)
+                self._roll(key, queue, due)
                 return
             except BaseException:
                 self._leave(queue)
@@ -189,8 +190,10 @@ class Preparation:
     def _leave(self, queue: deque[_Job]) -> None:
         self._memory.release(len(queue.popleft().data))
 
-    def _roll(self, key: TopicPartition, queue: deque[_Job], roll: Roll) -> None:
+    def _roll(self, key: TopicPartition, queue: deque[_Job], due: RollDue) -> None:
         """Have the first one's new segment made, then let it append."""
+        job, roll = queue[0], due.roll
+        job.outcome, job.is_checked = due.validated, True
 
         def made(failure: OSError | None) -> None:
             roll.end(failure)

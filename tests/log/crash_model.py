@@ -21,6 +21,8 @@ from kbroker.log.cleaner import LogCleaner, plan
 from kbroker.log.files import LogDirectoryError, OpenFiles
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import AppendOrigin, PartitionLog
+from kbroker.log.roll import RollDue
+from kbroker.log.validator import ValidatedBatches
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.records import Compression, build_batch, build_end_transaction_marker
 from kbroker.settings.broker import BrokerConfig
@@ -169,13 +171,22 @@ class CrashMachine(RuleBasedStateMachine):
         (whole,) = parse(bytes(stamped))
 
         def append(log: PartitionLog) -> None:
-            info = log.append_as_leader(
-                batch,
-                leader_epoch=self.epoch,
-                now_ms=self.now_ms,
-                origin=origin,
-                transaction_version=version,
-            )
+            batches: bytearray | ValidatedBatches = batch
+            while True:
+                try:
+                    info = log.append_as_leader(
+                        batches,
+                        leader_epoch=self.epoch,
+                        now_ms=self.now_ms,
+                        origin=origin,
+                        transaction_version=version,
+                        defer_roll=bool(self.number % 2),
+                    )
+                    break
+                except RollDue as due:
+                    due.roll.work()
+                    due.roll.end(None)
+                    batches = due.validated
             assert not info.duplicate
             assert (info.base_offset, info.last_offset + 1) == (whole.base, whole.end)
 
@@ -267,6 +278,18 @@ class CrashMachine(RuleBasedStateMachine):
     @rule()
     def roll(self) -> None:
         self.do(lambda log: log.roll(self.now_ms))
+
+    @rule(is_made=st.booleans())
+    def roll_in_a_worker(self, is_made: bool) -> None:
+        """The files are made, or not yet, when the next thing happens."""
+
+        def begin(log: PartitionLog) -> None:
+            if log.segments.active.size:
+                roll = log.begin_roll(self.now_ms, log.log_end_offset)
+                if is_made:
+                    roll.work()
+
+        self.do(begin)
 
     @rule()
     def flush(self) -> None:

@@ -1,14 +1,17 @@
-"""Batches that are expensive to check: off the loop, in order, with the answers of the others."""
+"""Batches that wait for a thread, to be checked or for a new segment: off the loop, in order, with
+the answers of the others.
+"""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kbroker.log import validator
-from kbroker.log.files import FileSlice
+from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.compression import Compression
@@ -21,6 +24,7 @@ from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 KEY = TopicPartition(TOPIC, 0)
 LARGE = 4000
+MEGABYTE = 1 << 20
 
 
 @pytest.fixture
@@ -216,3 +220,118 @@ def test_a_message_set_of_old_is_converted_off_the_loop(world: World, offload: H
         assert isinstance(outcome, Deferred) == (size == LARGE)
     offload.run()
     assert value(outcome).last_offset == 1
+
+
+# a new segment
+
+
+@pytest.fixture
+def rolling(world: World) -> HeldOffload:
+    """The thread of a world whose topic has a segment with room for two of `middling`."""
+    held = HeldOffload()
+    world.replicas.close()
+    world.logs.close()
+    world.open(held)
+    world.host(0, segment_bytes=str(MEGABYTE))
+    for _ in range(2):
+        assert value(world.append(batches=middling())).error is ErrorCode.NONE
+    return held
+
+
+def middling(sequence: int = -1) -> bytearray:
+    return build_batch(
+        [(NOW_MS, b"key", bytes(400_000), [])],
+        producer_id=7 if sequence >= 0 else -1,
+        producer_epoch=0 if sequence >= 0 else -1,
+        base_sequence=sequence,
+    )
+
+
+def segments(world: World) -> list[int]:
+    log = world.logs.get(KEY)
+    assert log is not None
+    return log.segments.base_offsets
+
+
+def test_a_new_segment_is_made_in_the_thread(world: World, rolling: HeldOffload) -> None:
+    received = [middling(0), middling(1), batch(1), middling(2)]
+    answers = [
+        world.append(batches=one, acks=acks)
+        for one, acks in zip(received, (-1, 1, 0, -1), strict=True)
+    ]
+    for one in received:
+        one[:] = bytes(len(one))
+    assert not any(isinstance(answer, PartitionAppendResult) for answer in answers)
+    assert (segments(world), len(rolling.held)) == ([0], 1)
+    other = world.host(1)
+    assert value(world.append(1)).error is ErrorCode.NONE, "another partition does not wait"
+    assert other.log.log_end_offset == 1
+    rolling.run()
+    assert [value(answer).base_offset for answer in answers[:3]] == [2, 3, 4]
+    assert segments(world) == [0, 2]
+    rolling.run()
+    assert value(answers[3]).base_offset == 5, "which needed one more"
+    assert segments(world) == [0, 2, 5]
+    assert value(world.append(batches=batch(1))).base_offset == 6, "the queue is gone"
+    records = [world.logs.get(KEY).read(at, max_bytes=1 << 20).records for at in (0, 2, 5)]  # type: ignore[union-attr]  # hosted
+    read = [header.base_offset for part in records for _, header in iter_batches(part.read())]  # type: ignore[union-attr]  # slices
+    assert read == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_sent_twice_meanwhile_is_known(world: World, rolling: HeldOffload) -> None:
+    answers = [world.append(batches=middling(0)) for _ in range(2)]
+    rolling.run()
+    assert [value(answer).base_offset for answer in answers] == [2, 2]
+
+
+def test_checked_first_then_a_new_segment(world: World, rolling: HeldOffload) -> None:
+    world.configure(segment_bytes=str(MEGABYTE), cleanup_policy="compact")
+    answers = [world.append(batches=middling()) for _ in range(2)]
+    small = world.append(batches=batch(1))
+    rolling.run()
+    assert (segments(world), len(rolling.held)) == ([0], 1), "checked, and now it rolls"
+    rolling.run()
+    assert (segments(world), len(rolling.held)) == ([0, 2], 1), "the next is to be checked"
+    rolling.run()
+    assert [value(answer).base_offset for answer in (*answers, small)] == [2, 3, 4]
+
+
+def test_the_coordinator_does_not_wait(world: World, rolling: HeldOffload) -> None:
+    waits = world.append(batches=middling())
+    marker = world.replicas.append(
+        KEY, batch(1), acks=1, timeout_ms=1000, origin=validator.AppendOrigin.COORDINATOR
+    )
+    assert value(marker).base_offset == 2
+    assert segments(world) == [0, 2]
+    rolling.run()
+    assert value(waits).base_offset == 3
+
+
+def test_leadership_that_goes_during_a_roll(world: World, rolling: HeldOffload) -> None:
+    answers = [world.append(batches=middling()) for _ in range(2)]
+    world.host(0, leader=2, epoch=3, replicas=(1, 2), segment_bytes=str(MEGABYTE))
+    rolling.run()
+    assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert segments(world) == [0, 2], "empty, as after a roll by time"
+    world.host(0, leader=1, epoch=4, replicas=(1, 2), isr=(1,), segment_bytes=str(MEGABYTE))
+    assert value(world.append(batches=middling())).base_offset == 2
+
+
+def test_a_disk_that_fails_during_a_roll(
+    world: World, rolling: HeldOffload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str, size: int = 0) -> None:
+        raise LogDirectoryError(path, "create", OSError(errno.ENOSPC, "no space"))
+
+    monkeypatch.setattr("kbroker.log.segment.create_file", fail)
+    answers = [world.append(batches=middling()) for _ in range(2)]
+    rolling.run()
+    assert {value(answer).error for answer in answers} == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert KEY in world.logs.offline_partitions
+
+
+def test_the_end_of_the_broker_during_a_roll(world: World, rolling: HeldOffload) -> None:
+    answers = [world.append(batches=middling()) for _ in range(2)]
+    world.replicas.close()
+    rolling.run()
+    assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
