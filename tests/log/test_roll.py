@@ -146,6 +146,10 @@ def test_a_cut_comes_after_it(open_log: Open, is_made: bool, to: str) -> None:
     roll.work()
     roll.end(None)
     assert log.log_end_offset == offset
+    bases = log.segments.base_offsets.copy()
+    append(log)
+    assert log.segments.base_offsets == bases, "there is room in what is the active one now"
+    log.truncate_to(offset, now_ms=NOW_MS)
     log.close()
     again = open_log(recovery_point=offset, clean_shutdown=True)
     assert (again.log_end_offset, records_of(again)) == (offset, offset)
@@ -215,6 +219,30 @@ def test_an_index_that_is_unloaded_meanwhile(open_log: Open) -> None:
         append(twin, defer_roll=False)
     assert files_of(log) == files_of(twin)
     assert log.segments.first.offset_index.entries() == twin.segments.first.offset_index.entries()
+
+
+def test_an_index_that_is_made_anew_meanwhile(open_log: Open) -> None:
+    log = open_log()
+    roll = fill(log)
+    index = log.segments.active.offset_index
+    entries = index.entries()
+    index.reset()
+    for offset, position in entries[::2]:
+        index.append(offset, position)
+    index.write_pending()
+    roll.work()
+    roll.end(None)
+    index.unload()
+    assert index.entries() == entries[::2]
+
+
+def test_files_are_made_once(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log()
+    roll = fill(log)
+    roll.work()
+    monkeypatch.delattr("kbroker.log.segment.create_file")
+    append(log, defer_roll=False)
+    assert len(log.segments) == 2
 
 
 @pytest.mark.parametrize("which", ["worker", "surprise", "loop"])
