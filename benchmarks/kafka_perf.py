@@ -37,9 +37,13 @@ class Load:
     p999_ms: float | None = None
 
 
+class RecordsLostError(RuntimeError):
+    """A producer gave records up."""
+
+
 def run_tool(name: str, arguments: Sequence[str]) -> str:
-    """Standard output of a tool of org.apache.kafka.tools; what it says on standard error, where it
-    names records that failed, is passed on.
+    """Standard output of a tool of org.apache.kafka.tools; what it says of records that failed, and
+    the errors that its client logs, are passed on.
 
     Raises RuntimeError with the end of its output if it fails or takes more than ten minutes.
     """
@@ -53,8 +57,8 @@ def run_tool(name: str, arguments: Sequence[str]) -> str:
     if done.returncode:
         tail = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise RuntimeError(f"{name} ended with code {done.returncode}: {' | '.join(tail)}")
-    for line in done.stderr.splitlines():
-        if "Exception" in line:
+    for line in (done.stdout + done.stderr).splitlines():
+        if "Exception" in line or " ERROR " in line:
             print(f"{name}: {line}", file=sys.stderr, flush=True)
     return done.stdout
 
@@ -68,7 +72,9 @@ def produce(
     properties: Sequence[str] = (),
     records_per_s: int = -1,
 ) -> Load:
-    """ProducerPerformance with acks=all. records_per_s: -1 as fast as it goes."""
+    """ProducerPerformance with acks=all. records_per_s: -1 as fast as it goes. Raises
+    RecordsLostError.
+    """
     output = run_tool(
         "ProducerPerformance",
         [
@@ -80,7 +86,7 @@ def produce(
     )
     found = [match for match in _PRODUCED.finditer(output) if int(match["count"]) == records]
     if not found:
-        raise RuntimeError(f"ProducerPerformance didn't send {records} records: {output[-300:]}")
+        raise RecordsLostError(f"{topic}: not all of {records} records were sent: {output[-300:]}")
     last = found[-1]
     return Load(
         # The tool's MB is 1,048,576 bytes.

@@ -328,6 +328,25 @@ def write_plots(folder: Path, results: dict[str, dict[str, Figures]]) -> None:
             (folder / f"side-by-side-{figure.replace('_', '-')}.svg").write_text(plot)
 
 
+def complete_run(
+    make: Callable[[Path], Server],
+    folder: Path,
+    run: Callable[[Server], dict[str, Figures]],
+) -> dict[str, Figures] | None:
+    """One run of a server started on an empty folder. None if a producer lost records, which is
+    printed: Apache Kafka was seen to do that, rarely.
+    """
+    try:
+        with make(folder) as server:
+            time.sleep(5)
+            return run(server)
+    except kafka_perf.RecordsLostError as error:
+        print(error, file=sys.stderr, flush=True)
+        return None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main() -> int:
     """Run, print the table, keep the JSON where asked."""
     parser = argparse.ArgumentParser(
@@ -353,14 +372,18 @@ def main() -> int:
     try:
         for number in range(arguments.runs):
             for name, make in servers.items():
-                folder = base / f"{name}-{number}"
-                with make(folder) as server:
-                    time.sleep(5)
-                    runs[name].append(
-                        one_run(server, arguments.megabytes, arguments.seconds, set(arguments.only))
-                    )
-                shutil.rmtree(folder, ignore_errors=True)
-                print(f"run {number + 1} of {arguments.runs}: {name}", file=sys.stderr)
+                run = partial(
+                    one_run,
+                    megabytes=arguments.megabytes,
+                    seconds=arguments.seconds,
+                    only=set(arguments.only),
+                )
+                figures = complete_run(make, base / f"{name}-{number}", run)
+                while figures is None:
+                    print(f"run {number + 1}: {name} once more", file=sys.stderr, flush=True)
+                    figures = complete_run(make, base / f"{name}-{number}", run)
+                runs[name].append(figures)
+                print(f"run {number + 1} of {arguments.runs}: {name} is done", file=sys.stderr)
                 if arguments.json:
                     arguments.json.write_text(json.dumps(runs, indent=1))
     finally:
