@@ -376,16 +376,6 @@ class PartitionLog:
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
 
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Roll if the active segment is old enough (segment.ms) or full. Returns whether it did."""
-        active = self.segments.active
-        if active.size and active.should_roll(
-            0, self.log_end_offset - 1, now_ms, self.config, now_ms
-        ):
-            self.roll(now_ms)
-            return True
-        return False
-
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
         """Close the active segment and begin one at base_offset (not before the log's end). Returns
         the new one. Blocks.

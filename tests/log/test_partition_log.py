@@ -146,8 +146,10 @@ def test_segments_roll_by_size_time_full_index_and_offset_distance(open_log: Ope
     append(log, timestamp=NOW_MS + 5900)
     append(log, timestamp=NOW_MS + 6100)
     assert len(log.segments) == before + 2
-    assert log.maybe_roll(NOW_MS + 6200) is False
-    assert log.maybe_roll(NOW_MS + 9000) is True
+    append(log, timestamp=NOW_MS + 6200)
+    assert len(log.segments) == before + 2
+    append(log, timestamp=NOW_MS + 9000)
+    assert len(log.segments) == before + 3
 
 
 def test_a_full_index_rolls(open_log: OpenLog) -> None:

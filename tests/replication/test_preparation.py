@@ -312,7 +312,7 @@ def test_leadership_that_goes_during_a_roll(world: World, rolling: HeldOffload) 
     world.host(0, leader=2, epoch=3, replicas=(1, 2), segment_bytes=str(MEGABYTE))
     rolling.run()
     assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    assert segments(world) == [0, 2], "empty, as after a roll by time"
+    assert segments(world) == [0, 2], "the new one is empty"
     world.host(0, leader=1, epoch=4, replicas=(1, 2), isr=(1,), segment_bytes=str(MEGABYTE))
     assert value(world.append(batches=middling())).base_offset == 2
 
