@@ -38,6 +38,9 @@ MAX_PIPELINED: Final = 100
 FRAMES_PER_TURN: Final = 16
 """Requests of one connection handled before others get their turn."""
 
+LARGE_FRAME_BYTES: Final = 256 * 1024
+"""A request beyond this size, a millisecond of work, is a turn by itself."""
+
 RENDER_BYTES: Final = 64 * 1024
 """Responses that are ready together leave in one write up to this size."""
 
@@ -330,8 +333,9 @@ class Connection(asyncio.BufferedProtocol):
                     elif not self._reading:
                         self._resume_reading()
                     break
-                if len(frame) > shared.max_list_bytes:
-                    self._check_list(len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big"))
+                size = len(frame)
+                if size > shared.max_list_bytes:
+                    self._check_list(size, int.from_bytes(frame[:API_KEY_BYTES], "big"))
                     if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
                         raise CloseConnection("a Produce request of very many partitions")
                 pending = dispatcher.dispatch(info, frame, arrived_ms)
@@ -342,12 +346,16 @@ class Connection(asyncio.BufferedProtocol):
                         self._flush()  # before the next one is built
                 if memory.contended and self._held_bytes:
                     self._give_way()
-                handled += 1
+                handled += 1 if size <= LARGE_FRAME_BYTES else FRAMES_PER_TURN
                 if buffer.start_over():
                     self._may_pass = False
-                    if self._reading and not (self._queue and self._must_wait()):
+                    if (
+                        self._reading
+                        and handled < FRAMES_PER_TURN
+                        and not (self._queue and self._must_wait())
+                    ):
                         break  # another turn would find out the same, at more cost
-                elif handled >= FRAMES_PER_TURN:
+                if handled >= FRAMES_PER_TURN:
                     self._pause_reading()
                     self._plan_pump()
                     break
@@ -361,14 +369,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             self.abort()  # in a planned turn nobody else would, and the peer would wait for ever
             raise
-        held = self._held_bytes
-        if (
-            held
-            and handled
-            and (memory.contended or self._held_sweeps or held != buffer.capacity_bytes)
-        ):
-            self._begin_count()
-            self._hold()
+        if handled and self._held_bytes:
+            self._hold_what_is_needed()
         self._flush()
 
     def _check_list(self, size: int, api_key: int | None) -> None:
@@ -438,6 +440,16 @@ class Connection(asyncio.BufferedProtocol):
         if needed < self._held_bytes:
             given, self._held_bytes = self._held_bytes - needed, needed
             self._shared.memory.give_back(given)
+
+    def _hold_what_is_needed(self) -> None:
+        """Requests were handled: what is held serves the next one, and is counted anew."""
+        if (
+            self._shared.memory.contended
+            or self._held_sweeps
+            or self._held_bytes != self._buffer.capacity_bytes
+        ):
+            self._begin_count()
+            self._hold()
 
     def _give_way(self) -> None:
         """Between two requests, while others wait: keep no buffer, and queue up for the next."""

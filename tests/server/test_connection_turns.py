@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.connection import FRAMES_PER_TURN
+from kbroker.server.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
 from kbroker.server.timers import LoopTimers
 from tests.server.loopback import LOOPS, Loopback, run, until
 
@@ -69,6 +69,40 @@ def test_no_turn_is_taken_while_the_peer_takes_nothing(new_loop: NewLoop) -> Non
             assert await peer.receive() == big
             assert await peer.receive() == b"e second"
             await peer.close()
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("spare", [0, 4, 4096])
+def test_a_large_request_is_a_turn_by_itself(new_loop: NewLoop, spare: int) -> None:
+    """A producer with many of them under way would keep the loop for the length of all of them.
+    spare: bytes of the next one that come with it.
+    """
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        turn = 0
+        turns: list[int] = []
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(next_turn)
+
+        async with Loopback() as loopback:
+            loopback.script.on_request = lambda body: turns.append(turn)
+            peer = await loopback.connect()
+            frames = [b"n" + bytes(LARGE_FRAME_BYTES)] * 6 + [b"e"]
+            together = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+            first = 3 * (LARGE_FRAME_BYTES + 5) + spare
+            loop.call_soon(next_turn)
+            for part in (together[:first], together[first:]):
+                peer.writer.write(part)
+                await peer.writer.drain()
+                await until(lambda: len(turns) >= 3)
+            assert await peer.receive() == b"e"
+            await peer.close()
+        assert len(turns) == len(frames) and len(set(turns[:-1])) == len(frames) - 1
 
     run(new_loop, main)
 
