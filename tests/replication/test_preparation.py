@@ -30,11 +30,16 @@ MEGABYTE = 1 << 20
 @pytest.fixture
 def offload(world: World) -> HeldOffload:
     """The thread of a world whose topic has a codec of its own."""
+    return opened_anew(world, compression_type="zstd")
+
+
+def opened_anew(world: World, **overrides: str) -> HeldOffload:
+    """The thread of a world that has one, with a topic of these settings."""
     held = HeldOffload()
     world.replicas.close()
     world.logs.close()
     world.open(held)
-    world.host(0, compression_type="zstd")
+    world.host(0, **overrides)
     return held
 
 
@@ -228,11 +233,7 @@ def test_a_message_set_of_old_is_converted_off_the_loop(world: World, offload: H
 @pytest.fixture
 def rolling(world: World) -> HeldOffload:
     """The thread of a world whose topic has a segment with room for two of `middling`."""
-    held = HeldOffload()
-    world.replicas.close()
-    world.logs.close()
-    world.open(held)
-    world.host(0, segment_bytes=str(MEGABYTE))
+    held = opened_anew(world, segment_bytes=str(MEGABYTE))
     for _ in range(2):
         assert value(world.append(batches=middling())).error is ErrorCode.NONE
     return held
