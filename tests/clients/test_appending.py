@@ -160,7 +160,12 @@ def test_log_append_time_replaces_the_producers(topics: Topics) -> None:
         ({"max_message_bytes": "1300"}, NOW_MS, None),
         ({"max_message_bytes": "8000000"}, NOW_MS, None),
     ],
-)
+    # The timestamps differ between the processes of a parallel run, test ids must not.
+    ids=[
+        "too-old", "old", "too-new", "new", "too-new-by-default", "1970", "too-large",
+        "just-fits", "large",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_bounds(
     topics: Topics, config: dict[str, str], timestamp: int, error: str | None, codec: str
