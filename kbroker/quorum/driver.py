@@ -155,8 +155,9 @@ class QuorumDriver:
             self._storage.close()
 
     async def _idle(self) -> None:
+        """Wait until no flush is under way. A caller that is cancelled does not cancel the flush."""
         while self._flush_task is not None:
-            await asyncio.gather(self._flush_task, return_exceptions=True)
+            await asyncio.wait({self._flush_task})
 
     # Appending.
 
@@ -229,6 +230,9 @@ class QuorumDriver:
             self._storage.mark_flushed(end_offset)
             self._flush_task = None
             self._carry_out(self._core.flushed(end_offset))
+        except asyncio.CancelledError:  # the loop itself is being closed
+            self._flush_task = None
+            raise
         except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
             self._flush_task = None
             self._fail(error)

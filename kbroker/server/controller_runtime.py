@@ -456,9 +456,9 @@ class ControllerRuntime:
             )
 
     async def snapshot_idle(self) -> None:
-        """Wait until no snapshot is being written."""
+        """Wait until no snapshot is being written. A caller that is cancelled does not cancel it."""
         if self._snapshot_task is not None:
-            await asyncio.gather(self._snapshot_task, return_exceptions=True)
+            await asyncio.wait({self._snapshot_task})
 
     async def write_snapshot(self) -> None:
         """Write the committed image as a snapshot, a few records per turn of the loop, and clean up

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from random import Random
 import pytest
 
 from kbroker.log.files import LogDirectoryError
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.partition_log import PartitionLog, Syncable
 from kbroker.model import StartupError
 from kbroker.protocol.records import iter_batches
 from kbroker.quorum.driver import QuorumDriver
@@ -422,3 +423,53 @@ def test_a_listener_that_fails_stops_the_node(tmp_path: Path, timers: StillTimer
         await node.driver.stop()
 
     asyncio.run(script())
+
+
+class HeldSync:
+    """In place of the driver's `_sync_all`: takes until the test lets go of it."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.released = threading.Event()
+        self.is_over = False
+
+    def __call__(self, files: Sequence[Syncable]) -> None:
+        self.begun.set()
+        assert self.released.wait(30)
+        for file in files:
+            file.sync()
+        self.is_over = True
+
+
+def test_a_start_that_is_cancelled_during_a_flush_can_be_stopped(
+    tmp_path: Path, timers: StillTimers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM during the election: the flush under way ends, then the log is closed."""
+    held = HeldSync()
+
+    async def script() -> None:
+        node = Node(tmp_path, timers)
+        with monkeypatch.context() as patch:
+            patch.setattr("kbroker.quorum.driver._sync_all", held)
+            starting = asyncio.ensure_future(node.driver.start())
+            await asyncio.to_thread(held.begun.wait, 30)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        stopping = asyncio.ensure_future(node.driver.stop())
+        await asyncio.sleep(0)
+        log = node.driver._storage.log
+        assert not stopping.done() and not log.closed
+        held.released.set()
+        async with asyncio.timeout(10):
+            await stopping
+        assert held.is_over and log.closed
+
+    asyncio.run(script())
+
+    async def next_life() -> None:
+        node = await restarted(tmp_path, timers)
+        assert node.driver.epoch == 2
+        await node.driver.stop()
+
+    asyncio.run(next_life())
