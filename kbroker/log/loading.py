@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 
 from kbroker.log import names
@@ -49,7 +50,9 @@ _CHECKPOINTS: Final = (
 
 
 class LoadJob(NamedTuple):
-    """A folder that holds a log. was_clean: it was closed in order, nothing is to be recovered."""
+    """A folder that holds a log. was_clean: it was closed in order, nothing is to be recovered.
+    stop: set when the start is to stop.
+    """
 
     directory: LogDirectory
     folder: Path
@@ -58,6 +61,7 @@ class LoadJob(NamedTuple):
     recovery_point: int
     log_start_offset: int
     was_clean: bool
+    stop: Event | None = None
 
     @property
     def is_future(self) -> bool:
@@ -65,7 +69,11 @@ class LoadJob(NamedTuple):
         return self.folder.name.endswith(names.FUTURE_SUFFIX)
 
     def open(self, now_ms: int, producer_id_expiration_ms: int) -> PartitionLog:
-        """Blocks. Raises what PartitionLog.open raises."""
+        """Blocks. Raises what PartitionLog.open raises.
+
+        A log that was closed in order is opened to the end also while the start stops: it counts as
+        closed in order again afterwards, so its files must not be left half rebuilt.
+        """
         log = PartitionLog.open(
             self.folder,
             self.topic_partition,
@@ -76,6 +84,7 @@ class LoadJob(NamedTuple):
             now_ms=now_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
             open_files=OpenFiles(OPEN_FILES_PER_LOG),
+            stop=None if self.was_clean else self.stop,
         )
         if self.was_clean and 0 < self.recovery_point < log.log_end_offset:
             # bits of an offset, which no CRC covers, or of the checkpoint

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from threading import Event
 from types import MappingProxyType
 
 from kbroker.log import names
@@ -43,6 +44,7 @@ from kbroker.log.loading import (
     open_logs,
 )
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import RecoveryStopped
 from kbroker.model import (
     RESERVED_UUIDS,
     InvariantError,
@@ -89,6 +91,8 @@ class LogManager:
         self._expiration_ms = config.get_int("producer.id.expiration.ms")
         self.offline_partitions: set[TopicPartition] = set()
         self._opened: list[PartitionLog] = []  # while they are loaded
+        self._stop_loading = Event()
+        self._is_loaded = False
 
     # -- start ------------------------------------------------------------------------------------
 
@@ -121,25 +125,38 @@ class LogManager:
 
         topic_config: settings of a topic, the broker's defaults without it. is_known: whether the
         metadata has this partition; an unknown one is set aside as `-stray`. assigned: settles what
-        a crash in the middle of a move between directories left. Raises StartupError; what had been
-        closed cleanly counts as that again then.
+        a crash in the middle of a move between directories left. Raises StartupError, or
+        RecoveryStopped after `stop_loading`; what had been closed cleanly counts as that again
+        then.
         """
         try:
             self._load(topic_config, is_known, assigned)
-        except StartupError:
+        except (StartupError, RecoveryStopped):
             self._unload()
             raise
         self._opened.clear()
+        self._is_loaded = True
+
+    def stop_loading(self) -> None:
+        """End a `load` that runs in another thread, which raises RecoveryStopped soon. Only when it
+        has ended may the locks be released: until then it writes.
+        """
+        self._stop_loading.set()
 
     def _unload(self) -> None:
-        """Nothing was appended: the markers of a clean stop that were there come back."""
+        """Nothing was appended: the markers of a clean stop that were there come back. All other
+        logs are recovered again by the next start.
+        """
+        clean = {directory.path: directory for directory in self._online() if directory.was_clean}
         for log in self._opened:
-            with suppress(LogDirectoryError):
-                log.close()
-        for directory in self._online():
-            if directory.was_clean:
+            if log.directory.parent in clean:
                 with suppress(LogDirectoryError):
-                    write_clean_shutdown(directory.path, directory.broker_epoch)
+                    log.close()
+            else:
+                log.release()
+        for path, directory in clean.items():
+            with suppress(LogDirectoryError):
+                write_clean_shutdown(path, directory.broker_epoch)
 
     def _load(
         self,
@@ -153,7 +170,10 @@ class LogManager:
         jobs: list[LoadJob] = []
         for directory in self._online():
             try:
-                jobs += find_logs(directory, topic_config or default, self._now_ms())
+                jobs += [
+                    job._replace(stop=self._stop_loading)
+                    for job in find_logs(directory, topic_config or default, self._now_ms())
+                ]
             except LogDirectoryError as error:
                 self._fail(directory, error)
             except CheckpointError as error:
@@ -200,6 +220,8 @@ class LogManager:
             self.offline_partitions |= directory.damaged.keys() - self._logs.keys()
 
     def _open_one(self, job: LoadJob) -> PartitionLog:
+        if self._stop_loading.is_set():
+            raise RecoveryStopped
         log = job.open(self._now_ms(), self._expiration_ms)
         self._opened.append(log)
         return log
@@ -216,6 +238,12 @@ class LogManager:
             if why is None:
                 raise
             self._set_damaged(job, why, is_known)
+            return
+        except (StartupError, RecoveryStopped):
+            raise
+        except Exception as error:  # one log must not keep all others from serving
+            logger.error("%s: opening it failed unexpectedly", topic_partition, exc_info=error)
+            self._set_damaged(job, repr(error), is_known)
             return
         log.share_open_files()
         if is_known is not None and not is_known(topic_partition, log.topic_id):
@@ -766,8 +794,10 @@ class LogManager:
         """Close all logs, write the checkpoints and, last, the clean-shutdown marker; release the
         locks. Blocks.
 
-        clean=False only lets go, as a crash would.
+        clean=False only lets go, as a crash would, and so does a manager whose logs were not all
+        loaded.
         """
+        clean = clean and self._is_loaded
         for directory in self._online():
             if clean:
                 self._close_directory(directory, broker_epoch)

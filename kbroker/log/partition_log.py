@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 from kbroker.log import names
@@ -153,13 +154,14 @@ class PartitionLog:
         topic_id: Uuid | None = None,
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         open_files: OpenFiles | None = None,
+        stop: Event | None = None,
     ) -> PartitionLog:
         """Open the folder, made if missing, and recover what is after recovery_point unless it was
         closed cleanly.
 
         Blocks. topic_id: written to partition.metadata if that is missing; what the file says is in
         `topic_id`. Raises LogDirectoryError, CheckpointError (a file of the folder is corrupt),
-        DamagedLogError.
+        DamagedLogError; RecoveryStopped once another thread has set `stop`.
         """
         log = cls()
         log.directory = directory
@@ -186,6 +188,7 @@ class PartitionLog:
                 now_ms=now_ms,
                 producer_id_expiration_ms=producer_id_expiration_ms,
                 open_files=OPEN_FILES if open_files is None else open_files,
+                stop=stop,
             )
         except KafkaError as error:
             raise DamagedLogError(error.message) from error

@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Final
 
 from kbroker.log import names, sanity
@@ -66,9 +67,16 @@ NO_MARKER: Final = (None,)
 """`markers_of` one batch of data."""
 
 
+class RecoveryStopped(Exception):
+    """The start was told to stop. The files are as a crash at this moment would leave them."""
+
+
 @dataclass(slots=True)
 class LogState:
-    """What a partition log is made of, while it is loaded and afterwards."""
+    """What a partition log is made of, while it is loaded and afterwards.
+
+    stop: set when the start is to stop; None once the log is loaded.
+    """
 
     topic_partition: TopicPartition
     config: LogConfig
@@ -80,6 +88,12 @@ class LogState:
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
+    stop: Event | None = None
+
+    def check_stop(self) -> None:
+        """Raise RecoveryStopped if the start is to stop."""
+        if self.stop is not None and self.stop.is_set():
+            raise RecoveryStopped
 
 
 def load(
@@ -95,9 +109,10 @@ def load(
     now_ms: int,
     producer_id_expiration_ms: int,
     open_files: OpenFiles,
+    stop: Event | None = None,
 ) -> LogState:
     """Open what is in directory. is_new: it was just made. Raises LogDirectoryError,
-    CheckpointError.
+    CheckpointError, RecoveryStopped once `stop` is set.
     """
     found = _settle_temporary_files(directory)
     state = LogState(
@@ -111,6 +126,7 @@ def load(
         epochs,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
+        stop=stop,
     )
     unsound = _find_segments(state, directory, found, now_ms, clean_shutdown=clean_shutdown)
     recovered_from = recovery_point
@@ -146,6 +162,7 @@ def load(
     rebuild_producers(state, now_ms=now_ms, clean_shutdown=clean_shutdown)
     for segment in state.segments:
         segment.close_file()
+    state.stop = None
     return state
 
 
@@ -513,6 +530,7 @@ def _recover_batches(state: LogState, segment: Segment, producers: ProducerState
     wanted = READ_CHUNK_BYTES
     last_of_producers: dict[int, deque[tuple[int, ...]]] = {}
     while position < end:
+        state.check_stop()
         data = memoryview(file.read_at(position, min(wanted, end - position)))
         wanted = READ_CHUNK_BYTES
         at = 0
@@ -601,6 +619,7 @@ def _with_producers(
         state.epochs,
         log_start_offset=state.log_start_offset,
         log_end_offset=log_end_offset,
+        stop=state.stop,
     )
 
 
@@ -610,6 +629,7 @@ def _restore_epochs(state: LogState) -> None:
     """
     for segment in state.segments:
         for header, _ in read_batches(segment.path, 0, segment.size):
+            state.check_stop()
             epoch = header.partition_leader_epoch
             latest = -1 if state.epochs.latest_epoch is None else state.epochs.latest_epoch
             if epoch > latest:
@@ -747,6 +767,7 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
             for header, batch in read_batches(
                 segment.path, segment.position_of(start), end_position
             ):
+                state.check_stop()
                 completed = replay_producer(producers, header, marker_of(header, batch))
                 if completed is not None:
                     producers.complete_transaction(completed)

@@ -155,7 +155,7 @@ class QuorumDriver:
             self._storage.close()
 
     async def _idle(self) -> None:
-        """Wait until no flush is under way. A caller that is cancelled does not cancel the flush."""
+        """Wait until no flush is under way. Cancelling the caller leaves the flush alone."""
         while self._flush_task is not None:
             await asyncio.wait({self._flush_task})
 

@@ -629,6 +629,8 @@ class ReplicaManager:
     def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint. Blocks."""
         watermarks: Mapping[TopicPartition, int] = self.high_watermarks()
+        if self._watermarks is None:  # a start that ended before any partition was hosted
+            self._watermarks = self.logs.read_high_watermarks()
         if self._watermarks:
             watermarks = {**self._watermarks, **watermarks}
         self.logs.write_high_watermarks(watermarks)

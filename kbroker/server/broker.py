@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
 from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
+from kbroker.log.directory import NO_BROKER_EPOCH
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.validator import AppendOrigin
@@ -101,7 +102,9 @@ class Broker:
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="kbroker")
         self._failed = asyncio.Event()
         self._stopped = False
-        self._released = False
+        self._is_registered = False
+        self._releasing: asyncio.Future[None] | None = None
+        self._loading: asyncio.Future[None] | None = None
         self._logs: LogManager | None = None
         self._controller: ControllerRuntime | None = None
         self._replicas: ReplicaManager | None = None
@@ -163,14 +166,18 @@ class Broker:
 
     async def start(self) -> None:
         """Start in order. Raises StartupError for what the user can mend; nothing stays open or
-        locked then.
+        locked then, nor if the start is cancelled.
         """
         try:
             await self._start()
         except LogDirectoryError as error:
             await self._release()
             raise StartupError(str(error)) from error
-        except BaseException:
+        except (StartupError, asyncio.CancelledError):
+            await self._release()
+            raise
+        except BaseException as error:
+            self.failure = self.failure or error
             await self._release()
             raise
 
@@ -196,13 +203,14 @@ class Broker:
         )
         controller.on_fatal(self.fail)
         await controller.start()
-        await loop.run_in_executor(
+        self._loading = loop.run_in_executor(
             self._executor,
             logs.load,
             self._topic_config,
             self._hosts_partition,
             self._assigned_directory,
         )
+        await asyncio.shield(self._loading)  # if the start is cancelled `_release` waits for it
         self._replicas = replicas = ReplicaManager(
             config.node_id,
             logs,
@@ -244,6 +252,7 @@ class Broker:
                 rack=config.get_optional_string("broker.rack"),
             )
         )
+        self._is_registered = True
         await as_future(controller.unfence_broker())
         controller.on_image(self._on_image)  # now: each partition is hosted once, in its new epoch
         controller.when_applied = replicas.when_applied
@@ -567,24 +576,35 @@ class Broker:
         self._executor.shutdown(wait=False)
 
     async def _release(self) -> None:
-        """Close what is open, in the reverse order of the start; clean unless the broker failed."""
-        if self._released:
-            return
-        self._released = True
-        clean = self.failure is None and self._services is not None
-        broker_epoch = -1
+        """Close what is open, in the reverse order of the start; clean unless the broker failed.
+        The first caller begins it, every caller waits until all is closed; a cancelled caller does
+        not interrupt it.
+        """
+        if self._releasing is None:
+            self._releasing = asyncio.ensure_future(self._close_all())
+        await asyncio.shield(self._releasing)
+
+    async def _close_all(self) -> None:
         for listener in self._listeners:
             listener.close()
         self._stop_watching()
+        if self._logs is not None and self._loading is not None:
+            self._logs.stop_loading()
+            await asyncio.wait({self._loading})
+            if not self._loading.cancelled():
+                self._loading.exception()  # the start raised it, or was cancelled
         if self._replicas is not None:
             self._replicas.close()
+        broker_epoch = NO_BROKER_EPOCH
         if self._controller is not None:
             broker_epoch = self._controller.broker_epoch
             with suppress(KafkaError):
                 await self._controller.stop()
         if self._logs is not None:
             logs, self._logs = self._logs, None
-            close = partial(logs.close, clean=clean, broker_epoch=broker_epoch)
+            if not self._is_registered:  # that epoch is of the process before this one
+                broker_epoch = logs.previous_broker_epoch
+            close = partial(logs.close, clean=self.failure is None, broker_epoch=broker_epoch)
             await asyncio.get_running_loop().run_in_executor(self._executor, close)
         self._executor.shutdown(wait=False)
 

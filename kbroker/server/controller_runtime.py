@@ -456,7 +456,7 @@ class ControllerRuntime:
             )
 
     async def snapshot_idle(self) -> None:
-        """Wait until no snapshot is being written. A caller that is cancelled does not cancel it."""
+        """Wait until no snapshot is being written. Cancelling the caller leaves it alone."""
         if self._snapshot_task is not None:
             await asyncio.wait({self._snapshot_task})
 

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 if sys.platform != "win32":
     import fcntl
@@ -166,7 +166,8 @@ async def _serve(config: BrokerConfig) -> int:
     _handle_signals(on_signal)
     starting = asyncio.ensure_future(broker.start())
     told = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+    failed = asyncio.ensure_future(broker.wait_failed())
+    await asyncio.wait({starting, told, failed}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()
         keep_collections_short()
@@ -177,25 +178,29 @@ async def _serve(config: BrokerConfig) -> int:
                 f" (node {config.node_id}, cluster {broker.services.cluster_id})",
                 flush=True,
             )
-        failed = asyncio.ensure_future(broker.wait_failed())
         await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
-        failed.cancel()
     else:
+        logger.info("stopping before the start is complete")
         starting.cancel()
-        await asyncio.wait({starting})
-    return await _stop(broker, at_once)
-
-
-async def _stop(broker: Broker, at_once: asyncio.Event) -> int:
+        await _or_at_once(starting, at_once)
+        if not starting.cancelled() and (error := starting.exception()) is not None:
+            logger.warning("the start ended with: %s", error)
+    failed.cancel()
     stop = asyncio.ensure_future(broker.stop())
-    hurried = asyncio.ensure_future(at_once.wait())
-    await asyncio.wait({stop, hurried}, return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
-    if not stop.done():
-        logging.shutdown()
-        os._exit(STOP_AT_ONCE)  # not even for what is being flushed; the next start recovers
+    await _or_at_once(stop, at_once)
     stop.result()
     return 1 if broker.failure is not None else 0
+
+
+async def _or_at_once(task: asyncio.Future[None], at_once: asyncio.Event) -> None:
+    """Wait for a task; end the process if a second signal arrives first."""
+    hurried = asyncio.ensure_future(at_once.wait())
+    either: set[asyncio.Future[Any]] = {task, hurried}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not task.done():
+        logging.shutdown()
+        os._exit(STOP_AT_ONCE)  # not even for what is being flushed; the next start recovers
 
 
 def _handle_signals(on_signal: Callable[[], None]) -> None:

@@ -80,6 +80,32 @@ def test_every_log_is_recovered_whatever_the_number_of_threads(
 
 
 @pytest.mark.parametrize("threads", [1, 4])
+def test_a_surprise_in_one_log_takes_only_that_log_offline(
+    start: Start, threads: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start(1)
+    fill(manager)
+    manager.close(clean=False)
+    open_log = LoadJob.open
+
+    def surprise(job: LoadJob, now_ms: int, producer_id_expiration_ms: int) -> PartitionLog:
+        if job.topic_partition == KEYS[4]:
+            raise IndexError("list index out of range")
+        return open_log(job, now_ms, producer_id_expiration_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadJob, "open", surprise)
+        manager = start(threads)
+    assert manager.offline_partitions == {KEYS[4]} and len(manager.logs) == len(KEYS) - 1
+    assert not manager.offline_directories
+    assert any(record.exc_info for record in caplog.records), "its traceback is logged"
+    manager.close()
+    manager = start(threads)
+    assert manager.logs[KEYS[4]].log_end_offset == 14  # recovered, as after a crash
+    manager.close()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
 def test_a_disk_that_fails_meanwhile_takes_its_directory_only(
     start: Start, threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

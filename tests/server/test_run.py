@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from kbroker import __version__
+from kbroker.log.files import LogDirectoryError
+from kbroker.log.partition_log import Syncable
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.server import run
 from kbroker.server.run import ROOM_FOR_FILES
+from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import frame_of
 
 
@@ -139,3 +144,30 @@ def test_a_port_in_use_leaves_the_folder_unlocked(
     assert "listening" in first_line(third)
     third.terminate()
     third.communicate(timeout=20)
+
+
+def test_a_metadata_log_that_cannot_be_written_during_the_start_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registration that waits for the write never resolves."""
+    syncs = 0
+
+    def sync_all(files: Sequence[Syncable]) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs > 2:  # the election and the bootstrap records went well
+            raise LogDirectoryError(tmp_path, "fsync", OSError(5, "Input/output error"))
+        for file in files:
+            file.sync()
+
+    monkeypatch.setattr("kbroker.quorum.driver._sync_all", sync_all)
+    config = BrokerConfig.from_properties(
+        {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    )
+
+    async def serve_at_most_20_s() -> int:
+        async with asyncio.timeout(20):
+            return await run._serve(config)
+
+    assert asyncio.run(serve_at_most_20_s()) == 1
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
