@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kbroker.log.files import LogDirectoryError
+from kbroker.log.flushing import Flush
 from kbroker.log.results import DirectoryNames, Syncable
 
 if TYPE_CHECKING:
@@ -35,11 +36,9 @@ def close_logs(logs: Iterable[PartitionLog], *, threads: int = 1) -> None:
     with ThreadPoolExecutor(threads, thread_name_prefix="kbroker-closing") as pool:
         while batch := list(islice(left, BATCH_LOGS)):
             closing = [
-                (log, _write(log, parents))
-                for log in batch
-                if log.failure is not None or not log.closed
+                (log, _begin(log)) for log in batch if log.failure is not None or not log.closed
             ]
-            files = [file for _, its_files in closing for file in its_files]
+            files = [file for log, flush in closing for file in _to_sync(log, flush.files, parents)]
             try:
                 for _ in map(_sync, files) if len(closing) < 2 else pool.map(_sync, files):
                     pass
@@ -48,8 +47,8 @@ def close_logs(logs: Iterable[PartitionLog], *, threads: int = 1) -> None:
                     # after a failed fsync nobody knows what is on disk: never try it again
                     log.failure = error
                 raise
-            for log, _ in closing:
-                log.mark_flushed(log.log_end_offset)
+            for log, flush in closing:
+                flush.finish()
                 log.release()
 
 
@@ -57,17 +56,19 @@ def _sync(file: Syncable) -> None:
     file.sync()
 
 
-def _write(log: PartitionLog, parents: set[str]) -> list[Syncable]:
-    """Write what is pending of a log. Gives what is to be synced, names last; those of a folder in
-    `parents` are done.
-    """
+def _begin(log: PartitionLog) -> Flush:
+    """Write what is pending of a log."""
     if log.failure is not None:
         raise log.failure
     try:
-        files = log.files_to_close()
+        return log.begin_last_flush()
     except LogDirectoryError as error:
         log.failure = error
         raise
+
+
+def _to_sync(log: PartitionLog, files: Iterable[Syncable], parents: set[str]) -> list[Syncable]:
+    """Each file once, names last; those of a folder in `parents` are done."""
     parent = os.fspath(log.directory.parent)
     found: dict[tuple[type, str], Syncable] = {}
     for file in files:

@@ -81,6 +81,7 @@ class LeaderEpochCache:
         "_order",
         "_said",
         "_starts",
+        "change",
         "latest_epoch",
         "path",
         "unsynced",
@@ -99,6 +100,7 @@ class LeaderEpochCache:
         self._said: list[tuple[int, int]] = []  # by the checkpoint, of what is being recovered
         self._order = _Order()
         self._changed_from = UNCHANGED  # below this offset the file is what is here
+        self.change = 0  # counts changes, and writes that are not synced
         self.latest_epoch: int | None = None
         self.unsynced = False
         try:
@@ -121,12 +123,17 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def _put(self, epoch: int, start: int) -> None:
-        self._changed_from = min(self._changed_from, start)
+        self._changed_at(start)
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start):
             self._epochs.pop()
-            self._changed_from = min(self._changed_from, self._starts.pop())
+            self._changed_at(self._starts.pop())
         self._epochs.append(epoch)
         self._starts.append(start)
+
+    def _changed_at(self, offset: int) -> None:
+        """What holds from offset on is not what the file says."""
+        self._changed_from = min(self._changed_from, offset)
+        self.change += 1
 
     def _changed(self) -> None:
         self.latest_epoch = self._epochs[-1] if self._epochs else None
@@ -135,13 +142,14 @@ class LeaderEpochCache:
         entries = (
             f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)
         )
-        self._changed_from = UNCHANGED
         return PendingEpochs(os.fspath(self.path), format_entries(entries), self._order)
 
     def write(self) -> None:
         """Replace the checkpoint (no fsync)."""
         self._now().write()
+        self._changed_from = UNCHANGED
         self.unsynced = True
+        self.change += 1
 
     def write_if_changed(self) -> None:
         """Replace the checkpoint if it does not say what is here."""
@@ -149,14 +157,22 @@ class LeaderEpochCache:
             self.write()
 
     def pending(self, log_end_offset: int) -> list[PendingEpochs | LogFile]:
-        """What a flush has to sync so that the checkpoint says what holds below that offset."""
+        """What a flush has to sync so that the checkpoint says what holds below that offset. Call
+        `synced` with the present `change` once it is.
+        """
         if self._changed_from < log_end_offset:
-            self.unsynced = False
             return [self._now()]
+        if self.unsynced and self._changed_from != UNCHANGED:
+            return [self._now()]  # `synced` does not tell the two apart
         if self.unsynced:
-            self.unsynced = False
             return [LogFile(os.fspath(self.path))]
         return []
+
+    def synced(self, change: int) -> None:
+        """What was pending is on disk, as of that change; a later one is still to be flushed."""
+        if change == self.change:
+            self._changed_from = UNCHANGED
+            self.unsynced = False
 
     def end_writes(self) -> None:
         """The folder is about to get another name, and its old one may become another log's: what
@@ -186,7 +202,7 @@ class LeaderEpochCache:
         checkpoint says that may be older or newer than they are.
         """
         slot = bisect_left(self._starts, offset)
-        self._changed_from = min(self._changed_from, offset)
+        self._changed_at(offset)
         self._said = self.entries[slot:]
         del self._starts[slot:], self._epochs[slot:]
         self._changed()
@@ -235,7 +251,7 @@ class LeaderEpochCache:
         """Forget epochs that begin at or after end_offset."""
         slot = bisect_left(self._starts, end_offset)
         if slot < len(self._starts):
-            self._changed_from = min(self._changed_from, self._starts[slot])
+            self._changed_at(self._starts[slot])
             del self._starts[slot:], self._epochs[slot:]
             self._changed()
 
@@ -247,7 +263,7 @@ class LeaderEpochCache:
         if slot > 1 or (slot == 1 and self._starts[0] != start_offset):
             del self._starts[: slot - 1], self._epochs[: slot - 1]
             self._starts[0] = start_offset
-            self._changed_from = 0
+            self._changed_at(0)
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Hold these entries, (epoch, start offset) ascending, in place of all there are."""

@@ -33,6 +33,7 @@ from kbroker.log.files import (
     rename,
     sync_directory,
 )
+from kbroker.log.flushing import UNKNOWN_CHANGE, Flush, FolderChanges
 from kbroker.log.index import AbortedTransaction
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.next_batch import append_next_batch
@@ -86,13 +87,11 @@ class PartitionLog:
     """
 
     __slots__ = (
-        "_flush_limit",
-        "_is_new",
+        "_changes",
+        "_flushes",
         "_opened_at",
         "_roll",
         "_state",
-        "_unsynced_names",
-        "_unsynced_topic_id",
         "cleaner_offset",
         "closed",
         "config",
@@ -133,12 +132,10 @@ class PartitionLog:
         self.closed = False
         self.log_end_offset = 0
         self.first_unflushed_ms: int | None = None
-        self._is_new = False  # the folder's own name is not synced yet
-        self._unsynced_names = False
-        self._unsynced_topic_id = False
+        self._changes = FolderChanges()
         self._roll: Roll | None = None  # under way: a worker makes the files
         self._opened_at = -1  # its end while all its files are on disk; -1: they are not
-        self._flush_limit = NO_LIMIT  # lowest cut, or roll, since unflushed_files was asked
+        self._flushes: tuple[Flush, ...] = ()  # under way
 
     @classmethod
     def open(
@@ -169,9 +166,10 @@ class PartitionLog:
         log.config = config
         # what the process before this one had synced of names and small files is not known
         is_made = make_directory(directory)
-        log._is_new = log._unsynced_names = is_made or not clean_shutdown
         log.topic_id = read_topic_id_after_stop(directory, clean_shutdown=clean_shutdown)
-        log._unsynced_topic_id = log.topic_id is not None and not clean_shutdown
+        if is_made or not clean_shutdown:
+            is_unsynced = log.topic_id is not None and not clean_shutdown
+            log._changes.changed(topic_id=is_unsynced, folder=True)
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
         log.leader_epochs = LeaderEpochCache(directory, clean_shutdown=clean_shutdown)
@@ -240,7 +238,7 @@ class PartitionLog:
         """Write partition.metadata."""
         write_topic_id(self.directory, topic_id)
         self.topic_id = topic_id
-        self._unsynced_names = self._unsynced_topic_id = True
+        self._changes.changed(topic_id=True)
 
     def on_high_watermark(self, high_watermark: int) -> int | None:
         """Replication's high watermark moved: ended transactions below it become stable, segments
@@ -405,10 +403,10 @@ class PartitionLog:
         if isinstance(new, LogDirectoryError):
             self.failure = self.failure or new
             return
-        self._unsynced_names = True
+        self._changes.changed()
         # its indexes were closed only now: the recovery point passes it once they are synced
         self.recovery_point = min(self.recovery_point, new.base_offset - 1)
-        self._flush_limit = min(self._flush_limit, new.base_offset - 1)
+        self._limit_flushes(new.base_offset - 1)
         logger.info("%s: rolled to a new segment at %d", self.topic_partition, new.base_offset)
         if self.on_rolled is not None:
             self.on_rolled(self)
@@ -482,49 +480,60 @@ class PartitionLog:
 
     # -- flushing ---------------------------------------------------------------------------------
 
-    def unflushed_files(self, up_to: int | None = None) -> list[Syncable]:
+    def begin_flush(self, up_to: int | None = None) -> Flush:
         """What has to be synced so that everything before up_to (default: the end) survives a crash
         of the machine.
 
-        Writes what is pending, syncs nothing: call `sync` on each, in a thread if need be, then
-        `mark_flushed`. Indexes of the active segment are not among them; after a crash they are
-        rebuilt from its log.
+        Writes what is pending, syncs nothing: call `sync` on each of `files`, in a thread if need
+        be, then `finish`: recovery begins at up_to then, or where the log was cut or rolled
+        meanwhile. Indexes of the active segment are not among them; after a crash they are rebuilt
+        from its log.
         """
         if up_to is None:
             up_to = self.log_end_offset
-        self._flush_limit = NO_LIMIT
-        pending: list[Syncable] = []
+        changes = self._changes
+        files: list[Syncable] = []
         recovery_point = self.recovery_point
         if recovery_point < up_to:
-            pending += self.segments.files_to_sync(recovery_point, up_to, self._state.snapshots)
+            files += self.segments.files_to_sync(recovery_point, up_to, self._state.snapshots)
         epochs = self.leader_epochs.pending(up_to)
         if epochs:
-            pending += epochs
-            self._unsynced_names = True
-        if self._unsynced_topic_id:
-            self._unsynced_topic_id = False
-            pending.append(LogFile(os.fspath(self.directory / names.PARTITION_METADATA)))
+            files += epochs
+            changes.changed()
+        if changes.topic_id:
+            files.append(LogFile(os.fspath(self.directory / names.PARTITION_METADATA)))
         if self.segments.renames.is_pending:
-            pending.append(self.segments.renames)
-            self._unsynced_names = True
-        if self._unsynced_names:
-            self._unsynced_names = False
-            pending.append(DirectoryNames(os.fspath(self.directory)))
-        if self._is_new:
-            self._is_new = False
-            pending.append(DirectoryNames(os.fspath(self.directory.parent)))
-        return pending
+            files.append(self.segments.renames)
+            changes.changed()
+        if changes.names:
+            files.append(DirectoryNames(os.fspath(self.directory)))
+        if changes.folder:
+            files.append(DirectoryNames(os.fspath(self.directory.parent)))
+        flush = Flush(
+            files,
+            self._end_flush,
+            up_to=up_to,
+            change=changes.last,
+            epoch_change=self.leader_epochs.change if epochs else UNKNOWN_CHANGE,
+        )
+        self._flushes += (flush,)
+        return flush
 
-    def mark_flushed(self, offset: int) -> None:
-        """All before offset, the `up_to` of unflushed_files, is on disk: recovery begins there.
-
-        What was cut and written again, or closed, in between is not counted as synced.
-        """
-        offset = min(offset, self._flush_limit)
-        if offset > self.recovery_point:
-            self.recovery_point = min(offset, self.log_end_offset)
+    def _end_flush(self, flush: Flush, is_synced: bool) -> None:
+        self._flushes = tuple(each for each in self._flushes if each is not flush)
+        if not is_synced:
+            return
+        self._changes.synced(flush.change)
+        self.leader_epochs.synced(flush.epoch_change)
+        if flush.up_to > self.recovery_point:
+            self.recovery_point = min(flush.up_to, self.log_end_offset)
         if self.recovery_point == self.log_end_offset:
             self.first_unflushed_ms = None
+
+    def _limit_flushes(self, offset: int) -> None:
+        """Those under way do not sync what was cut and written again, or closed, meanwhile."""
+        for flush in self._flushes:
+            flush.up_to = min(flush.up_to, offset)
 
     @property
     def is_flush_due(self) -> bool:
@@ -539,17 +548,17 @@ class PartitionLog:
         """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
         if up_to is None:
             up_to = self.log_end_offset
-        is_synced = up_to <= self.recovery_point and not self._unsynced_names
+        is_synced = up_to <= self.recovery_point and not self._changes.names
         if is_synced and not self.leader_epochs.needs_flush(up_to):
             return
         try:
-            for file in self.unflushed_files(up_to):
-                file.sync()
+            flush = self.begin_flush(up_to)
+            flush.sync()
         except LogDirectoryError as error:
             # after a failed fsync nobody knows what is on disk: never try it again
             self.failure = error
             raise
-        self.mark_flushed(up_to)
+        flush.finish()
 
     # -- cutting and retiring ---------------------------------------------------------------------
 
@@ -605,7 +614,7 @@ class PartitionLog:
         state = self._state
         self.truncation_count += 1
         self._opened_at = -1
-        self._flush_limit = min(self._flush_limit, log_end_offset)
+        self._limit_flushes(log_end_offset)
         self.log_end_offset = state.log_end_offset = log_end_offset
         self.log_start_offset = state.log_start_offset = log_start_offset
         self.recovery_point = min(self.recovery_point, log_end_offset)
@@ -684,7 +693,7 @@ class PartitionLog:
         return SegmentSwap(self._state, old, self._names_changed)
 
     def _names_changed(self) -> None:
-        self._unsynced_names = True  # the next flush syncs the folder
+        self._changes.changed()  # the next flush syncs the folder
 
     def delete_due_files(self, now_ms: int) -> int:
         """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""
@@ -698,20 +707,21 @@ class PartitionLog:
             close_logs([self])
         self.release()
 
-    def files_to_close(self) -> list[Syncable]:
+    def begin_last_flush(self) -> Flush:
         """Write what is pending for a clean stop. What has to be synced for it."""
         self._settle_roll()
         self.segments.renames.settle()
         self.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
         take_snapshot(self._state)
         self.segments.active.close()
-        files = self.unflushed_files()
+        flush = self.begin_flush()
         snapshots = self._state.snapshots.take_unsynced()
         if self.log_end_offset != self._opened_at or snapshots:
             # the next start takes them as they are
-            files += [LogFile(path) for path in self.segments.active.file_paths() + snapshots]
-            files.append(DirectoryNames(os.fspath(self.directory)))
-        return files
+            paths = self.segments.active.file_paths() + snapshots
+            flush.files += [LogFile(path) for path in paths]
+            flush.files.append(DirectoryNames(os.fspath(self.directory)))
+        return flush
 
     def release(self) -> None:
         """Let go of all descriptors; what is in flight keeps its own."""
@@ -765,7 +775,7 @@ class PartitionLog:
             open_files=self.segments.open_files,
         )
         log.recovery_point = min(recovery_point, log.log_end_offset)
-        log._is_new = log._unsynced_names = True
+        log._changes.changed(folder=True)
         log.first_unflushed_ms = self.first_unflushed_ms
         log.on_rolled = self.on_rolled
         return log

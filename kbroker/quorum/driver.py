@@ -224,10 +224,10 @@ class QuorumDriver:
             if batches:
                 self._storage.write(batches, now_ms=self._timers.now_ms())
             end_offset = self._storage.log.log_end_offset
-            files = self._storage.unflushed()
+            flush = self._storage.begin_flush()
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, _sync_all, files)
-            self._storage.mark_flushed(end_offset)
+            await loop.run_in_executor(self._executor, _sync_all, flush.files)
+            flush.finish()
             self._flush_task = None
             self._carry_out(self._core.flushed(end_offset))
         except asyncio.CancelledError:  # the loop itself is being closed

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from kbroker.log.checkpoint import CheckpointError
 from kbroker.log.files import DirectoryLock, FileSlice, make_directory, unlink
-from kbroker.log.partition_log import PartitionLog, Syncable
+from kbroker.log.flushing import Flush
+from kbroker.log.partition_log import PartitionLog
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.records import iter_batches, iter_records
 from kbroker.quorum.control import (
@@ -245,13 +246,9 @@ class QuorumStorage:
         """Write whole batches at the log's end, not synced. Raises LogDirectoryError."""
         self.log.append_as_follower(batches, now_ms=now_ms)
 
-    def unflushed(self) -> list[Syncable]:
-        """What has to be synced, in a thread, before `mark_flushed`."""
-        return self.log.unflushed_files()
-
-    def mark_flushed(self, end_offset: int) -> None:
-        """Everything below end_offset is on disk."""
-        self.log.mark_flushed(end_offset)
+    def begin_flush(self) -> Flush:
+        """What has to be synced, in a thread, before the flush is finished."""
+        return self.log.begin_flush()
 
     # Reading.
 

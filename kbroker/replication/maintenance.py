@@ -326,8 +326,7 @@ class Maintenance:
         if log in self._flushing or log.closed or log.failure is not None or not self.running:
             return
         try:
-            end_offset = log.log_end_offset
-            files = log.unflushed_files(end_offset)
+            flush = log.begin_flush()
         except LogDirectoryError as error:
             log.failure = error
             self._logs.directory_failed(error)
@@ -335,19 +334,20 @@ class Maintenance:
             return
         self._flushing.add(log)
 
+        files = flush.files
+
         def sync_all() -> None:
             for file in files:
                 file.sync()
 
         def flushed(failure: OSError | None) -> None:
             self._flushing.discard(log)
+            flush.finish(is_synced=failure is None and not log.closed)
             if log.closed:
                 return  # deleted or moved meanwhile: its folder has another name now
             if isinstance(failure, LogDirectoryError):
                 log.failure = log.failure or failure
                 self._logs.directory_failed(failure)
-            elif failure is None:
-                log.mark_flushed(end_offset)
 
         def answer(failure: OSError | None) -> None:
             flushed(failure)

@@ -249,18 +249,18 @@ class LogMover:
 
     def _flush(self, move: _Move) -> None:
         future = move.future
-        end_offset = future.log_end_offset
-        files = future.unflushed_files(end_offset)
+        flush = future.begin_flush()
+        files = flush.files
 
         def sync() -> None:
             for file in files:
                 file.sync()
 
         def done(failure: OSError | None) -> None:
+            flush.finish(is_synced=failure is None and not future.closed)
             if isinstance(failure, LogDirectoryError) and not future.closed:
                 self._logs.directory_failed(failure)
             elif failure is None and not future.closed and self.running:
-                future.mark_flushed(end_offset)
                 move.unsynced_bytes = 0
                 self._step(move)
 

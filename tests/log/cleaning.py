@@ -98,8 +98,7 @@ class Bench:
 def say_flushed(log: PartitionLog) -> None:
     """Closed segments are flushed, without which they are not cleaned; syncs nothing."""
     end = log.segments.active.base_offset
-    log.unflushed_files(end)
-    log.mark_flushed(end)
+    log.begin_flush(end).finish()
 
 
 def batches_of(log: PartitionLog) -> Iterator[tuple[BatchHeader, bytes]]:

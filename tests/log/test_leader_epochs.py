@@ -78,8 +78,11 @@ def test_the_checkpoint_is_written_when_a_flush_passes_the_change(tmp_path: Path
     epochs = LeaderEpochCache(tmp_path)
 
     def flush(up_to: int) -> None:
-        for each in epochs.pending(up_to):
+        pending = epochs.pending(up_to)
+        for each in pending:
             each.sync()
+        if pending:
+            epochs.synced(epochs.change)
 
     epochs.assign(0, 0)
     flush(0)  # an epoch without records
@@ -101,6 +104,24 @@ def test_the_checkpoint_is_written_when_a_flush_passes_the_change(tmp_path: Path
     epochs.truncate_from_start(5)
     flush(11)
     assert said() == [(0, 5)]
+
+
+def test_what_changes_while_it_is_flushed_is_flushed_again(tmp_path: Path) -> None:
+    epochs = LeaderEpochCache(tmp_path)
+    epochs.assign(0, 0)
+    for change in (lambda: epochs.assign(1, 10), epochs.write, lambda: epochs.assign(2, 30)):
+        pending, before = epochs.pending(20), epochs.change
+        change()
+        for each in pending:
+            each.sync()
+        epochs.synced(before)
+        assert epochs.needs_flush(20)
+    pending = epochs.pending(20)
+    for each in pending:
+        each.sync()
+    epochs.synced(epochs.change)
+    assert not epochs.needs_flush(40)
+    assert LeaderEpochCache(tmp_path).entries == [(0, 0), (1, 10), (2, 30)]
 
 
 def test_a_flush_writes_nothing_over_what_is_newer(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.log import files, names, segments
 from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_from_string
@@ -303,13 +304,13 @@ def test_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
     for _ in range(40):
         append(log)
     assert (log.recovery_point, log.is_flush_due) == (0, True)
-    for file in log.unflushed_files(log.segments.active.base_offset):
-        file.sync()
-    log.mark_flushed(log.segments.active.base_offset)
+    flush = log.begin_flush(log.segments.active.base_offset)
+    flush.sync()
+    flush.finish()
     assert not log.is_flush_due
     log.flush()
     assert log.recovery_point == 40
-    assert log.unflushed_files() == []
+    assert log.begin_flush().files == []
 
 
 def test_a_cut_during_a_flush_is_not_taken_for_synced(open_log: OpenLog) -> None:
@@ -317,12 +318,66 @@ def test_a_cut_during_a_flush_is_not_taken_for_synced(open_log: OpenLog) -> None
     for _ in range(10):
         append(log)
     up_to = log.log_end_offset
-    log.unflushed_files(up_to)
+    flush = log.begin_flush(up_to)
     log.truncate_to(4)
     for _ in range(10):
         append(log)
-    log.mark_flushed(up_to)
+    flush.finish()
     assert log.recovery_point == 4
+
+
+def test_a_cut_during_a_flush_while_another_one_begins(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(10):
+        append(log)
+    first = log.begin_flush(10)
+    log.truncate_to(4)
+    for _ in range(10):
+        append(log)
+    second = log.begin_flush(5)
+    first.finish()
+    assert log.recovery_point == 4
+    second.finish()
+    assert log.recovery_point == 5
+
+
+def paths(flush: Flush) -> list[str]:
+    return [file.path for file in flush.files]
+
+
+def test_a_flush_that_failed_is_repeated_in_full(open_log: OpenLog) -> None:
+    """Names, topic id, leader epochs and the folder's own name count as synced only then."""
+    log = open_log()
+    log.set_topic_id(bytes(range(16)))
+    append(log, 3, epoch=7)
+    failed = log.begin_flush()
+    assert [os.path.basename(path) for path in paths(failed)] == [
+        f"{0:020d}.log",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        log.directory.name,
+        log.directory.parent.name,
+    ]
+    failed.finish(is_synced=False)
+    again = log.begin_flush()
+    assert paths(again) == paths(failed)
+    again.sync()
+    again.finish()
+    assert log.begin_flush().files == []
+
+
+def test_a_second_flush_does_not_rely_on_the_first(open_log: OpenLog) -> None:
+    log = open_log()
+    append(log, 3, epoch=7)
+    first = log.begin_flush()
+    second = log.begin_flush()
+    assert paths(second) == paths(first)
+    log.set_topic_id(bytes(range(16)))  # after both have begun
+    for flush in (second, first):
+        flush.sync()
+        flush.finish()
+    names_of_the_id = [str(log.directory / "partition.metadata"), str(log.directory)]
+    assert paths(log.begin_flush()) == names_of_the_id
 
 
 @pytest.mark.parametrize("during_flush", [False, True])
@@ -333,18 +388,18 @@ def test_a_roll_at_the_recovery_point_waits_for_its_indexes(
     append(log)
     end = log.log_end_offset
     if during_flush:
-        log.unflushed_files(end)
+        flush = log.begin_flush(end)
     else:
         log.flush()
     closed = log.segments.active
     log.roll(0)
     if during_flush:
-        log.mark_flushed(end)
+        flush.finish()
     assert log.recovery_point < end
     assert log.is_flush_due
-    synced = {os.fspath(getattr(file, "path", "")) for file in log.unflushed_files(end)}
-    assert set(closed.file_paths()) <= synced
-    log.mark_flushed(end)
+    flush = log.begin_flush(end)
+    assert set(closed.file_paths()) <= set(paths(flush))
+    flush.finish()
     assert (log.recovery_point, log.is_flush_due) == (end, False)
 
 
@@ -649,7 +704,7 @@ def test_a_flush_that_comes_late_leaves_the_files_of_a_new_log_alone(open_log: O
     """The topic was deleted and made anew while a flush was on its way to the disk."""
     log = open_log()
     append(log, 3, epoch=7)
-    late = log.unflushed_files()
+    late = log.begin_flush().files
     log.mark_for_deletion("0" * 32)
     new = open_log()
     append(new, epoch=1)

@@ -149,7 +149,7 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
 def test_a_flush_changes_the_names_before_it_syncs_them(opened: Opened) -> None:
     """Else a crash of the machine could bring back a retired segment that was never synced."""
     manager, log = retired(opened)
-    files = log.unflushed_files()
+    files = log.begin_flush().files
     kinds = [type(file) for file in files]
     assert kinds.index(renames.Renames) < kinds.index(DirectoryNames)
     for file in files:

@@ -195,12 +195,11 @@ def test_a_flush_meanwhile_does_not_count_the_indexes(open_log: Open) -> None:
     log = open_log()
     roll = fill(log)
     end = log.log_end_offset
-    files = log.unflushed_files()
+    flush = log.begin_flush()
     roll.work()
     roll.end(None)
-    for file in files:
-        file.sync()
-    log.mark_flushed(end)
+    flush.sync()
+    flush.finish()
     assert log.recovery_point == end - 1, "the indexes were closed after it had begun"
     log.flush()
     assert log.recovery_point == end

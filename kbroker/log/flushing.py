@@ -1,0 +1,86 @@
+"""One flush of a log on its way to the disk, and what is known of the log's files meanwhile.
+
+A flush takes down what has to be synced and leaves all marks as they are; only when every sync has
+succeeded are they cleared, and only those that are not newer than the flush. So a flush that fails,
+or that is never carried out, is repeated in full, and two at a time do not rely on each other.
+Neighbours: `partition_log` begins and ends flushes, `closing` the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.log.results import Syncable
+
+UNKNOWN_CHANGE: Final = -1
+
+
+class Flush:
+    """files: to be synced in this order, in any thread. up_to: everything before this offset is on
+    disk then; lowered when the log is cut or rolled meanwhile.
+
+    change, epoch_change: what of the folder and of the leader epochs it covers. end: told by
+    `finish` whether all was synced, on the loop.
+    """
+
+    __slots__ = ("_end", "change", "epoch_change", "files", "up_to")
+
+    def __init__(
+        self,
+        files: list[Syncable],
+        end: Callable[[Flush, bool], None],
+        *,
+        up_to: int,
+        change: int,
+        epoch_change: int,
+    ) -> None:
+        self.files = files
+        self.up_to = up_to
+        self.change = change
+        self.epoch_change = epoch_change
+        self._end = end
+
+    def sync(self) -> None:
+        """Sync all here and now. Blocks. Raises LogDirectoryError."""
+        for file in self.files:
+            file.sync()
+
+    def finish(self, *, is_synced: bool = True) -> None:
+        """All files are synced, or not: then the next flush has them again."""
+        self._end(self, is_synced)
+
+
+class FolderChanges:
+    """What of a log's folder may not be on disk yet, each as the number of its last change; 0 if it
+    is synced.
+
+    names: of the files. topic_id: partition.metadata. folder: the folder's own name.
+    """
+
+    __slots__ = ("folder", "last", "names", "topic_id")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.names = 0
+        self.topic_id = 0
+        self.folder = 0
+
+    def changed(self, *, names: bool = True, topic_id: bool = False, folder: bool = False) -> None:
+        """Note a change of each of these."""
+        self.last += 1
+        if names:
+            self.names = self.last
+        if topic_id:
+            self.topic_id = self.last
+        if folder:
+            self.folder = self.last
+
+    def synced(self, change: int) -> None:
+        """All changes up to that one are on disk."""
+        if self.names <= change:
+            self.names = 0
+        if self.topic_id <= change:
+            self.topic_id = 0
+        if self.folder <= change:
+            self.folder = 0
