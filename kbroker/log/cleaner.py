@@ -163,6 +163,7 @@ class LogCleaner:
         if not self.config.is_enabled or self._started:
             return
         self._started = True
+        self._logs.on_cleaned_cut = self._cleaned_cut
         for directory in self._logs.directories:
             for key, offset in self._read_checkpoint(directory).items():
                 log = self._logs.get(key)
@@ -296,6 +297,7 @@ class LogCleaner:
         before_bytes = sum(segment.size for group in groups for segment in group)
         for group in groups:
             yield from self._replace(cleaning, group)
+        _require(not cleaning.is_outdated)  # what was cut and written again is not clean
         log.cleaner_offset = work.end_offset
         yield self._checkpoint(log)
         logger.info(
@@ -408,6 +410,15 @@ class LogCleaner:
             error if is_known else repr(error),
             exc_info=None if is_known else error,
         )
+
+    def _cleaned_cut(self, log: PartitionLog) -> None:
+        """A log was cut below what its directory's checkpoint says is clean."""
+
+        def written(failure: OSError | None) -> None:
+            if isinstance(failure, LogDirectoryError):
+                self._logs.directory_failed(failure)
+
+        self._offload(self._checkpoint(log), written)
 
     def _checkpoint(self, log: PartitionLog) -> Step:
         """To write how far the logs of its directory are clean, for a worker. Not synced: what a

@@ -68,7 +68,8 @@ class LogManager:
     """Owns every partition log but the metadata log's.
 
     on_offline: called with a directory and its partitions when its disk failed. on_rolled: given to
-    every log, see PartitionLog.
+    every log, see PartitionLog. on_cleaned_cut: called with a log that was cut below its
+    cleaner_offset.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class LogManager:
         self.default_log_config = LogConfig.from_configs(config, {})
         self.on_offline: Callable[[Path, list[TopicPartition]], None] | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
+        self.on_cleaned_cut: Callable[[PartitionLog], None] | None = None
         self._now_ms = now_ms
         self._random = random or Random()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -616,11 +618,14 @@ class LogManager:
         if log is None:
             raise InvariantError(f"{topic_partition} has no such log")
         recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
+        cleaner_offset = log.cleaner_offset
         is_cut = log.truncate_to(offset, now_ms=self._now_ms())
         if is_cut and recovery_point >= log.log_end_offset:
             self.checkpoint_recovery_points()
         if log.log_start_offset < log_start_offset:
             self.checkpoint_start_offsets()
+        if cleaner_offset != log.cleaner_offset and self.on_cleaned_cut is not None:
+            self.on_cleaned_cut(log)
         return is_cut
 
     # -- faults -----------------------------------------------------------------------------------

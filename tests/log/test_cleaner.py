@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kbroker.log import cleaner as cleaner_module
 from kbroker.log import cleaning_round, files, renames, segments, swap
+from kbroker.log.checkpoint import read_offsets
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
@@ -336,6 +337,36 @@ def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> N
         leftovers = [n for n in bench.names() if n.endswith((".cleaned", ".swap"))]
         assert not leftovers
         bench.stop()
+
+
+@pytest.mark.parametrize("back", [0, 1, 2])
+def test_a_log_that_is_cut_after_its_swap_is_not_clean_beyond_the_cut(
+    tmp_path: Path, back: int
+) -> None:
+    """While a worker changes the names, or writes the checkpoint: what is appended after the cut
+    has never been looked at.
+    """
+    steps = steps_of_a_round(tmp_path / "count")
+    held = Held()
+    bench = filled(Bench(tmp_path / "data", offload=held))
+    bench.clean()
+    for _ in range(steps - back):
+        held.go()
+    bench.logs.truncate(TOPIC, 6)
+    while held.go():
+        pass
+    assert read_offsets(bench.folder / "cleaner-offset-checkpoint").get(TOPIC, 0) <= 6
+    assert bench.log.cleaner_offset is None or bench.log.cleaner_offset <= 6
+    bench.append(batch(("n", "1"), ("n", "2"), ("n", "3")))
+    bench.roll()
+    bench.clean()
+    while held.go():
+        pass
+    assert [value for _, key, value in view(bench) if key == "n"] == ["3"]
+    bench.stop()
+    bench.open()
+    assert bench.log.cleaner_offset == 9
+    bench.stop()
 
 
 def test_a_crash_at_each_file_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
