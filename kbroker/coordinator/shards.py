@@ -561,8 +561,15 @@ class CoordinatorRuntime(Generic[S]):
 
     def _on_timer(self, host: Host[S]) -> None:
         host.timer = None
-        if host.status is HostStatus.ACTIVE:
+        if host.status is not HostStatus.ACTIVE:
+            return
+        try:
             self.carry_out(host, host.shard.on_deadline(self._timers.monotonic_ms()))
+        except InvariantError:
+            raise
+        except Exception:  # of one group: the deadlines of the shard's others go on
+            logger.exception("%s: a deadline failed", host.topic_partition)
+            self._arm(host)
 
 
 def is_in_log(outcome: ErrorCode | Deferred[ErrorCode]) -> bool:

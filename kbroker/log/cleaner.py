@@ -28,7 +28,7 @@ from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment import Segment
-from kbroker.model import TimerHandle, Timers, TopicPartition
+from kbroker.model import InvariantError, TimerHandle, Timers, TopicPartition
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
@@ -195,8 +195,14 @@ class LogCleaner:
             try:
                 if cleaning.steps is not None:
                     cleaning.steps.close()
-            except LogDirectoryError as error:
-                logger.warning("%s: %s", cleaning.log.topic_partition, error)
+            except Exception as error:  # of this log: the other rounds are ended too
+                is_known = isinstance(error, LogDirectoryError)
+                logger.warning(
+                    "%s: %s",
+                    cleaning.log.topic_partition,
+                    error,
+                    exc_info=None if is_known else error,
+                )
             self._give_back(cleaning)
         self._running.clear()
 
@@ -214,13 +220,21 @@ class LogCleaner:
             found = self._filthiest(self._timers.now_ms())
             if found is None:
                 return
-            self._begin(*found)
+            try:
+                self._begin(*found)
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - of this log
+                self._give_up(found[0], error)
 
     # -- which ------------------------------------------------------------------------------------
 
     def _filthiest(self, now_ms: int) -> tuple[PartitionLog, DirtyRange] | None:
         """The log with the largest dirty ratio of those that are due."""
         best: tuple[PartitionLog, DirtyRange] | None = None
+        for key, log in list(self.uncleanable.items()):
+            if self._logs.get(key) is not log:
+                del self.uncleanable[key]  # deleted, or offline
         for key, log in list(self._logs.logs.items()):
             if not log.config.compact or key in self._running or log.failure or log.closed:
                 continue
@@ -231,7 +245,9 @@ class LogCleaner:
             except LogDirectoryError as error:
                 self._logs.directory_failed(error)
                 continue
-            except KafkaError as error:
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - of this log: the others are cleaned
                 self._give_up(log, error)
                 continue
             if dirty.is_due(log.config) and (
@@ -244,13 +260,14 @@ class LogCleaner:
 
     def _begin(self, log: PartitionLog, dirty: DirtyRange) -> None:
         config = self.config
+        producers = last_records(log.producers)
         kept_bytes = self._more_map_bytes()
         cleaning = _Cleaning(
             log,
             CleaningRound(
                 str(log.directory),
                 log.config,
-                last_records(log.producers),
+                producers,
                 now_ms=self._timers.now_ms(),
                 first_dirty_offset=dirty.first_dirty_offset,
                 upper_offset=dirty.first_uncleanable_offset,

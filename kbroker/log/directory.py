@@ -159,11 +159,19 @@ class LogDirectory:
 
 
 def remove_all(paths: Iterable[str]) -> None:
-    """Delete files and folders; what is gone already is no error. Blocks. Raises
-    LogDirectoryError.
+    """Delete files and folders; what is gone already is no error. Blocks.
+
+    They may belong to several logs and disks, so all are tried. Raises the first LogDirectoryError
+    afterwards.
     """
+    failure: LogDirectoryError | None = None
     for path in paths:
-        if os.path.isdir(path):
-            remove_tree(path)
-        else:
-            unlink(path)
+        try:
+            if os.path.isdir(path):
+                remove_tree(path)
+            else:
+                unlink(path)
+        except LogDirectoryError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

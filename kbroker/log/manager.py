@@ -29,6 +29,7 @@ from kbroker.log.checkpoint import (
 from kbroker.log.closing import close_logs
 from kbroker.log.damaged import DamagedLog, DamagedLogError, damage_told_by
 from kbroker.log.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
+from kbroker.log.faults import FaultReports
 from kbroker.log.files import (
     LogDirectoryError,
     disk_space,
@@ -80,6 +81,7 @@ class LogManager:
         self.on_offline: Callable[[Path, list[TopicPartition]], None] | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
         self.on_cleaned_cut: Callable[[PartitionLog], None] | None = None
+        self.faults = FaultReports()
         self._now_ms = now_ms
         self._random = random or Random()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -520,6 +522,7 @@ class LogManager:
         self._preferred.pop(topic_partition, None)
         log = self._logs.pop(topic_partition, None)
         self.offline_partitions.discard(topic_partition)
+        self.faults.forget(topic_partition)
         if log is None:
             return any(self._delete_damaged(each, topic_partition) for each in self._online())
         directory = self._directory_of.pop(topic_partition)
@@ -761,6 +764,10 @@ class LogManager:
                     retired = log.delete_old_segments(now_ms, defer=defer)
             except LogDirectoryError as error:
                 self.directory_failed(error)
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - of this log: retention goes on with the others
+                self.faults.report(key, "retention", error)
             yield log, retired
 
     def take_due_files(self, now_ms: int) -> list[str]:

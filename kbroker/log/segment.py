@@ -565,8 +565,14 @@ class Segment:
         self._max_timestamp_known = True
 
     def largest_timestamp(self) -> int:
-        """For retention: the largest timestamp, or the file's time if the records have none."""
-        timestamp = self.max_timestamp
+        """For retention: the largest timestamp, or the file's time if the records have none. Of a
+        segment with a damaged batch what its time index says: it must not stay for ever.
+        """
+        try:
+            timestamp = self.max_timestamp
+        except KafkaError as error:
+            logger.debug("%s: its age is taken from its time index: %s", self.path, error)
+            timestamp, _ = self.time_index.last_entry
         return timestamp if timestamp >= 0 else self.modified_ms()
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kbroker.log.checkpoint import CheckpointError
-from kbroker.log.files import DirectoryLock, FileSlice, make_directory, unlink
+from kbroker.log.files import DirectoryLock, FileSlice, file_size, make_directory, unlink
 from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
@@ -322,12 +322,10 @@ class QuorumStorage:
             oldest, following = self.snapshots[:2]
             path = self.directory / oldest.file_name
             size_bytes = self.log.size_bytes + sum(
-                os.stat(self.directory / snapshot.file_name).st_size for snapshot in self.snapshots
+                file_size(str(self.directory / snapshot.file_name)) for snapshot in self.snapshots
             )
             too_large = 0 <= self.retention_bytes < size_bytes
-            age_ms = (
-                now_ms - read_snapshot(path).last_contained_timestamp_ms if not too_large else 0
-            )
+            age_ms = 0 if too_large else now_ms - _last_timestamp_ms(path)
             if not too_large and not 0 <= self.retention_ms < age_ms:
                 break
             self.log.delete_records_before(following.end_offset)
@@ -344,6 +342,17 @@ class QuorumStorage:
         self.log.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _last_timestamp_ms(path: Path) -> int:
+    """Of the metadata in an old snapshot, for retention; 0 for one that is damaged or missing: it
+    helps no start, and must not keep all later ones from being cleaned.
+    """
+    try:
+        return read_snapshot(path).last_contained_timestamp_ms
+    except StartupError as error:
+        logger.warning("%s; its age counts as exceeded", error)
+        return 0
 
 
 def storage_from_config(

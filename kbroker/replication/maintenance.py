@@ -22,7 +22,7 @@ from kbroker.log.directory import remove_all
 from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import TimerHandle, Timers, TopicPartition
+from kbroker.model import InvariantError, TimerHandle, Timers, TopicPartition
 from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
@@ -205,8 +205,15 @@ class Maintenance:
     def _fire(self, name: str) -> None:
         if not self.running:
             return
-        self._intervals[name][1]()
-        self._plan(name)
+        self._plan(name)  # first: whatever happens, there is a next time
+        try:
+            self._intervals[name][1]()
+        except LogDirectoryError as error:
+            self._logs.directory_failed(error)
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - top frame of this work; the others go on
+            self._logs.faults.report(f"node {self._node_id}", name, error)
 
     # the work
 
@@ -331,6 +338,12 @@ class Maintenance:
             log.failure = error
             self._logs.directory_failed(error)
             self._answer_waiters(log)
+            return
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of this log: the others are flushed
+            self._logs.faults.report(log.topic_partition, "flush", error)
+            self._answer_waiters(log, failed=True)
             return
         self._flushing.add(log)
 

@@ -22,7 +22,15 @@ from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.metrics import TopicTraffic
-from kbroker.model import LOST_DIRECTORY, ZERO_UUID, Deferred, Timers, TopicPartition, Uuid
+from kbroker.model import (
+    LOST_DIRECTORY,
+    ZERO_UUID,
+    Deferred,
+    InvariantError,
+    Timers,
+    TopicPartition,
+    Uuid,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.append import Appender, PartitionAppendResult
@@ -223,6 +231,19 @@ class ReplicaManager:
         self._orders.close()
 
     def _carry_out(self, order: Order) -> None:
+        try:
+            self._apply_order(order)
+        except LogDirectoryError as error:
+            self.logs.directory_failed(error)
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of this partition: the other orders are carried out
+            owner = order.topic if isinstance(order, UpdateTopicConfig) else order.topic_partition
+            self.logs.faults.report(owner, f"carrying out {type(order).__name__}", error)
+            if isinstance(order, HostPartition):
+                self._mark_unopened(order)
+
+    def _apply_order(self, order: Order) -> None:
         if isinstance(order, HostPartition):
             self._host(order)
         elif isinstance(order, RemovePartition):
@@ -301,9 +322,7 @@ class ReplicaManager:
                 self._report_lost(order)
             else:
                 logger.error("node %d cannot host %s: %s", self.node_id, key, error)
-            topic = self._topic_for(key.topic, order.topic_id)
-            topic.partitions.pop(key.partition, None)
-            topic.unopened.add(key.partition)
+            self._mark_unopened(order)
             return None
         if self._watermarks is None:
             self._watermarks = self.logs.read_high_watermarks()
@@ -320,6 +339,13 @@ class ReplicaManager:
         topic.partitions[key.partition] = partition
         topic.unopened.discard(key.partition)
         return partition
+
+    def _mark_unopened(self, order: HostPartition) -> None:
+        """The replica belongs here and cannot be used (KAFKA_STORAGE_ERROR)."""
+        key = order.topic_partition
+        topic = self._topic_for(key.topic, order.topic_id)
+        topic.partitions.pop(key.partition, None)
+        topic.unopened.add(key.partition)
 
     def _topic_for(self, name: str, topic_id: Uuid) -> HostedTopic:
         topic = self._topics.get(name)

@@ -21,7 +21,7 @@ from kbroker.log.damaged import DamagedLogError
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, TimerHandle, Timers, TopicPartition, Uuid
+from kbroker.model import Deferred, InvariantError, TimerHandle, Timers, TopicPartition, Uuid
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import read_batch_header
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
@@ -153,8 +153,18 @@ class LogMover:
             self._moves.pop(move.key, None)
         except (KafkaError, DamagedLogError) as error:
             logger.error("%s: cannot be copied to %s: %s", move.key, future.directory, error)
+            self._give_up(move)
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of this move: the others go on
+            self._logs.faults.report(move.key, f"the move to {future.directory}", error)
+            self._give_up(move)
+
+    def _give_up(self, move: _Move) -> None:
+        """End a move; what was copied is deleted."""
+        if self._moves.get(move.key) is move:
+            del self._moves[move.key]
             self._logs.drop_future(move.key)
-            self._moves.pop(move.key, None)
 
     def _advance(self, move: _Move, source: PartitionLog) -> None:
         future = move.future
@@ -221,7 +231,13 @@ class LogMover:
             return
         except KafkaError as error:
             logger.error("%s: a batch cannot be copied: %s", move.key, error)
-            self._logs.drop_future(move.key)
+            self._give_up(move)
+            return
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of this move: the others go on
+            self._logs.faults.report(move.key, f"the move to {move.future.directory}", error)
+            self._give_up(move)
             return
         move.copied_bytes += len(data)
         move.unsynced_bytes += len(data)

@@ -496,7 +496,13 @@ class Broker:
             return
         now = loop.time()
         for connection in list(self._shared.connections):
-            connection.sweep(now, max_idle_seconds)
+            try:
+                connection.sweep(now, max_idle_seconds)
+            except InvariantError as error:
+                self.fail(error)
+            except Exception:  # of this connection: the others are swept
+                logger.exception("node %d: a connection could not be swept", self.config.node_id)
+                connection.abort()
         seconds = PRESSED_SWEEP_SECONDS if self.memory.contended else SWEEP_SECONDS
         delay = min(seconds, max(max_idle_seconds / 2, 0.05))
         self._sweep_timer = loop.call_later(delay, self._sweep, loop, max_idle_seconds)

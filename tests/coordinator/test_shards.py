@@ -8,6 +8,8 @@ from random import Random
 
 import pytest
 
+from kbroker.coordinator.deadlines import Deadline
+from kbroker.coordinator.effects import Effect
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupState
 from kbroker.coordinator.runtime import GROUP_TOPIC
@@ -425,3 +427,28 @@ def test_write_that_failed_half_way_is_looked_up_in_the_log() -> None:
     world.log.append = append  # type: ignore[method-assign]  # the fault is over
     world.timers.advance(0)
     assert fetch(world, 0) == {0: (5, "")}
+
+
+def test_a_deadline_that_fails_keeps_no_later_one_from_being_met(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They belong to several groups of the shard."""
+    world = World()
+    shard = world.coordinator.runtime.host(0).shard
+    met: list[int] = []
+
+    def fail(now_ms: int) -> list[Effect]:
+        raise IndexError("list index out of range")
+
+    def meet(now_ms: int) -> list[Effect]:
+        met.append(now_ms)
+        return []
+
+    now_ms = world.timers.monotonic_ms()
+    for delay_ms, action in ((1000, fail), (1000, meet), (2000, meet)):
+        shard._deadlines.set(Deadline(action), now_ms + delay_ms)
+    host = world.coordinator.runtime.host(0)
+    world.coordinator.runtime.carry_out(host, [])
+    world.timers.advance(3000)
+    assert met == [now_ms + 1000, now_ms + 2000]
+    assert "a deadline failed" in caplog.text

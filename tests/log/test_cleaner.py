@@ -448,6 +448,32 @@ def test_a_damaged_batch_makes_the_log_uncleanable(
     assert not bench.logs.offline_directories
 
 
+@pytest.mark.parametrize("step", ["plan", "last_records", "group_segments"])
+def test_a_surprise_in_one_log_leaves_the_others_to_be_cleaned(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    other = bench.logs.get_or_create(TopicPartition("other", 0), None, bench.config)
+    other.append_as_leader(batch(("a", "1"), ("a", "2")), leader_epoch=0, now_ms=START_MS)
+    other.roll(START_MS)
+    say_flushed(other)
+    original = getattr(cleaner_module, step)
+
+    def surprise(of: object, *args: object, **options: object) -> object:
+        if of in (bench.log, bench.log.producers, bench.log.segments):
+            raise IndexError("list index out of range")
+        return original(of, *args, **options)
+
+    monkeypatch.setattr(cleaner_module, step, surprise)
+    filled(bench).clean()
+    for _ in range(3):
+        bench.timers.advance(60_000)
+    assert list(bench.cleaner.uncleanable) == [TOPIC]
+    assert [record.value for record in records_of(other)] == [b"2"]
+    bench.logs.delete(TOPIC)
+    bench.timers.advance(60_000)
+    assert not bench.cleaner.uncleanable  # no name of a deleted topic is kept
+
+
 def test_a_disk_fault_takes_the_directory_offline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

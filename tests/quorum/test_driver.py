@@ -320,6 +320,38 @@ def test_snapshots_and_retention(tmp_path: Path, timers: StillTimers) -> None:
     asyncio.run(script())
 
 
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_an_old_snapshot_that_is_damaged_keeps_no_other_from_being_cleaned(
+    tmp_path: Path, timers: StillTimers, damage: str
+) -> None:
+    folder = tmp_path / "__cluster_metadata-0"
+
+    async def script() -> None:
+        node = Node(tmp_path, timers, metadata_max_retention_ms="1000")
+        await node.driver.start()
+        for life in range(3):
+            node.driver.append([b"%d" % life])
+            await node.settle()
+            if life == 2:
+                timers.time_ms += 500
+                (oldest, _) = sorted(folder.glob("*.checkpoint"))
+                data = bytearray(oldest.read_bytes())
+                data[40] ^= 1
+                oldest.unlink()
+                if damage == "flipped":
+                    oldest.write_bytes(data)
+            await node.driver.write_snapshot(
+                end_offset=node.driver.high_watermark, epoch=1, chunks=[node.seen]
+            )
+        assert [path.name for path in sorted(folder.glob("*.checkpoint"))] == [
+            "00000000000000000005-0000000001.checkpoint",
+            "00000000000000000006-0000000001.checkpoint",
+        ]
+        await node.driver.stop()
+
+    asyncio.run(script())
+
+
 def test_a_log_that_ends_before_its_snapshot_is_begun_anew(
     tmp_path: Path, timers: StillTimers
 ) -> None:

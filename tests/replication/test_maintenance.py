@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kbroker.log.directory import remove_all
 from kbroker.log.files import LogDirectoryError, LogFile
+from kbroker.log.flushing import Flush
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import MAGIC_POSITION
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.maintenance import ThreadOffload
 from tests.replication.world import (
@@ -43,6 +49,127 @@ def test_retention_moves_the_start_and_tells_readers(make_world: Callable[..., W
     data = partitions_of(world.fetch_now(fetch_request({0: 0})))[0]
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert world.replicas.list_offset(TopicPartition(TOPIC, 0), -2).offset >= 3
+
+
+def flip_magic(world: World, index: int) -> None:
+    """In the file of the first segment; what was known of it in memory is forgotten."""
+    world.replicas.close()
+    world.logs.close()
+    segment = world.folder / "data" / f"{TOPIC}-{index}" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[MAGIC_POSITION] ^= 0x40
+    segment.write_bytes(data)
+    world.open()
+    for each in range(3):
+        world.host(each, retention_ms="1000", segment_ms="1000")
+
+
+def test_a_flipped_magic_byte_ends_retention_of_no_log(make_world: Callable[..., World]) -> None:
+    """Not even of its own: a segment that cannot be read goes by its time index."""
+    world = make_world(partitions=3, log_retention_check_interval_ms="60000")
+    world.configure(segment_ms="1000")
+    for index in range(3):
+        world.append(index, batch(3))
+    world.timers.advance(2000)
+    for index in range(3):
+        world.append(index, batch(2, timestamp=NOW_MS + 2000))
+    flip_magic(world, 0)
+    world.replicas.start()
+    world.timers.advance(60_000)
+    assert [log_of(world, index).log_start_offset for index in range(3)] == [5, 5, 5]
+    for index in range(3):
+        world.append(index, batch(3, timestamp=NOW_MS + 62_000))
+    world.timers.advance(180_000)
+    assert [log_of(world, index).log_start_offset for index in range(3)] == [8, 8, 8]
+    assert not world.logs.offline_directories
+
+
+WORK = {
+    "retention": (PartitionLog, "delete_old_segments"),
+    "flush": (PartitionLog, "begin_flush"),
+    "recovery points": (LogManager, "recovery_point_checkpoints"),
+    "start offsets": (LogManager, "start_offset_checkpoints"),
+    "high watermarks": (LogManager, "high_watermark_checkpoints"),
+    "deletion": (LogManager, "take_due_files"),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("first_only", [True, False], ids=["once", "always"])
+def test_a_surprise_ends_no_periodic_work(
+    make_world: Callable[..., World],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    work: str,
+    first_only: bool,
+) -> None:
+    """One that concerns a single log does not keep the others from being looked at, either."""
+    world = make_world(partitions=3, log_retention_check_interval_ms="30000")
+    world.configure(flush_ms="1000", retention_ms="1000")
+    owner, method = WORK[work]
+    original = getattr(owner, method)
+    seen: list[object] = []
+
+    def surprise(self: object, *args: object, **options: object) -> object:
+        seen.append(self)
+        is_log_0 = isinstance(self, PartitionLog) and self.topic_partition.partition == 0
+        if (is_log_0 or isinstance(self, LogManager)) and (not first_only or seen.count(self) == 1):
+            raise IndexError("list index out of range")
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(owner, method, surprise)
+    world.replicas.start()
+    for _ in range(3):
+        for index in range(3):
+            world.append(index)
+        world.timers.advance(61_000)
+    per_log = {id(each): seen.count(each) for each in seen}
+    assert len(per_log) == (3 if owner is PartitionLog else 1)
+    assert min(per_log.values()) >= 3
+    lines = [each for each in caplog.records if each.exc_info and "index out" in caplog.text]
+    assert len(lines) == 1, "said once, however often it happens"
+    if owner is PartitionLog:
+        assert f"{TOPIC}-0" in lines[0].getMessage()
+        assert log_of(world, 1).recovery_point == log_of(world, 1).log_end_offset
+    assert not world.logs.offline_directories
+
+
+def test_who_waits_for_a_flush_that_surprises_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offload = waiting_for_the_disk(world, flush_messages="1")
+
+    def surprise(self: PartitionLog, up_to: int | None = None) -> Flush:
+        raise IndexError("list index out of range")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "begin_flush", surprise)
+        refused = world.append()
+        assert isinstance(refused, PartitionAppendResult)
+        assert refused.error == ErrorCode.NOT_LEADER_OR_FOLLOWER  # the client sends it again
+    answer = world.append()
+    offload.run()
+    assert isinstance(answer, Deferred) and answer.value.error == ErrorCode.NONE
+
+
+def test_a_file_that_cannot_be_deleted_keeps_no_other_from_going(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of several logs, and of several disks, are deleted in one go."""
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    for path in paths:
+        path.touch()
+    delete = os.unlink
+
+    def fail(path: str) -> None:
+        if path.endswith("a"):
+            raise OSError(5, "Input/output error")
+        delete(path)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(LogDirectoryError, match=f"{tmp_path}/a"):
+        remove_all(map(str, paths))
+    assert [path.exists() for path in paths] == [True, False, False]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from kbroker.log.files import LogDirectoryError, LogFile
+from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin
+from kbroker.metadata.publisher import HostPartition
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.records import build_batch
 from kbroker.replication.append import PartitionAppendResult
+from kbroker.settings.log_config import LogConfig
 from tests.replication.world import (
+    NODE_ID,
     TOPIC,
     World,
     batch,
@@ -227,3 +232,32 @@ def test_the_coordinators_port(world: World) -> None:
     assert world.replicas.read_committed_log(KEY, 3, 1000) == b""
     with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         world.replicas.read_committed_log(TopicPartition("nope", 0), 0, 1000)
+
+
+def test_an_order_that_surprises_keeps_no_other_from_being_carried_out(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come from one change of the metadata, which must not fail for a single partition."""
+    world = make_world(partitions=1)
+    create = LogManager.get_or_create
+
+    def surprise(self: LogManager, key: TopicPartition, *args: Any, **options: Any) -> PartitionLog:
+        if key.topic == "bad":
+            raise IndexError("list index out of range")
+        return create(self, key, *args, **options)
+
+    orders = [
+        HostPartition(
+            TopicPartition(topic, 0), bytes(15) + bytes([number]), NODE_ID, 0, 0, (NODE_ID,),
+            (NODE_ID,), LogConfig(),
+        )
+        for number, topic in enumerate(("before", "bad", "behind"), 20)
+    ]  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(LogManager, "get_or_create", surprise)
+        world.replicas.apply(orders)
+    assert world.replicas.find("bad", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    for topic in ("before", "behind"):
+        assert world.replicas.partition(TopicPartition(topic, 0)) is not None
+    world.replicas.apply([orders[1]])  # the next change of that partition
+    assert world.replicas.partition(TopicPartition("bad", 0)) is not None

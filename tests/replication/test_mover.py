@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
 from kbroker.model import Deferred, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
@@ -262,6 +263,28 @@ def test_the_new_disk_fails(world: TwoDirs, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(world.logs.offline_directories) == [world.dirs[1]]
     assert world.values() == list(range(60))
     assert world.append() is not None and world.log_end == 61
+
+
+@pytest.mark.parametrize("method", ["unflushed", "append"])
+def test_a_surprise_ends_the_move_not_the_log(
+    world: TwoDirs, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3))
+
+    def surprise(*args: object, **options: object) -> None:
+        raise IndexError("list index out of range")
+
+    with monkeypatch.context() as patch:
+        owned = {"unflushed": "begin_flush", "append": "append_as_follower"}[method]
+        patch.setattr(PartitionLog, owned, surprise)
+        assert world.move(1) == ErrorCode.NONE
+        world.step(20)
+    assert world.logs.future(KEY) is None
+    assert world.values() == list(range(60))
+    assert world.move(1) == ErrorCode.NONE  # it can be moved later
+    world.finish()
+    assert world.place == 1 and world.values() == list(range(60))
 
 
 def test_a_follower_that_was_truncated_cuts_the_copy(world: TwoDirs) -> None:
