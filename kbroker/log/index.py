@@ -10,6 +10,7 @@ Kafka's byte for byte: docs/adr/0006.
 
 from __future__ import annotations
 
+import logging
 import sys
 from abc import ABC, abstractmethod
 from array import array
@@ -22,6 +23,7 @@ from weakref import ReferenceType
 
 from kbroker.log.files import (
     LoadedIndexes,
+    LogDirectoryError,
     create_file,
     file_size,
     read_file,
@@ -29,6 +31,8 @@ from kbroker.log.files import (
     unlink,
     write_range,
 )
+
+logger = logging.getLogger(__name__)
 
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
@@ -236,9 +240,18 @@ class _SparseIndex(ABC):
         self._written = len(self._offsets)
 
     def unload(self) -> None:
-        """Give the memory back; the file is complete."""
+        """Give the memory back; the file is complete.
+
+        Called in favour of another log's file or index, on another disk perhaps, which a fault of
+        this one must not harm. So an index that cannot be written stays in memory, and its own log
+        meets the fault at its next flush or entry.
+        """
         if self._loaded:
-            self.write_pending()
+            try:
+                self.write_pending()
+            except LogDirectoryError as error:
+                logger.debug("%s stays loaded: %s", self.path, error)
+                return
             self._offsets = array("i")
             self._values = array(self.value_type)
             self._loaded = False

@@ -553,9 +553,14 @@ class ReplicaManager:
     # faults
 
     def _read_failed(self, partition: Partition, error: OSError) -> None:
-        """A log could not be read: its directory is offline."""
+        """A log could not be read or written: the directory of the file is offline, and with it
+        the partition if its log is there.
+        """
         if isinstance(error, LogDirectoryError):
             self.logs.directory_failed(error)
+            if self.logs.directory_of(partition.topic_partition) is not None:  # it is online
+                logger.error("%s met a fault of another disk: %s", partition.topic_partition, error)
+                return
         self._take_offline(partition)
 
     def _directory_offline(self, directory: Path, partitions: Sequence[TopicPartition]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.log.manager import LogManager
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.partition_log import OPEN_FILES, PartitionLog
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition
 from kbroker.model import Deferred, TopicPartition
@@ -261,3 +262,43 @@ def test_an_order_that_surprises_keeps_no_other_from_being_carried_out(
         assert world.replicas.partition(TopicPartition(topic, 0)) is not None
     world.replicas.apply([orders[1]])  # the next change of that partition
     assert world.replicas.partition(TopicPartition("bad", 0)) is not None
+
+
+def test_a_disk_that_fails_while_a_file_of_another_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The open file makes the oldest one close, which writes what is pending of its index: the
+    fault is of that log, and met by its own next flush.
+    """
+    monkeypatch.setattr(OPEN_FILES, "limit", 1)
+    dirs = [tmp_path / "d1", tmp_path / "d2"]
+    world = World(tmp_path, partitions=2, log_dirs=",".join(map(str, dirs)))
+    healthy, failing = (world.logs.logs[TopicPartition(TOPIC, index)] for index in range(2))
+    assert [log.directory.parent for log in (healthy, failing)] == dirs
+    world.configure(index_interval_bytes="0")
+    for _ in range(4):
+        appended(world.append(1))
+    write_at = LogFile.write_at
+
+    def fail(self: LogFile, data: bytes, position: int) -> None:
+        if self.path.startswith(str(dirs[1])):
+            raise LogDirectoryError(self.path, "write", OSError(5, "Input/output error"))
+        write_at(self, data, position)
+
+    monkeypatch.setattr(LogFile, "write_at", fail)
+    assert failing.segments.active.file is not None
+    assert appended(world.append(0)).error == ErrorCode.NONE
+    assert failing.segments.active.file is None, "closed in favour of the other"
+    assert healthy.failure is None and not world.logs.offline_directories
+    assert appended(world.append(1)).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert list(world.logs.offline_directories) == [dirs[1]]
+    assert appended(world.append(0)).error == ErrorCode.NONE
+    world.close()
+
+
+def test_a_fault_of_another_disk_takes_no_partition_of_this_one_offline(world: World) -> None:
+    partition = world.replicas.partition(KEY)
+    assert partition is not None
+    elsewhere = LogDirectoryError("/elsewhere/x.log", "read", OSError(5, "Input/output error"))
+    world.replicas._read_failed(partition, elsewhere)
+    assert appended(world.append()).error == ErrorCode.NONE
