@@ -10,6 +10,7 @@ tests/log/test_next_batch.py.
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from kbroker.log.files import LogDirectoryError
@@ -20,7 +21,9 @@ from kbroker.protocol.records import (
     BATCH_OVERHEAD,
     LENGTH_OVERHEAD,
     MAGIC,
+    MIN_RECORD_BYTES,
     TRANSACTIONAL_FLAG,
+    most_records,
 )
 
 if TYPE_CHECKING:
@@ -31,9 +34,10 @@ SINCE_PRODUCE_VERSION: Final = 7
 
 OUT_OF_THE_ORDINARY: Final = -1
 
-_HEADER: Final = Struct(">qi4xbIhi8xqqhii")
+_HEADER: Final = Struct(">qi4xbIhI8xqqhiI")
 """base offset, length, magic, CRC, attributes, last offset delta, max timestamp, producer id and
-epoch, base sequence, record count.
+epoch, base sequence, record count. Delta and count are read as unsigned: a negative one is too
+large for any batch.
 """
 _PLACE: Final = Struct(">qii")
 """base offset, length, leader epoch: what the leader writes, and what lies between."""
@@ -52,7 +56,7 @@ def append_next_batch(
     leader_epoch: int,
     now_ms: int,
     *,
-    transactional: bool = True,
+    transactional: bool = False,
 ) -> int:
     """Append one batch of a client and give back its base offset.
 
@@ -63,23 +67,28 @@ def append_next_batch(
     config = log.config
     size = len(batches)
     if (
-        size < BATCH_OVERHEAD
-        or size > config.largest_plain_batch
+        size > config.largest_plain_batch
         or log.failure is not None
         or (produce_version is not None and produce_version < SINCE_PRODUCE_VERSION)
     ):
         return OUT_OF_THE_ORDINARY
-    (
-        base_offset, length, magic, crc, attributes, delta, latest, producer_id, epoch, sequence,
-        count,
-    ) = _HEADER.unpack_from(batches)  # fmt: skip
+    try:
+        (
+            base_offset, length, magic, crc, attributes, delta, latest,
+            producer_id, epoch, sequence, count,
+        ) = _HEADER.unpack_from(batches)  # fmt: skip
+    except StructError:  # fewer bytes than a header
+        return OUT_OF_THE_ORDINARY
     if (
         base_offset
         or length + LENGTH_OVERHEAD != size
         or magic != MAGIC
         or attributes not in _ATTRIBUTES
-        or delta < 0
         or count != delta + 1
+        or (
+            count * MIN_RECORD_BYTES > size - BATCH_OVERHEAD
+            and _cannot_hold(size, attributes, count)
+        )
         or latest - now_ms > config.message_timestamp_after_max_ms
         or leader_epoch != log.leader_epochs.latest_epoch
     ):
@@ -133,3 +142,10 @@ def append_next_batch(
     if log.first_unflushed_ms is None:
         log.first_unflushed_ms = now_ms
     return offset
+
+
+def _cannot_hold(size: int, attributes: int, count: int) -> bool:
+    """Whether a batch of size bytes, small for the records it claims, is too small for them even if
+    it is compressed.
+    """
+    return count > most_records(attributes, size)

@@ -275,7 +275,9 @@ class PartitionLog:
             raise self.failure
         config = self.config
         if origin is AppendOrigin.CLIENT and not isinstance(batches, ValidatedBatches):
-            base_offset = append_next_batch(self, batches, produce_version, leader_epoch, now_ms)
+            base_offset = append_next_batch(
+                self, batches, produce_version, leader_epoch, now_ms, transactional=True
+            )
             if base_offset >= 0:
                 return AppendInfo(
                     base_offset, self.log_end_offset - 1, log_start_offset=self.log_start_offset

@@ -34,6 +34,7 @@ from kbroker.protocol.records import (
     BatchHeader,
     check_crc,
     iter_records,
+    most_records,
     read_batch_header,
     recompress,
     set_max_timestamp,
@@ -373,6 +374,8 @@ def _check_client_batch(header: BatchHeader, produce_version: int | None) -> Non
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {codec} is not known"
         )
+    if header.record_count > most_records(codec, header.size_bytes):
+        _refuse(f"{header.record_count} records in a batch of {header.size_bytes} bytes")
     if (
         codec == Compression.ZSTD
         and produce_version is not None

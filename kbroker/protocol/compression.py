@@ -25,9 +25,6 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _LZ4_KAFKA_DEFAULT_LEVEL: Final = 9
 _GZIP_MAX_MEMBERS: Final = 64
 """Each member costs a copy of what follows it, so there must be a bound. Clients send one."""
-_SNAPPY_MAX_RATIO: Final = 22
-"""A copy element of three bytes gives at most 64: no honest block is smaller than its data by more.
-"""
 _ZSTD_MAX_WINDOW_BYTES: Final = 1 << 27
 _FIRST_STEP_BYTES: Final = 64 * 1024
 _MAX_STEP_BYTES: Final = 1024 * 1024
@@ -42,6 +39,19 @@ class Compression(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+LARGEST_RATIO: Final = {
+    Compression.NONE: 1,
+    Compression.GZIP: 1032,
+    Compression.SNAPPY: 22,
+    Compression.LZ4: 255,
+    Compression.ZSTD: 32768,
+}
+"""No stream unpacks to more than so many times its own bytes. gzip: a match of 258 bytes in two
+bits; snappy: a copy of 64 bytes in three; lz4: each further byte of a match length stands for 255;
+zstd: a run-length block of 4 bytes stands for 128 KiB.
+"""
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
@@ -193,7 +203,7 @@ def _snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
             break
     else:
         raise _corrupt(Compression.SNAPPY, "the length is no varint")
-    if declared > _SNAPPY_MAX_RATIO * len(block):
+    if declared > LARGEST_RATIO[Compression.SNAPPY] * len(block):
         raise _corrupt(Compression.SNAPPY, f"{len(block)} bytes claim to be {declared}")
     if declared > left_bytes:
         raise _too_large(Compression.SNAPPY, max_bytes)

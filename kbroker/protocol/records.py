@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import Final
 
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import Compression, compress, decompress
+from kbroker.protocol.compression import LARGEST_RATIO, Compression, compress, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 Buffer = bytes | bytearray | memoryview
@@ -186,6 +186,7 @@ class BatchHeader:
 
 
 _CODECS: Final = tuple(Compression)
+_LARGEST_RATIOS: Final = tuple(LARGEST_RATIO[codec] for codec in Compression)
 _HEADER_FIELDS: Final = (
     "base_offset",
     "batch_length",
@@ -303,6 +304,18 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
 
 
+def most_records(attributes: int, size_bytes: int) -> int:
+    """An upper bound of the records in a batch of size_bytes with these attributes: how many of the
+    smallest there would be if its codec had compressed them by as much as it can.
+
+    A batch whose header claims more lies. Raises KafkaError(CORRUPT_MESSAGE) for an unknown codec.
+    """
+    codec = attributes & CODEC_MASK
+    if codec > Compression.ZSTD:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown compression type {codec}")
+    return (size_bytes - BATCH_OVERHEAD) * _LARGEST_RATIOS[codec] // MIN_RECORD_BYTES
+
+
 def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
     """Write offsets and leader epoch into batch headers, in place; both lie outside the CRC.
 
@@ -346,10 +359,13 @@ def recompress(
 ) -> bytearray:
     """The same batch in another codec; the records are not looked at, only the stream of them.
 
-    batch: begins at the batch and holds all of it. Raises as iter_records does for a codec's fault.
+    batch: begins at the batch and holds all of it. Raises as iter_records does for a codec's fault,
+    and for more records than the stream has room for.
     """
     body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
     plain = decompress(header.codec, body, max_bytes=max_decompressed_bytes)
+    if header.record_count > len(plain) // MIN_RECORD_BYTES:
+        raise _invalid(f"{header.record_count} records in {len(plain)} bytes")
     changed = bytearray(memoryview(batch)[:BATCH_OVERHEAD])
     changed += compress(codec, plain, level)
     _INT32.pack_into(changed, LENGTH_POSITION, len(changed) - LENGTH_OVERHEAD)

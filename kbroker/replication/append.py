@@ -136,7 +136,6 @@ class Appender:
                 produce_version,
                 partition.leader_epoch,
                 now_ms,
-                transactional=False,
             )
         except LogDirectoryError:
             return -1  # the log keeps it in mind and says so again

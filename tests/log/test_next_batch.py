@@ -19,7 +19,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.compression import LARGEST_RATIO, Compression
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import (
     ATTRIBUTES_POSITION,
@@ -139,8 +139,11 @@ class Story:
             shift=random.choice((0, 0, 1, -1)),
             transactional=random.random() < 0.3,
         )
-        kind = random.randrange(10)
-        if kind == 0:
+        kind = random.randrange(11)
+        if kind == 10:
+            most = (len(batch) - 61) * LARGEST_RATIO[Compression(batch[22] & 7)] // 7
+            claiming(batch, max(1, min(2**31 - 1, random.choice((most, most + 1, 3 * most)))))
+        elif kind == 0:
             place = random.choice((random.randrange(21), random.randrange(len(batch))))
             batch[place] ^= 1 << random.randrange(8)
         elif kind == 1:  # any field, with a right CRC
@@ -276,14 +279,14 @@ def test_a_batch_that_may_not_be_transactional_is_left_alone(tmp_path: Path) -> 
             is_transactional=True,
         )
         before = bytes(batch)
-        found = next_batch.append_next_batch(log, batch, 12, 0, NOW_MS, transactional=False)
+        found = next_batch.append_next_batch(log, batch, 12, 0, NOW_MS)
         assert (found, bytes(batch), log.log_end_offset) == (-1, before, sequence)
         log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
     batch = build_batch(
         [(NOW_MS, None, b"", [])], producer_id=7, producer_epoch=0, base_sequence=3,
         is_transactional=True,
     )  # fmt: skip
-    assert next_batch.append_next_batch(log, batch, 12, 0, NOW_MS) == 3
+    assert next_batch.append_next_batch(log, batch, 12, 0, NOW_MS, transactional=True) == 3
 
 
 @pytest.mark.parametrize("written", [0, 50])
@@ -338,13 +341,37 @@ def test_bytes_that_may_not_be_changed_are_left_alone(tmp_path: Path) -> None:
     assert log.append_as_leader(view, leader_epoch=0, now_ms=NOW_MS).base_offset == 1
 
 
-def batch_at(timestamp: int, *, count: int = 1) -> bytearray:
-    """One record; its header may say that there are more."""
-    batch = build_batch([(timestamp, None, bytes(100), [])])
+def batch_at(timestamp: int) -> bytearray:
+    """A batch of one record."""
+    return build_batch([(timestamp, None, bytes(100), [])])
+
+
+def claiming(batch: bytearray, count: int) -> bytearray:
+    """The batch with another record count and the last offset delta that goes with it."""
     struct.pack_into(">i", batch, 23, count - 1)
     struct.pack_into(">i", batch, 57, count)
     sign(batch)
     return batch
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_that_claims_more_records_than_it_can_hold_is_left_alone(
+    tmp_path: Path, codec: Compression
+) -> None:
+    log = open_log(tmp_path / "topic-0")
+    log.append_as_leader(batch_at(NOW_MS), leader_epoch=0, now_ms=NOW_MS)
+    for count in range(1, 4):
+        honest = build_batch([(NOW_MS, None, None, [])] * count, compression=codec)
+        end = log.log_end_offset
+        assert next_batch.append_next_batch(log, honest, 12, 0, NOW_MS) == end
+        most = (len(honest) - 61) * LARGEST_RATIO[codec] // 7
+        for claimed in (most + 1, 2**31 - 1):
+            lie = claiming(bytearray(honest), claimed)
+            struct.pack_into(">q", lie, 0, 0)
+            assert next_batch.append_next_batch(log, lie, 12, 0, NOW_MS) == -1
+            with pytest.raises(KafkaError, match=f"{claimed} records in"):
+                log.append_as_leader(lie, leader_epoch=0, now_ms=NOW_MS)
+        assert (log.log_end_offset, len(log.segments)) == (end + count, 1)
 
 
 DAY_MS = 86_400_000
@@ -375,7 +402,9 @@ def full_index(log: PartitionLog) -> Iterator[bytearray]:
 
 
 def far_offset(log: PartitionLog) -> Iterator[bytearray]:
-    yield from (batch_at(NOW_MS), batch_at(NOW_MS, count=0x7FFFFFFE))
+    yield batch_at(NOW_MS)
+    far = build_batch([(NOW_MS, None, bytes(100), [])], base_offset=0x7FFFFFFE)
+    log.append_as_follower(far, now_ms=NOW_MS)
     yield from (batch_at(NOW_MS), batch_at(NOW_MS))
 
 

@@ -20,7 +20,7 @@ from kbroker.log.validator import (
     validate_replicated,
 )
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.compression import LARGEST_RATIO, Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (
     Header,
@@ -446,3 +446,51 @@ def test_of_refused_records_so_many_are_named() -> None:
     with pytest.raises(InvalidRecords) as raised:
         validate(build_batch(keyless), compacted=True)
     assert len(raised.value.record_errors) == MAX_RECORD_ERRORS
+
+
+def claiming(batch: bytearray, count: int) -> bytearray:
+    """The batch with another record count and the last offset delta that goes with it."""
+    struct.pack_into(">i", batch, 23, count - 1)
+    struct.pack_into(">i", batch, 57, count)
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
+
+
+SMALLEST: RecordTuple = (NOW_MS, None, None, [])
+"""A record of seven bytes, the fewest there can be."""
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_bytes_bound_the_offsets_that_a_batch_takes(codec: Compression) -> None:
+    """A record takes at least seven bytes, and no codec unpacks to more than its largest ratio."""
+    batch = build_batch([SMALLEST] * 50, compression=codec)
+    for count in (2**31 - 1, (len(batch) - 61) * LARGEST_RATIO[codec] // 7 + 1):
+        with pytest.raises(KafkaError, match=f"{count} records in") as caught:
+            validate(claiming(batch, count))
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert validate(build_batch([SMALLEST] * 50, compression=codec)).last_offset == 149
+
+
+@pytest.mark.parametrize("size", [61, 62, 67])
+def test_a_batch_without_room_for_a_record_is_refused(size: int) -> None:
+    batch = patched((8, ">i", size - 12), (23, ">i", 0), (57, ">i", 1), seal=False)[:size]
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    with pytest.raises(KafkaError, match="1 records in") as caught:
+        validate(batch)
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_what_compresses_best_is_no_lie(codec: Compression, count: int) -> None:
+    records: list[RecordTuple] = [SMALLEST] * count
+    assert validate(build_batch(records, compression=codec)).last_offset == 99 + count
+
+
+@pytest.mark.parametrize("target", ["uncompressed", "lz4"])
+def test_a_batch_that_is_packed_anew_holds_as_many_records_as_it_says(target: str) -> None:
+    """Its unpacked size is known then."""
+    batch = claiming(build_batch([SMALLEST] * 50, compression=Compression.ZSTD), 51)
+    with pytest.raises(KafkaError, match="51 records in 350 bytes") as caught:
+        validate(batch, Config(compression_type=target))
+    assert caught.value.code is ErrorCode.INVALID_RECORD
