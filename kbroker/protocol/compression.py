@@ -84,6 +84,17 @@ def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
     return _DECOMPRESSORS[codec](memoryview(data).cast("B"), max_bytes)
 
 
+def unpacked_size(codec: Compression, data: Buffer, *, limit: int) -> int:
+    """How many bytes one stream unpacks to, found by unpacking it; limit + 1 where it is more than
+    limit. To decide where it is to be unpacked: the work done here is bounded by limit, not by data
+    or by the size that data claims. 0 for data that is no whole stream.
+    """
+    try:
+        return len(decompress(codec, data, max_bytes=limit))
+    except KafkaError as error:
+        return limit + 1 if error.code is ErrorCode.MESSAGE_TOO_LARGE else 0
+
+
 def _corrupt(codec: Compression, why: object) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"corrupt {codec.name.lower()} data: {why}")
 

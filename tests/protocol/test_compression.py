@@ -14,7 +14,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.protocol.compression import XERIAL_HEADER, Compression, compress, decompress
+from kbroker.protocol.compression import (
+    XERIAL_HEADER,
+    Compression,
+    compress,
+    decompress,
+    unpacked_size,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 CODECS = [pytest.param(codec, id=codec.name.lower()) for codec in Compression if codec]
@@ -178,3 +184,37 @@ def test_frames_are_as_the_java_client_writes_them() -> None:
 def test_every_level_kafka_allows(codec: Compression, levels: tuple[int, ...]) -> None:
     for level in levels:
         assert decompress(codec, compress(codec, PLAIN, level), max_bytes=LIMIT) == PLAIN
+
+
+@pytest.mark.parametrize(("codec", "bomb"), BOMBS)
+def test_the_size_of_a_bomb_costs_no_more_than_the_limit(codec: Compression, bomb: bytes) -> None:
+    tracemalloc.start()
+    try:
+        assert unpacked_size(codec, bomb, limit=LIMIT) == LIMIT + 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * LIMIT
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_unpacked_size(codec: Compression) -> None:
+    packed = compress(codec, PLAIN)
+    assert unpacked_size(codec, packed, limit=len(PLAIN)) == len(PLAIN)
+    assert unpacked_size(codec, packed, limit=len(PLAIN) - 1) == len(PLAIN)
+    assert unpacked_size(codec, packed[:-1], limit=len(PLAIN)) == 0, "no stream"
+
+
+def test_a_declared_size_decides_nothing() -> None:
+    """zstd frames say what they unpack to, and may lie either way."""
+    honest = zstandard.ZstdCompressor(write_content_size=True).compress(PLAIN)
+    assert zstandard.get_frame_parameters(honest).content_size == len(PLAIN)
+    position = honest.index(struct.pack("<H", len(PLAIN) - 256))
+    for claimed in (256, 65_535 + 256):
+        lie = bytearray(honest)
+        struct.pack_into("<H", lie, position, claimed - 256)
+        assert zstandard.get_frame_parameters(bytes(lie)).content_size == claimed
+        assert unpacked_size(Compression.ZSTD, lie, limit=LIMIT) in (0, len(PLAIN))
+        assert refused(Compression.ZSTD, bytes(lie), max_bytes=100) in (
+            ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE,
+        )  # fmt: skip
