@@ -22,7 +22,6 @@ from kbroker.protocol.legacy_records import (
     to_record_batch,
 )
 from kbroker.protocol.records import (
-    ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
     LEADER_EPOCH_POSITION,
@@ -39,7 +38,6 @@ from kbroker.protocol.records import (
     recompress,
     set_max_timestamp,
 )
-from kbroker.settings.log_config import NO_LOWER_BOUND_MS, LogConfig
 
 BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""
@@ -49,12 +47,7 @@ MAX_RECORD_ERRORS: Final = 10_000
 """No more refused records of a batch are looked for; Kafka has no bound, and an entry for each."""
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
-COSTLY_BYTES: Final = 32 * 1024
-COSTLY_COMPRESSED_BYTES: Final = 1024
-"""Batches from these sizes on are unpacked or packed off the loop thread; what is compressed may
-hold a thousand times its size."""
-
-_CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
@@ -253,24 +246,6 @@ def validate_batches(
             f"{len(result)} bytes do not fit into a segment of {config.segment_bytes}",
         )
     return ValidatedBatches(result, headers, log_append_time_ms=now_ms if stamps else NO_TIMESTAMP)
-
-
-def is_costly(batches: bytearray | memoryview, config: LogConfig) -> bool:
-    """Whether validate_batches would look at so much that the loop should not wait for it; for
-    topics whose settings say `needs_records`.
-    """
-    size = len(batches)
-    if size < COSTLY_COMPRESSED_BYTES:
-        return False
-    codec = batches[ATTRIBUTES_POSITION + 1] & CODEC_MASK
-    if size < COSTLY_BYTES and codec == Compression.NONE:
-        return False
-    return (
-        config.compact
-        or config.validate_records
-        or config.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS
-        or config.compression_type not in ("producer", _CODEC_NAMES.get(codec))
-    )
 
 
 def validate_replicated(

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kbroker.protocol.compression import Compression, compress, decompress
+from kbroker.protocol.compression import Compression, compress, decompress, unpacked_size
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (
     CODEC_MASK,
@@ -32,6 +32,7 @@ from kbroker.protocol.records import (
     LOG_APPEND_TIME_FLAG,
     MAGIC,
     MAGIC_POSITION,
+    MIN_RECORD_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -193,13 +194,37 @@ def iter_unpacked(
         yield inner
 
 
-def _unpack(codec: Compression, message: Message, max_bytes: int) -> Buffer:
+def unpacked_set_size(message_set: Buffer, *, limit: int) -> int:
+    """Bytes of a message set with its wrappers unpacked; limit + 1 for more than limit, which also
+    bounds the work. What is no sound message ends the set.
+    """
+    size = position = 0
+    try:
+        while position < len(message_set) and size <= limit:
+            start = position
+            message, position = read_message(message_set, position)
+            codec = message.codec
+            if codec is Compression.NONE:
+                size += position - start
+            else:
+                size += unpacked_size(codec, _packed(codec, message), limit=limit - size)
+    except KafkaError:
+        return size
+    return min(size, limit + 1)
+
+
+def _packed(codec: Compression, message: Message) -> bytes:
+    """The compressed set in a wrapper, in a form that every reader of the codec takes."""
     value = message.value
     if not value:
         raise _invalid("a compressed message set without bytes")
     if codec is Compression.LZ4 and message.magic == 0:
         value = _with_lz4_checksum(value, _FRAME_DESCRIPTOR)
-    plain = decompress(codec, value, max_bytes=max_bytes)
+    return value
+
+
+def _unpack(codec: Compression, message: Message, max_bytes: int) -> Buffer:
+    plain = decompress(codec, _packed(codec, message), max_bytes=max_bytes)
     if not plain:
         raise _invalid("an empty compressed message set")
     return plain
@@ -328,15 +353,28 @@ def to_record_batch(
     """One record batch, offsets from 0 on, of what a client before 0.11 sent for a partition.
 
     Messages without codec, or one wrapper, whose codec is kept. Offsets inside are not looked at:
-    clients of old had them wrong. Raises KafkaError(CORRUPT_MESSAGE; MESSAGE_TOO_LARGE for a
-    message above max_message_bytes or a set that unpacks to more than max_decompressed_bytes;
+    clients of old had them wrong. The records are converted one by one; a set that cannot become a
+    batch of max_message_bytes is not converted to its end.
+
+    Raises KafkaError(CORRUPT_MESSAGE; MESSAGE_TOO_LARGE for a message above max_message_bytes, a
+    set that as a batch is above it, or one that unpacks to more than max_decompressed_bytes;
     INVALID_TIMESTAMP for LogAppendTime, which is the broker's to say; INVALID_RECORD).
     """
-    records: list[Record] = []
+    if not message_set:
+        raise _invalid("no message for the partition")
+    records = _new_records(message_set, max_message_bytes, max_decompressed_bytes)
+    codec = read_message(message_set)[0].codec
+    return build_batch(records, compression=codec, compression_level=compression_level)
+
+
+def _new_records(
+    message_set: Buffer, max_message_bytes: int, max_decompressed_bytes: int
+) -> Iterator[Record]:
+    """The records of `to_record_batch`, checked as it says."""
     codec = Compression.NONE
-    position = 0
+    count = size = position = 0
     while position < len(message_set):
-        if records and codec is not Compression.NONE:
+        if count and codec is not Compression.NONE:
             raise _invalid("a compressed message set is not the only one for its partition")
         message, end = read_message(message_set, position)
         if end - position > max_message_bytes:
@@ -352,16 +390,21 @@ def to_record_batch(
                 "producers may not set the timestamp type LogAppendTime",
             )
         codec = message.codec
-        if records and codec is not Compression.NONE:
+        if count and codec is not Compression.NONE:
             raise _invalid("a compressed message set is not the only one for its partition")
         for inner in iter_unpacked(message, max_decompressed_bytes=max_decompressed_bytes):
             if not inner.is_valid:
                 raise _corrupt(f"the CRC is not {inner.crc}, as the message says")
-            records.append(Record(len(records), inner.timestamp, inner.key, inner.value))
+            size += MIN_RECORD_BYTES + len(inner.key or b"") + len(inner.value or b"")
+            if codec is Compression.NONE and size > max_message_bytes:
+                raise KafkaError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a message set of more than {size} bytes as a batch, max.message.bytes is "
+                    f"{max_message_bytes}",
+                )
+            yield Record(count, inner.timestamp, inner.key, inner.value)
+            count += 1
         position = end
-    if not records:
-        raise _invalid("no message for the partition")
-    return build_batch(records, compression=codec, compression_level=compression_level)
 
 
 # -- new to old -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ Codecs are in compression.py. Whether a batch may be appended is decided in log/
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -618,7 +618,7 @@ def encode_record(
 
 
 def build_batch(
-    records: Sequence[RecordInput],
+    records: Iterable[RecordInput],
     *,
     base_offset: int = 0,
     partition_leader_epoch: int = -1,
@@ -634,14 +634,17 @@ def build_batch(
     last_offset_delta: int | None = None,
     max_timestamp: int | None = None,
 ) -> bytearray:
-    """A batch of records, with its CRC.
+    """A batch of records, with its CRC. records: may be made one by one; none is kept.
 
     Tuples take the offsets from base_offset on; a Record keeps its own, which is not below
     base_offset. last_offset_delta: as compaction keeps it, also beyond the last record or without
     any; by default the last record's. Raises ValueError for no records without last_offset_delta,
     and for offsets that do not rise.
     """
-    if not records:
+    body, count, last_delta, base_timestamp, latest = _encode_records(
+        records, base_offset, delete_horizon_ms
+    )
+    if not count:
         compression = Compression.NONE  # as Kafka's cleaner leaves an emptied batch
     attributes = (
         compression
@@ -649,9 +652,6 @@ def build_batch(
         | (TRANSACTIONAL_FLAG if is_transactional else 0)
         | (CONTROL_FLAG if is_control else 0)
         | (DELETE_HORIZON_FLAG if delete_horizon_ms is not None else 0)
-    )
-    body, last_delta, base_timestamp, latest = _encode_records(
-        records, base_offset, delete_horizon_ms
     )
     if max_timestamp is None:
         max_timestamp = latest if log_append_time_ms is None else log_append_time_ms
@@ -679,20 +679,22 @@ def build_batch(
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        count,
     )
     _seal(batch, 0, len(batch))
     return batch
 
 
 def _encode_records(
-    records: Sequence[RecordInput], base_offset: int, delete_horizon_ms: int | None
-) -> tuple[bytearray, int, int, int]:
-    """(bytes, last offset delta, base timestamp, max timestamp); -1 where there is no record."""
+    records: Iterable[RecordInput], base_offset: int, delete_horizon_ms: int | None
+) -> tuple[bytearray, int, int, int, int]:
+    """(bytes, record count, last offset delta, base timestamp, max timestamp); the last three are
+    -1 where there is no record.
+    """
     body = bytearray()
     base_timestamp = NO_TIMESTAMP if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP
-    last_delta = -1
+    last_delta = index = -1
     for index, record in enumerate(records):
         if isinstance(record, Record):
             timestamp, key, value = record.timestamp, record.key, record.value
@@ -716,7 +718,7 @@ def _encode_records(
             value=value,
             headers=headers,
         )
-    return body, last_delta, base_timestamp, max_timestamp
+    return body, index + 1, last_delta, base_timestamp, max_timestamp
 
 
 def build_end_transaction_marker(

@@ -133,7 +133,7 @@ class ReplicaManager:
             Preparation(
                 offload or ThreadOffload("kbroker-check"),
                 offload or ThreadOffload("kbroker-roll"),
-                timers.now_ms,
+                timers,
                 memory,
                 self.unpacking,
             ),

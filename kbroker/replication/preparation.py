@@ -1,11 +1,13 @@
 """Batches that wait for a thread, in order per partition.
 
-Where a topic has a codec of its own, or its records must be looked at, a batch is unpacked and
-perhaps packed again: milliseconds for a megabyte. So is a message set of old (docs/adr/0011). A
-thread does that to a copy, with offsets from 0 on; the append itself, which gives the real offsets,
-is done on the loop as always. If a batch needs a new segment, another thread makes its files first.
-What comes for the same partition meanwhile waits behind it, or a producer's batches would change
-places (docs/adr/0010). Neighbours: `log.validator` and `log.roll` do the work, `append` appends.
+Where a topic has a codec of its own, or its records must be decoded, a batch is unpacked and
+perhaps compressed again: milliseconds for a megabyte. So is a message set of magic 0 or 1
+(docs/adr/0011). A thread does that to a copy, with offsets from 0 on; the append itself, which
+gives the real offsets, is done on the loop as always. Only batches that unpack to little are
+checked on the loop, and only so many of them in one turn of the loop. If a batch needs a new
+segment, another thread makes its files first. Later batches for the same partition queue behind it,
+which preserves a producer's order (docs/adr/0010). Neighbours: `log.append_cost` estimates the
+work, `log.validator` and `log.roll` do it, `append` appends.
 """
 
 from __future__ import annotations
@@ -18,25 +20,21 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
+from kbroker.log.append_cost import A_WORKERS, LOOP_BYTES, loop_cost
 from kbroker.log.roll import RollDue
-from kbroker.log.validator import (
-    BATCHES_SINCE_PRODUCE_VERSION,
-    AppendOrigin,
-    ValidatedBatches,
-    is_costly,
-    validate_batches,
-)
-from kbroker.model import TopicPartition
+from kbroker.log.validator import AppendOrigin, ValidatedBatches, validate_batches
+from kbroker.model import Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import is_legacy
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
 from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_SET_BYTES: Final = 1024
-"""A message set of a client before 0.11 is converted off the loop from this size on."""
+LOOP_TURN_BYTES: Final = 4 * LOOP_BYTES
+"""What the batches of all requests may cost the loop in one of its turns (`append_cost`); a worker
+checks those beyond it, however small they are.
+"""
 
 MAPPED_BYTES: Final = 128 * 1024
 
@@ -62,7 +60,16 @@ def own_copy(batches: bytearray | memoryview) -> bytearray | memoryview:
 
 
 class _Job:
-    __slots__ = ("append", "config", "data", "is_checked", "origin", "outcome", "produce_version")
+    __slots__ = (
+        "append",
+        "config",
+        "data",
+        "is_checked",
+        "needs_thread",
+        "origin",
+        "outcome",
+        "produce_version",
+    )
 
     def __init__(
         self,
@@ -78,6 +85,7 @@ class _Job:
         self.produce_version = produce_version
         self.append = append
         self.is_checked = False
+        self.needs_thread = False  # known before its turn came
         self.outcome: ValidatedBatches | KafkaError = UNKNOWN
 
     @property
@@ -91,20 +99,30 @@ class Preparation:
     copies. unpacking: held while a batch is, so that one worker at a time does.
     """
 
-    __slots__ = ("_check_in", "_closed", "_memory", "_now_ms", "_roll_in", "_unpacking", "queues")
+    __slots__ = (
+        "_check_in",
+        "_closed",
+        "_left_bytes",
+        "_memory",
+        "_roll_in",
+        "_timers",
+        "_unpacking",
+        "queues",
+    )
 
     def __init__(
         self,
         check: OffloadPort,
         roll: OffloadPort,
-        now_ms: Callable[[], int],
+        timers: Timers,
         memory: MemoryPort | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
         self._unpacking = unpacking or nullcontext()
         self._check_in = check
         self._roll_in = roll
-        self._now_ms = now_ms
+        self._timers = timers
+        self._left_bytes = LOOP_TURN_BYTES  # for this turn of the loop
         self._memory = memory or NoAccount()
         self.queues: dict[TopicPartition, deque[_Job]] = {}
         """Batches that wait their turn."""
@@ -117,23 +135,30 @@ class Preparation:
         config: LogConfig,
         produce_version: int | None,
     ) -> bool:
-        """Whether these batches must wait their turn: for a thread, or behind some that do."""
+        """Whether these batches must wait their turn: for a thread, or behind some that do. Where
+        they need not, the caller checks them now, which is counted.
+        """
         if self.queues and key in self.queues:
             return True
-        if (
-            not config.needs_records
-            and produce_version is not None
-            and produce_version >= BATCHES_SINCE_PRODUCE_VERSION
-        ):
-            return False  # message sets of old are refused from there on
-        return self._is_costly(batches, config)
+        return not self._fits_this_turn(batches, config, produce_version)
 
-    def _is_costly(self, batches: bytearray | memoryview, config: LogConfig) -> bool:
-        if len(batches) < MESSAGE_SET_BYTES:
-            return False
-        if is_legacy(batches):
+    def _fits_this_turn(
+        self, batches: bytearray | memoryview, config: LogConfig, produce_version: int | None
+    ) -> bool:
+        """Whether the loop may check these batches now; what that costs is spent then."""
+        limit = min(LOOP_BYTES, self._left_bytes)
+        cost = loop_cost(batches, config, produce_version, self._timers.now_ms(), limit=limit)
+        if not cost:
             return True
-        return config.needs_records and is_costly(batches, config)
+        if cost == A_WORKERS:
+            return False
+        if self._left_bytes == LOOP_TURN_BYTES:
+            self._timers.call_later(0, self._next_turn)
+        self._left_bytes -= min(cost, limit)
+        return cost <= limit
+
+    def _next_turn(self) -> None:
+        self._left_bytes = LOOP_TURN_BYTES
 
     def add(
         self,
@@ -146,8 +171,8 @@ class Preparation:
         append: Append,
         due: RollDue | None = None,
     ) -> None:
-        """Copy the batches and call `append` in their turn. due: what they wait for, if they were
-        checked; nobody is before them.
+        """Copy the batches, which `concerns` this queue, and call `append` in their turn. due: what
+        they wait for, if they are checked already; then no other batches are queued.
         """
         job = _Job(own_copy(batches), config, origin, produce_version, append)
         queue = self.queues.get(key)
@@ -159,6 +184,7 @@ class Preparation:
             due.validated.batches = memoryview(job.data)
             self._roll(key, queue, due)
         elif len(queue) == 1:
+            job.needs_thread = True
             self._begin(key, queue)
 
     def close(self) -> None:
@@ -172,7 +198,10 @@ class Preparation:
         """Work off what needs no thread, up to the first job that does."""
         while queue:
             job = queue[0]
-            if not (self._closed or job.is_checked) and self._is_costly(job.data, job.config):
+            if not (self._closed or job.is_checked) and (
+                job.needs_thread
+                or not self._fits_this_turn(job.data, job.config, job.produce_version)
+            ):
                 self._check_in(partial(self._check, job), lambda failure: self._checked(key, queue))
                 return
             try:
@@ -213,7 +242,7 @@ class Preparation:
                 job.data,
                 next_offset=0,
                 leader_epoch=0,
-                now_ms=self._now_ms(),
+                now_ms=self._timers.now_ms(),
                 config=config,
                 origin=job.origin,
                 compacted=config.compact,

@@ -6,8 +6,9 @@ import gzip
 import io
 import struct
 import tarfile
+import tracemalloc
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -26,6 +27,7 @@ from kbroker.protocol.legacy_records import (
     read_any_header,
     read_message,
     to_record_batch,
+    unpacked_set_size,
     write_message_set,
 )
 from kbroker.protocol.records import (
@@ -332,3 +334,57 @@ def test_an_lz4_frame_with_a_content_size_in_magic_0() -> None:
     message.value = compress(Compression.LZ4, inner)[:5]
     with pytest.raises(KafkaError):
         list(iter_unpacked(message))
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Of the memory that work has at a time."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_records_of_a_set_are_converted_one_by_one() -> None:
+    """As objects all of them would be ten times their size and more."""
+    sent = bytearray()
+    records = [Record(number, 1, None, None) for number in range(20_000)]
+    write_message_set(sent, records, magic=1, codec=Compression.GZIP)
+    unpacked_bytes = 20_000 * 34
+    batch = bytearray()
+
+    def convert() -> None:
+        batch[:] = to_record_batch(sent, max_message_bytes=1 << 20)
+
+    assert peak_bytes(convert) < 3 * unpacked_bytes
+    assert read_batch_header(batch).record_count == 20_000
+
+
+def test_a_set_that_is_too_large_for_a_batch_is_not_converted_to_its_end() -> None:
+    sent = bytearray()
+    write_message_set(sent, [Record(n, 1, None, bytes(100)) for n in range(10_000)], magic=1)
+    with pytest.raises(KafkaError) as caught:
+        to_record_batch(sent, max_message_bytes=5_000)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert peak_bytes(lambda: refused(sent)) < 100_000
+
+
+def refused(sent: bytearray) -> None:
+    with pytest.raises(KafkaError):
+        to_record_batch(sent, max_message_bytes=5_000)
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_unpacked_size_of_a_set(codec: Compression, magic: int) -> None:
+    plain, packed = bytearray(), bytearray()
+    records = [Record(n, 1, b"key", bytes(100)) for n in range(20)]
+    write_message_set(plain, records, magic=magic)
+    write_message_set(packed, records, magic=magic, codec=codec)
+    for sent in (plain, packed):
+        assert unpacked_set_size(sent, limit=len(plain)) == len(plain)
+        assert unpacked_set_size(sent, limit=len(plain) - 1) == len(plain)
+        assert unpacked_set_size(sent, limit=100) == 101
+    assert unpacked_set_size(packed[:-1], limit=1 << 20) == 0, "no message"
+    assert unpacked_set_size(packed * 3, limit=1 << 20) == 3 * len(plain)

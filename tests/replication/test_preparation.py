@@ -6,19 +6,23 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kbroker.log import validator
+from kbroker.log.append_cost import LOOP_BYTES, LOOP_PACKED_BYTES, MESSAGE_SET_BYTES, loop_cost
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol import compression
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import Record, build_batch, iter_batches
 from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.preparation import LOOP_TURN_BYTES
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
@@ -213,7 +217,7 @@ def test_what_is_costly(
     data = bytearray(size)
     data[22] = int(codec)
     config = log.config  # type: ignore[attr-defined]  # a PartitionLog
-    assert (config.needs_records and validator.is_costly(data, config)) is costly
+    assert (loop_cost(data, config, 9, NOW_MS) > LOOP_BYTES) is costly
 
 
 def test_a_message_set_of_old_is_converted_off_the_loop(world: World, offload: HeldOffload) -> None:
@@ -336,3 +340,136 @@ def test_the_end_of_the_broker_during_a_roll(world: World, rolling: HeldOffload)
     world.replicas.close()
     rolling.run()
     assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+# what a small batch unpacks to
+
+BOMB_BYTES = 20 << 20
+
+
+class Unpacked:
+    """How many bytes the codecs have made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.size_bytes = 0
+        for codec, unpack in list(compression._DECOMPRESSORS.items()):
+            monkeypatch.setitem(compression._DECOMPRESSORS, codec, partial(self._count, unpack))
+
+    def _count(
+        self, unpack: Callable[[memoryview, int], bytes], data: memoryview, max_bytes: int
+    ) -> bytes:
+        try:
+            plain = unpack(data, max_bytes)
+        except KafkaError:
+            self.size_bytes += max_bytes
+            raise
+        self.size_bytes += len(plain)
+        return plain
+
+
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> Unpacked:
+    return Unpacked(monkeypatch)
+
+
+def bomb(
+    size: int = BOMB_BYTES, *, key: bytes | None = b"key", timestamp: int = NOW_MS
+) -> bytearray:
+    """About 720 bytes of zstd."""
+    made = build_batch([(timestamp, key, bytes(size), [])], compression=Compression.ZSTD)
+    assert len(made) < LOOP_PACKED_BYTES
+    return made
+
+
+LOOKED_AT = [
+    pytest.param({"compression_type": "lz4"}, id="another codec"),
+    pytest.param({"compression_type": "uncompressed"}, id="no codec"),
+    pytest.param({"cleanup_policy": "compact"}, id="keys"),
+    pytest.param({"message_timestamp_before_max_ms": "1000"}, id="timestamps"),
+]
+
+
+@pytest.mark.parametrize("overrides", LOOKED_AT)
+def test_the_unpacked_size_decides_where_a_batch_is_looked_at(
+    world: World, unpacked: Unpacked, overrides: dict[str, str]
+) -> None:
+    held = opened_anew(world, **overrides)
+    answer = world.append(batches=bomb(19 << 20))
+    assert unpacked.size_bytes <= LOOP_BYTES, "on the loop"
+    assert len(held.held) == 1
+    held.run()
+    assert isinstance(value(answer).error, ErrorCode)
+    assert unpacked.size_bytes > 1 << 20, "in the thread"
+
+
+def test_a_timestamp_too_far_ahead_is_looked_for_in_the_thread(
+    world: World, unpacked: Unpacked
+) -> None:
+    """No setting of the topic asks for its records; the header's timestamp does."""
+    held = opened_anew(world)
+    answer = world.append(batches=bomb(timestamp=NOW_MS + 7_200_000))
+    assert unpacked.size_bytes <= LOOP_BYTES, "on the loop"
+    assert len(held.held) == 1
+    held.run()
+    assert value(answer).error is ErrorCode.MESSAGE_TOO_LARGE
+    small = value(world.append(batches=batch(2, timestamp=NOW_MS + 7_200_000)))
+    assert (small.error, len(small.record_errors)) == (ErrorCode.INVALID_TIMESTAMP, 2)
+
+
+def test_many_records_are_looked_at_in_the_thread(world: World) -> None:
+    held = opened_anew(world, cleanup_policy="compact")
+    many = build_batch([(NOW_MS, b"", b"", [])] * 1100)
+    assert len(many) < LOOP_BYTES
+    answer = world.append(batches=many)
+    assert len(held.held) == 1
+    held.run()
+    assert value(answer).last_offset == 1099
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4])
+def test_the_unpacked_size_of_a_message_set_decides(
+    world: World, unpacked: Unpacked, magic: int, codec: Compression
+) -> None:
+    held = opened_anew(world)
+    sent = bytearray()
+    records = [Record(0, NOW_MS, b"key", bytes(100_000))]
+    write_message_set(sent, records, magic=magic, codec=codec)
+    assert len(sent) < MESSAGE_SET_BYTES
+    answer = world.replicas.append(KEY, sent, acks=1, timeout_ms=1000, produce_version=2)
+    assert unpacked.size_bytes <= MESSAGE_SET_BYTES
+    assert len(held.held) == 1
+    held.run()
+    assert value(answer).last_offset == 0
+
+
+def test_what_one_turn_of_the_loop_looks_at_is_bounded(world: World, unpacked: Unpacked) -> None:
+    """However many batches, partitions and requests bring it."""
+    held = opened_anew(world, cleanup_policy="compact")
+    for index in range(1, 64):
+        world.host(index, cleanup_policy="compact")
+    size = 20_000
+    answers = [world.append(index, bomb(size)) for index in range(64)]
+    at_once = sum(isinstance(answer, PartitionAppendResult) for answer in answers)
+    assert at_once == LOOP_TURN_BYTES // size
+    assert unpacked.size_bytes <= 2 * LOOP_TURN_BYTES, "to learn the size, and to look for keys"
+    assert len(held.held) == 64 - at_once
+    for _ in range(3):
+        held.run()
+    assert {value(answer).error for answer in answers} == {ErrorCode.NONE}
+    world.timers.advance(0)
+    assert isinstance(world.append(0, bomb(size)), PartitionAppendResult), "in the next turn"
+
+
+def test_small_batches_behind_a_large_one_do_not_fill_one_turn(world: World) -> None:
+    held = opened_anew(world, cleanup_policy="compact")
+    answers = [
+        world.append(batches=large()),
+        *(world.append(batches=bomb(20_000)) for _ in range(64)),
+    ]
+    runs = 0
+    while held.held:
+        held.run()
+        runs += 1
+    assert [value(answer).base_offset for answer in answers] == [0, *range(10, 74)]
+    assert runs > 32
