@@ -136,6 +136,43 @@ class Deferred(Generic[T]):
         """
 
 
+class Cancellable(Protocol):
+    """What can be waited for, and given up; harmless when it is over."""
+
+    def cancel(self) -> None: ...
+
+
+class Chained(Deferred[T], Generic[T]):
+    """A Deferred whose value is made of what others give: a request that waits in several steps.
+
+    waits_for: what it waits for now; `cancel` is passed on to it. is_cancelled: nobody reads the
+    value any more, so the next step need not begin. A cancelled one never resolves.
+    """
+
+    __slots__ = ("is_cancelled", "waits_for")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cancelled = False
+        self.waits_for: Cancellable | None = None
+
+    def resolve(self, value: T) -> None:
+        """As Deferred.resolve; does nothing once it was cancelled."""
+        self.waits_for = None  # no reference cycle is left
+        if not self.is_cancelled:
+            super().resolve(value)
+
+    def cancel(self) -> None:
+        """Give up what is waited for. Harmless once resolved."""
+        if self.done:
+            return
+        self.is_cancelled = True
+        self._callbacks = None
+        waits_for, self.waits_for = self.waits_for, None
+        if waits_for is not None:
+            waits_for.cancel()
+
+
 class TimerHandle(Protocol):
     """What `Timers.call_later` gives; cancelling twice or after it fired is harmless."""
 

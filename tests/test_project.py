@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -166,3 +167,29 @@ def test_architecture_names_every_module_and_decision() -> None:
     for decision in sorted((ROOT / "docs" / "adr").glob("*.md")):
         assert f"docs/adr/{decision.name}" in text
     assert len(text.splitlines()) < 200
+
+
+OWN_DESTRUCTORS = {"kbroker/log/files.py": {"os.close", "contextlib.suppress"}}
+"""Modules whose objects have a destructor, and all that it may call."""
+
+
+def test_no_destructor_reaches_the_state_of_the_loop() -> None:
+    """It runs in the thread that drops the last reference: a worker's, often enough. So what is
+    charged, counted or registered is given back by a call, and nothing by `__del__`, a weak
+    reference's callback or a finalizer.
+    """
+    found: dict[str, set[str]] = {}
+    for path in tracked_files():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix != ".py" or not name.startswith("kbroker/") or not path.is_file():
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "__del__":
+                calls = (call for call in ast.walk(node) if isinstance(call, ast.Call))
+                found.setdefault(name, set()).update(ast.unparse(call.func) for call in calls)
+            elif isinstance(node, ast.Call):
+                called = ast.unparse(node.func).rpartition(".")[2]
+                is_told = called == "finalize" or called.startswith("Weak")
+                is_told |= called in ("ref", "proxy") and len(node.args) + len(node.keywords) > 1
+                assert not is_told, f"{name}:{node.lineno}: {ast.unparse(node)}"
+    assert found == OWN_DESTRUCTORS

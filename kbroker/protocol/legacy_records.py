@@ -410,25 +410,42 @@ def _new_records(
 # -- new to old -----------------------------------------------------------------------------------
 
 
+class ConversionBudget:
+    """How much one answer may still convert: bytes read, unpacked or written, whichever is most.
+    Shared by the partitions of the answer.
+    """
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, max_bytes: int) -> None:
+        self.left_bytes = max_bytes
+
+
 def down_convert(
     batches: Buffer,
     *,
     magic: int,
     first_offset: int = 0,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    budget: ConversionBudget | None = None,
 ) -> bytearray:
     """A message set of that magic with the records of whole batches, for a client before 0.11.
 
     Headers and, in magic 0, timestamps are lost; control records are left out. Without codec what
     is below first_offset is left out too; a compressed batch stays one, its records below
     first_offset with it. zstd cannot be told to such a client: what is before it comes alone, and
-    nothing before it raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE).
+    nothing before it raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE). budget: with none left, the
+    batches behind the first one that gave a message are left for the next request.
     """
     out = bytearray()
     for position, header in iter_any_batches(batches):
+        if budget is not None and out and budget.left_bytes <= 0:
+            break
         batch = memoryview(batches)[position : position + header.size_bytes]
         if header.magic <= magic:
             out += batch
+            if budget is not None:
+                budget.left_bytes -= header.size_bytes
             continue
         if header.is_control:
             continue
@@ -443,9 +460,11 @@ def down_convert(
         records = iter_any_records(batch, header, max_decompressed_bytes=max_decompressed_bytes)
         if codec is Compression.NONE:
             records = (record for record in records if record.offset >= first_offset)
-        write_message_set(
+        written = write_message_set(
             out, records, magic=magic, codec=codec, log_append_time=header.is_log_append_time
         )
+        if budget is not None:
+            budget.left_bytes -= max(header.size_bytes, written)
     return out
 
 
@@ -456,16 +475,19 @@ def write_message_set(
     magic: int,
     codec: Compression = Compression.NONE,
     log_append_time: bool = False,
-) -> None:
-    """Append records, whose offsets rise, as messages, with a codec as one wrapper."""
+) -> int:
+    """Append records, whose offsets rise, as messages, with a codec as one wrapper. Returns the
+    bytes of the messages before they are compressed.
+    """
     append_time_flag = LOG_APPEND_TIME_FLAG if log_append_time and magic else 0
     if codec is Compression.NONE:
+        begin = len(out)
         for record in records:
             _write(
                 out, record.offset, magic, append_time_flag, record.timestamp,
                 record.key, record.value,
             )  # fmt: skip
-        return
+        return len(out) - begin
     inner = bytearray()
     base_offset: int | None = None
     last_offset = latest = -1
@@ -479,11 +501,12 @@ def write_message_set(
             record.key, record.value,
         )  # fmt: skip
     if base_offset is None:
-        return
+        return 0
     packed = compress(codec, inner)
     if codec is Compression.LZ4 and magic == 0:
         packed = _with_lz4_checksum(packed, 0)
     _write(out, last_offset, magic, append_time_flag | codec, latest, None, packed)
+    return len(inner)
 
 
 def _write(

@@ -5,6 +5,11 @@ gives bytes back (docs/adr/0007, 0011). Kafka converts while it sends and pads w
 with a message that is cut short; here the answer is as long as it is. A stretch that holds nothing
 such a client may see (control batches, batches emptied by compaction) is passed over and the next
 one read, since the client could not get beyond it otherwise.
+
+What an answer holds is charged to the memory account until it is resolved: while it waits for its
+turn, and for as long as the worker needs, even if the client is gone by then. After that the
+connection charges it. Everything is charged and released on the loop, never by a destructor, which
+would run in the thread that drops the last reference.
 """
 
 from __future__ import annotations
@@ -14,19 +19,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from kbroker.model import Deferred
+from kbroker.model import Chained, Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import down_convert, iter_any_batches
+from kbroker.protocol.legacy_records import ConversionBudget, down_convert, iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import Records
-from kbroker.replication.fetch import size_of
-from kbroker.server.memory_pool import MemoryPool, charged
+from kbroker.replication.fetch import ANSWER_BYTES, size_of
+from kbroker.server.memory_pool import MemoryPool, Ticket
 from kbroker.server.offload import Offload
 
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_BYTES: Final = 16 * 1024 * 1024
-"""Of stored batches in one answer, but for a first batch that is larger: bounds time and memory."""
+"""Of stored batches in one answer, but for a first batch that is larger: bounds time and memory.
+The batches behind the one with which as many bytes were unpacked or written are left for the next
+request.
+"""
 COPIES: Final = 3
 """How many of the stored batches there may be meanwhile: read, unpacked, converted."""
 
@@ -44,21 +52,29 @@ ReadOn = Callable[[FetchRequest], FetchResponse]
 """Answers a Fetch request at once, waiting for nothing."""
 
 
-class _Stretch:
-    """Stored batches of one partition, and what they became."""
+def share_of(memory: MemoryPool) -> int:
+    """Bytes that one answer may convert under this memory limit."""
+    return min(MAX_SOURCE_BYTES, memory.limit // MEMORY_SHARE)
 
-    __slots__ = ("data", "error", "fetch_offset", "key", "next_offset", "result", "source")
 
-    def __init__(self, key: Key, data: PartitionData, source: Records, fetch_offset: int) -> None:
+class _Conversion:
+    """The worker's part of one partition: stored batches, and what they became. It knows nothing of
+    the answer.
+    """
+
+    __slots__ = ("error", "fetch_offset", "is_left", "key", "next_offset", "result", "source")
+
+    def __init__(self, key: Key, source: Records, fetch_offset: int) -> None:
         self.key = key
-        self.data = data
         self.source = source
         self.fetch_offset = fetch_offset
         self.next_offset = fetch_offset
-        self.result: bytearray | None = None
+        self.result = b""
         self.error = ErrorCode.NONE
+        self.is_left = False
+        """The budget was used up before its turn came."""
 
-    def convert(self, magic: int, max_unpacked_bytes: int) -> None:
+    def convert(self, magic: int, max_unpacked_bytes: int, budget: ConversionBudget) -> None:
         """Read and convert; blocks. Faults are kept in `error`."""
         source = self.source
         try:
@@ -67,11 +83,14 @@ class _Stretch:
             )
             for _, header in iter_any_batches(stored):
                 self.next_offset = max(self.next_offset, header.next_offset)
-            self.result = down_convert(
-                stored,
-                magic=magic,
-                first_offset=self.fetch_offset,
-                max_decompressed_bytes=max_unpacked_bytes,
+            self.result = bytes(
+                down_convert(
+                    stored,
+                    magic=magic,
+                    first_offset=self.fetch_offset,
+                    max_decompressed_bytes=max_unpacked_bytes,
+                    budget=budget,
+                )
             )
         except KafkaError as error:
             self.error = error.code
@@ -81,130 +100,236 @@ class _Stretch:
             logger.error("%s-%d cannot be read: %s", *self.key, error)
 
 
-class DownConversion:
-    """One answer on its way; `response` resolves with it. Only `convert` leaves the loop, and one
-    at a time has `unpacking`.
+class _Work:
+    """What one visit to the worker converts. is_cancelled: written by the loop, looked at by the
+    worker before each partition.
+    """
+
+    __slots__ = ("conversions", "is_cancelled", "magic", "max_bytes", "max_unpacked_bytes")
+
+    def __init__(
+        self, conversions: list[_Conversion], magic: int, max_unpacked_bytes: int, max_bytes: int
+    ) -> None:
+        self.conversions = conversions
+        self.magic = magic
+        self.max_unpacked_bytes = max_unpacked_bytes
+        self.max_bytes = max_bytes
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Convert no further partition."""
+        self.is_cancelled = True
+
+    def run(self, unpacking: AbstractContextManager[object]) -> None:
+        """In the worker."""
+        budget = ConversionBudget(self.max_bytes)
+        has_records = False
+        for conversion in self.conversions:
+            if self.is_cancelled or (has_records and budget.left_bytes <= 0):
+                conversion.is_left = True
+                continue
+            with unpacking:
+                conversion.convert(self.magic, self.max_unpacked_bytes, budget)
+            has_records |= bool(conversion.result)
+
+
+class _Turn:
+    """A place in the pool's queue for large answers."""
+
+    __slots__ = ("_memory", "ticket")
+
+    def __init__(self, memory: MemoryPool) -> None:
+        self._memory = memory
+        self.ticket: Ticket | None = None
+
+    def cancel(self) -> None:
+        """Leave the queue."""
+        if self.ticket is not None:
+            self._memory.withdraw(self.ticket)
+
+
+class DownConversion(Chained[FetchResponse]):
+    """The answer to one Fetch request of such a client, from the wait for records on.
+
+    on_read: called with what was read before it is converted. on_converted: called with the answer
+    before it resolves. `cancel` ends whatever it waits for; a partition that the worker is busy
+    with is converted to its end, and charged until then.
     """
 
     __slots__ = (
+        "_charged_bytes",
         "_magic",
         "_max_unpacked_bytes",
         "_memory",
         "_message",
         "_offload",
+        "_on_converted",
+        "_on_read",
+        "_parts",
         "_read_on",
+        "_request",
         "_rounds",
-        "_stretches",
+        "_timers",
         "_unpacking",
-        "response",
     )
+
+    _message: FetchResponse
 
     def __init__(
         self,
         request: FetchRequest,
-        message: FetchResponse,
         *,
         magic: int,
+        timers: Timers,
         offload: Offload,
         memory: MemoryPool,
         unpacking: AbstractContextManager[object],
         max_unpacked_bytes: int,
         read_on: ReadOn,
+        on_read: Callable[[FetchResponse], None] = lambda response: None,
+        on_converted: Callable[[FetchResponse], None] = lambda response: None,
     ) -> None:
-        self._unpacking = unpacking
-        self._max_unpacked_bytes = max_unpacked_bytes
-        self.response: Deferred[FetchResponse] = Deferred()
-        self._message = message
+        super().__init__()
+        self._request = request
         self._magic = magic
+        self._timers = timers
         self._offload = offload
         self._memory = memory
+        self._unpacking = unpacking
+        self._max_unpacked_bytes = max_unpacked_bytes
         self._read_on = read_on
+        self._on_read = on_read
+        self._on_converted = on_converted
         self._rounds = 0
-        self._stretches = _stretches(request, message)
+        self._charged_bytes = 0
+        self._parts: list[tuple[PartitionData, _Conversion]] = []
 
-    def start(self) -> Deferred[FetchResponse]:
+    def follow(self, outcome: FetchResponse | Deferred[FetchResponse]) -> DownConversion:
+        """Convert what outcome is, or will be."""
+        if isinstance(outcome, FetchResponse):
+            self._read(outcome)
+        else:
+            self.waits_for = outcome
+            outcome.on_done(self._read)
+        return self
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._release()
+
+    def _read(self, message: FetchResponse) -> None:
+        self.waits_for = None
+        self._on_read(message)
+        self._message = message
+        self._charge(ANSWER_BYTES * sum(len(topic.partitions) for topic in message.responses))
+        self._parts = _found(self._request, message)
+        self._begin()
+
+    def _begin(self) -> None:
         """Convert in its turn, or resolve at once if there is nothing to convert."""
-        if not self._stretches:
-            self.response.resolve(self._message)
-            return self.response
-        if self._memory.is_pressed:
-            self._memory.wait_turn(self._convert)
+        if not self._parts:
+            self._finish()
+        elif self._memory.is_pressed:
+            turn = self.waits_for = _Turn(self._memory)
+            turn.ticket = self._memory.wait_turn(self._convert)
         else:
             self._convert()
-        return self.response
 
     def _convert(self) -> None:
-        stretches, magic, memory = self._stretches, self._magic, self._memory
-        unpacking, max_unpacked_bytes = self._unpacking, self._max_unpacked_bytes
-        size = COPIES * sum(size_of(stretch.source) for stretch in stretches)
+        memory, unpacking = self._memory, self._unpacking
+        conversions = [conversion for _, conversion in self._parts]
+        work = self.waits_for = _Work(
+            conversions, self._magic, self._max_unpacked_bytes, share_of(memory)
+        )
+        size = COPIES * sum(size_of(conversion.source) for conversion in conversions)
         memory.charge(size)
 
-        def work() -> None:
-            for stretch in stretches:
-                with unpacking:
-                    stretch.convert(magic, max_unpacked_bytes)
-
         def converted(failure: BaseException | None) -> None:
-            self._converted(failure)
+            if not self.is_cancelled:
+                self._converted(failure)
             memory.release(size)
 
-        self._offload(work, converted)
+        self._offload(lambda: work.run(unpacking), converted)
 
     def _converted(self, failure: BaseException | None) -> None:
+        self.waits_for = None
         if failure is not None:
             logger.error("a Fetch answer could not be converted", exc_info=failure)
-        empty: list[_Stretch] = []
-        for stretch in self._stretches:
-            data = stretch.data
-            data.records = charged(self._memory, stretch.result) if stretch.result else b""
-            stretch.result, is_empty = None, not stretch.result
+        empty: list[tuple[PartitionData, _Conversion]] = []
+        for data, conversion in self._parts:
+            data.records = conversion.result
+            self._charge(len(conversion.result))
             if failure is not None:
                 data.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-            elif stretch.error:
-                data.error_code = int(stretch.error)
-            elif is_empty and stretch.next_offset < data.high_watermark:
-                empty.append(stretch)
+                data.records = b""
+            elif conversion.error:
+                data.error_code = int(conversion.error)
+            elif (
+                not conversion.result
+                and not conversion.is_left
+                and conversion.next_offset < data.high_watermark
+            ):
+                empty.append((data, conversion))
+        self._parts = []
         self._rounds += 1
         if not empty or self._rounds >= MAX_ROUNDS:
-            self.response.resolve(self._message)
+            self._finish()
             return
-        self._stretches = self._next_stretches(empty)
-        self.start()
+        self._parts = self._behind(empty)
+        self._begin()
 
-    def _next_stretches(self, empty: list[_Stretch]) -> list[_Stretch]:
+    def _behind(
+        self, empty: list[tuple[PartitionData, _Conversion]]
+    ) -> list[tuple[PartitionData, _Conversion]]:
+        """What follows the stretches that gave no record. The answer of the first round is the one
+        that is sent.
+        """
         topics = [
             FetchRequest.FetchTopic(
-                topic=stretch.key[0],
+                topic=conversion.key[0],
                 partitions=[
                     FetchRequest.FetchPartition(
-                        partition=stretch.key[1],
-                        fetch_offset=stretch.next_offset,
+                        partition=conversion.key[1],
+                        fetch_offset=conversion.next_offset,
                         partition_max_bytes=MAX_SOURCE_BYTES // len(empty),
                     )
                 ],
             )
-            for stretch in empty
+            for _, conversion in empty
         ]
         request = FetchRequest(max_bytes=MAX_SOURCE_BYTES, topics=topics)
-        found = {stretch.key: stretch for stretch in _stretches(request, self._read_on(request))}
-        following: list[_Stretch] = []
-        for stretch in empty:
-            read = found.get(stretch.key)
-            if read is not None:
-                read.data = stretch.data  # the answer of the first round is the one that is sent
-                following.append(read)
-        return following
+        following = {found.key: found for _, found in _found(request, self._read_on(request))}
+        return [
+            (data, following[conversion.key])
+            for data, conversion in empty
+            if conversion.key in following
+        ]
+
+    def _finish(self) -> None:
+        self._on_converted(self._message)
+        self.resolve(self._message)
+        self._timers.call_later(0, self._release)  # behind the connection's turn, which charges it
+
+    def _charge(self, count: int) -> None:
+        self._charged_bytes += count
+        self._memory.charge(count)
+
+    def _release(self) -> None:
+        charged_bytes, self._charged_bytes = self._charged_bytes, 0
+        self._memory.release(charged_bytes)
 
 
-def _stretches(request: FetchRequest, response: FetchResponse) -> list[_Stretch]:
-    """What there is to convert: partitions with records, and from which offset on."""
+def _found(
+    request: FetchRequest, response: FetchResponse
+) -> list[tuple[PartitionData, _Conversion]]:
+    """What there is to convert: partitions with records, and the offset each was read from."""
     offsets = {
         (topic.topic, asked.partition): asked.fetch_offset
         for topic in request.topics
         for asked in topic.partitions
     }
     return [
-        _Stretch((topic.topic, data.partition_index), data, data.records, fetch_offset)
+        (data, _Conversion((topic.topic, data.partition_index), data.records, fetch_offset))
         for topic in response.responses
         for data in topic.partitions
         if data.records

@@ -252,21 +252,3 @@ class MemoryPool:
         finally:
             self._granting = False
             self.contended = bool(self._requests or self._answers or self._light)
-
-
-class ChargedBytes(bytes):
-    """Bytes that are accounted for as long as they live. Made by `charged`."""
-
-    pool: MemoryPool | None = None
-
-    def __del__(self) -> None:
-        if self.pool is not None:
-            self.pool.release(len(self))
-
-
-def charged(pool: MemoryPool, data: bytes | bytearray) -> ChargedBytes:
-    """A copy of data that is in the pool's account."""
-    result = ChargedBytes(data)
-    pool.charge(len(result))
-    result.pool = pool
-    return result

@@ -22,7 +22,6 @@ from concurrent.futures import Executor
 from typing import Final, Protocol, cast
 
 from kbroker.protocol.codec import Part
-from kbroker.server.memory_pool import ChargedBytes
 from kbroker.server.page_cache import PageCache, system_pages_of
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -111,7 +110,7 @@ class ResponseWriter:
         """What is kept in memory until the peer takes it; file ranges are not."""
         left: int = self._transport.get_write_buffer_size()
         for part in self._parts:
-            if isinstance(part, _BINARY) and type(part) is not ChargedBytes:
+            if isinstance(part, _BINARY):
                 left += len(part)
         return left
 
@@ -260,9 +259,11 @@ class ResponseWriter:
 
     def _warmed(self, done: asyncio.Future[bytes], part: FileRange, begin: int, end: int) -> None:
         self._waiting = False
-        if self._closed or done.cancelled():
+        if done.cancelled():
             return
-        error = done.exception()
+        error = done.exception()  # else its destructor would report that nothing asked for it
+        if self._closed:
+            return
         if isinstance(error, Exception):
             self._on_error(error)
             return

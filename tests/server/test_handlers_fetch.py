@@ -23,6 +23,7 @@ from kbroker.server.dispatch import RequestContext
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
 from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.offload import Offload
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.world import (
     NOW_MS,
@@ -223,6 +224,21 @@ def test_a_fetch_of_old_that_waits_is_converted_too(world: World) -> None:
     assert len(messages(partitions_of(on_the_wire(outcome.value, 2))[0], 1)) == 1
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fetch_stops_waiting_when_its_connection_goes(world: World, version: int) -> None:
+    request = fetch_request(
+        {0: 0}, max_wait_ms=2**31 - 1, topic_id=TOPIC_ID if version >= 13 else bytes(16)
+    )
+    outcome = handle(world, version, request)
+    assert isinstance(outcome, Deferred)
+    assert world.replicas.purgatory.waiting == 1
+    outcome.cancel()
+    assert world.replicas.purgatory.waiting == 0
+    world.append()
+    world.timers.advance(1000)
+    assert not outcome.done
+
+
 STORAGE_ERRORS = [
     (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
@@ -270,46 +286,22 @@ def test_a_fault_of_ours_is_answered_and_logged(
         with pytest.raises(ZeroDivisionError):
             handle(world, 2, fetch_request({0: 0}))
     request = fetch_request({0: 0})
-    stored = world.fetch_now(request)
-    conversion = DownConversion(
-        request,
-        stored,
-        magic=1,
-        offload=lambda work, then: then(ZeroDivisionError()),
-        memory=MemoryPool(),
-        unpacking=world.replicas.unpacking,
-        max_unpacked_bytes=1 << 20,
-        read_on=lambda request: FetchResponse(),
-    )
-    assert partitions_of(conversion.start().value)[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    conversion = conversion_of(world, request, lambda work, then: then(ZeroDivisionError()))
+    conversion.follow(world.fetch_now(request))
+    assert partitions_of(conversion.value)[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert "could not be converted" in caplog.text
 
 
-def test_converted_records_are_accounted_for_as_long_as_they_live(world: World) -> None:
-    world.append()
-    request = fetch_request({0: 0})
-    memory = MemoryPool(1 << 20)
-    works: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
-    conversion = DownConversion(
+def conversion_of(
+    world: World, request: FetchRequest, offload: Offload, memory: MemoryPool | None = None
+) -> DownConversion:
+    return DownConversion(
         request,
-        world.fetch_now(request),
         magic=1,
-        offload=lambda work, then: works.append((work, then)),
-        memory=memory,
+        timers=world.timers,
+        offload=offload,
+        memory=memory or MemoryPool(),
         unpacking=world.replicas.unpacking,
         max_unpacked_bytes=1 << 20,
         read_on=lambda request: FetchResponse(),
     )
-    memory.charge(memory.limit)
-    outcome = conversion.start()
-    assert not works, "it waits for its turn"
-    memory.release(memory.limit)
-    ((work, then),) = works
-    assert memory.used > 0
-    work()
-    then(None)
-    records = partitions_of(outcome.value)[0].records
-    assert memory.used == len(records) > 0
-    partitions_of(outcome.value)[0].records = b""
-    del records
-    assert memory.used == 0

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kbroker.server.memory_pool import ChargedBytes, MemoryPool, Ticket, charged
+from kbroker.server.memory_pool import MemoryPool, Ticket
 
 LIMIT = 1333
 """Of which three quarters, 999, are for requests."""
@@ -175,18 +175,6 @@ def test_a_request_that_is_as_large_as_may_be_gets_its_turn() -> None:
     assert not parked.want(900)
     other.give_back()
     assert large.held == pool.largest_request
-
-
-def test_charged_bytes_live_and_die() -> None:
-    pool = MemoryPool(LIMIT)
-    data = charged(pool, bytearray(b"abc"))
-    assert type(data) is ChargedBytes
-    assert data == b"abc"
-    view = memoryview(data)
-    del data
-    assert pool.used == 3
-    del view
-    assert pool.used == 0
 
 
 @pytest.mark.parametrize("seed", range(20))

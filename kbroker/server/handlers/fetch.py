@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.down_conversion import MAX_SOURCE_BYTES, MEMORY_SHARE, DownConversion
+from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.services import Services
 from kbroker.settings.log_config import max_unpacked_bytes
 from kbroker.settings.network import MEMORY_LIMIT
@@ -67,39 +66,26 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
 
 def _fetch_messages(services: Services, version: int, request: FetchRequest) -> Outcome:
     """For a client that knows no record batches."""
-    share = services.memory.limit // MEMORY_SHARE
-    request.max_bytes = min(request.max_bytes, MAX_SOURCE_BYTES, share)
+    request.max_bytes = min(request.max_bytes, share_of(services.memory))
     replicas, now_ms = services.replicas, services.timers.monotonic_ms()
 
     def read_on(following: FetchRequest) -> FetchResponse:
         found = replicas.fetch(following, api_version=version, now_ms=now_ms)
         return found if isinstance(found, FetchResponse) else FetchResponse()
 
-    later: Deferred[FetchResponse] = Deferred()
-
-    def converted(response: FetchResponse) -> None:
-        _without_storage_errors(response)
-        later.resolve(response)
-
-    def convert(response: FetchResponse) -> None:
-        _refuse_zstd(services, response)
-        DownConversion(
-            request,
-            response,
-            magic=1 if version >= TIMESTAMPS_SINCE else 0,
-            offload=services.offload,
-            memory=services.memory,
-            unpacking=services.replicas.unpacking,
-            max_unpacked_bytes=max_unpacked_bytes(services.config.get_int(MEMORY_LIMIT)),
-            read_on=read_on,
-        ).start().on_done(converted)
-
-    outcome = replicas.fetch(request, api_version=version, now_ms=now_ms)
-    if isinstance(outcome, FetchResponse):
-        convert(outcome)
-    else:
-        outcome.on_done(convert)
-    return later
+    conversion = DownConversion(
+        request,
+        magic=1 if version >= TIMESTAMPS_SINCE else 0,
+        timers=services.timers,
+        offload=services.offload,
+        memory=services.memory,
+        unpacking=services.replicas.unpacking,
+        max_unpacked_bytes=max_unpacked_bytes(services.config.get_int(MEMORY_LIMIT)),
+        read_on=read_on,
+        on_read=lambda response: _refuse_zstd(services, response),
+        on_converted=_without_storage_errors,
+    )
+    return conversion.follow(replicas.fetch(request, api_version=version, now_ms=now_ms))
 
 
 def _for_older_clients(services: Services, version: int, response: FetchResponse) -> None:

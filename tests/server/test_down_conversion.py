@@ -1,0 +1,213 @@
+"""The life of a Fetch answer for a client before 0.11: what it is charged for, and that it ends
+with its connection. What it is converted to is tested in test_handlers_fetch and
+test_legacy_records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread, get_ident
+
+import pytest
+
+from kbroker.model import Deferred
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.legacy_records import iter_any_batches
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.replication.fetch import ANSWER_BYTES
+from kbroker.server.down_conversion import COPIES, share_of
+from kbroker.server.memory_pool import MemoryPool
+from tests.replication.world import World, batch, fetch_request, partitions_of
+from tests.server.test_handlers_fetch import conversion_of
+
+LIMIT = 1 << 20
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, partitions=3)
+    yield made
+    made.close()
+
+
+class LoopPool(MemoryPool):
+    """An account that notes every change by another thread than the one that made it."""
+
+    def __init__(self) -> None:
+        super().__init__(LIMIT)
+        self.thread = get_ident()
+        self.foreign: list[str] = []
+
+    def charge(self, count: int) -> None:
+        self._note("charge")
+        super().charge(count)
+
+    def release(self, count: int) -> None:
+        self._note("release")
+        super().release(count)
+
+    def _note(self, what: str) -> None:
+        if get_ident() != self.thread:
+            self.foreign.append(what)
+
+
+class Held:
+    """A worker that is slow: work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.works: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+
+    def __call__(
+        self, work: Callable[[], None], then: Callable[[BaseException | None], None]
+    ) -> None:
+        self.works.append((work, then))
+
+    def run(self) -> None:
+        works, self.works = self.works, []
+        for work, then in works:
+            work()
+            then(None)
+
+
+def test_the_worker_may_be_the_last_to_hold_what_it_made(world: World) -> None:
+    """A thread pool keeps the work for a moment after its result has reached the loop."""
+    world.append()
+    memory = LoopPool()
+    worked, may_drop = Event(), Event()
+    threads: list[Thread] = []
+
+    def offload(work: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
+        box = [work]
+        del work
+
+        def run() -> None:
+            held = box.pop()
+            held()
+            worked.set()
+            may_drop.wait(60)
+            del held
+
+        threads.append(Thread(target=run))
+        threads[0].start()
+        assert worked.wait(60)
+        then(None)
+
+    request = fetch_request({0: 0})
+    outcome = conversion_of(world, request, offload, memory).follow(world.fetch_now(request))
+    records = partitions_of(outcome.value)[0].records
+    assert records
+    world.timers.advance(0)
+    del outcome, records
+    may_drop.set()
+    threads[0].join()
+    assert memory.foreign == []
+    assert memory.used == 0
+
+
+def test_an_answer_is_charged_until_the_connection_does(world: World) -> None:
+    world.append()
+    memory, worker = MemoryPool(LIMIT), Held()
+    request = fetch_request({0: 0})
+    stored = world.fetch_now(request)
+    source_bytes = partitions_of(stored)[0].records.size  # type: ignore[union-attr]  # a file range
+    memory.charge(memory.limit)
+    outcome = conversion_of(world, request, worker, memory).follow(stored)
+    assert not worker.works, "it waits for its turn"
+    assert memory.used == memory.limit + ANSWER_BYTES
+    memory.release(memory.limit)
+    assert memory.used == ANSWER_BYTES + COPIES * source_bytes
+    worker.run()
+    records = partitions_of(outcome.value)[0].records
+    assert memory.used == ANSWER_BYTES + len(records) > ANSWER_BYTES  # type: ignore[arg-type]  # bytes
+    world.timers.advance(0)
+    assert memory.used == 0
+
+
+def waiting_for_records(world: World, memory: MemoryPool, worker: Held) -> Deferred[FetchResponse]:
+    request = fetch_request({0: 0, 1: 0}, max_wait_ms=2**31 - 1)
+    outcome = world.fetch(request)
+    assert isinstance(outcome, Deferred)
+    assert world.replicas.purgatory.waiting == 1
+    return conversion_of(world, request, worker, memory).follow(outcome)
+
+
+def waiting_for_memory(world: World, memory: MemoryPool, worker: Held) -> Deferred[FetchResponse]:
+    world.append()
+    memory.charge(memory.limit)
+    request = fetch_request({0: 0})
+    waiting = conversion_of(world, request, worker, memory).follow(world.fetch_now(request))
+    assert memory.waiting == 1
+    return waiting
+
+
+def in_the_worker(world: World, memory: MemoryPool, worker: Held) -> Deferred[FetchResponse]:
+    for index in range(3):
+        world.append(index)
+    request = fetch_request({0: 0, 1: 0, 2: 0})
+    waiting = conversion_of(world, request, worker, memory).follow(world.fetch_now(request))
+    assert len(worker.works) == 1
+    return waiting
+
+
+@pytest.mark.parametrize("stage", [waiting_for_records, waiting_for_memory, in_the_worker])
+def test_whatever_an_answer_waits_for_ends_with_its_connection(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: Callable[[World, MemoryPool, Held], Deferred[FetchResponse]],
+) -> None:
+    converted: list[object] = []
+    monkeypatch.setattr(
+        "kbroker.server.down_conversion.down_convert",
+        lambda stored, **_: converted.append(stored) or b"",
+    )
+    memory, worker = MemoryPool(LIMIT), Held()
+    waiting = stage(world, memory, worker)
+    resolved: list[FetchResponse] = []
+    waiting.on_done(resolved.append)
+    waiting.cancel()
+    waiting.cancel()
+    assert world.replicas.purgatory.waiting == 0
+    assert memory.waiting == 0
+    world.append()
+    world.timers.advance(1000)
+    if stage is waiting_for_memory:
+        memory.release(memory.limit)
+    if worker.works:
+        assert memory.used > 0, "the worker still holds file ranges, and may be converting"
+    worker.run()
+    assert memory.used == 0
+    assert not resolved
+    assert not waiting.done
+    assert not converted, "no further partition is converted"
+
+
+def test_one_answer_converts_no_more_than_its_share(world: World) -> None:
+    """Small batches may unpack to far more than they take on disk."""
+    memory, worker = MemoryPool(LIMIT), Held()
+    share = share_of(memory)
+    sizes = []
+    for index in range(3):
+        for _ in range(4):
+            stored = batch(1, size=share // 2, compression=Compression.GZIP)
+            sizes.append(len(stored))
+            world.append(index, stored)
+    assert sum(sizes) < share, "all of them would be read at once"
+    request = fetch_request({0: 0, 1: 0, 2: 0})
+    outcome = conversion_of(world, request, worker, memory).follow(world.fetch_now(request))
+    worker.run()
+    found = partitions_of(outcome.value)
+    assert found[0].records, "the first batches"
+    assert len(found[0].records) < sum(sizes[:4])  # type: ignore[arg-type]  # bytes
+    assert [found[index].records for index in (1, 2)] == [b"", b""], "left for the next request"
+    assert {data.error_code for data in found.values()} == {0}
+    assert not worker.works, "they are not taken for stretches without records"
+    offset = requests = 0
+    while offset < 4:
+        requests += 1
+        request = fetch_request({0: offset})
+        outcome = conversion_of(world, request, worker, memory).follow(world.fetch_now(request))
+        worker.run()
+        for _, header in iter_any_batches(partitions_of(outcome.value)[0].records):  # type: ignore[arg-type]  # bytes
+            offset = header.next_offset
+    assert requests == 2, "a reader that goes on gets everything"
