@@ -471,6 +471,7 @@ class Broker:
             self._shared.give_back_memory()
         if self._replicas is not None:
             self._replicas.give_back_memory()
+            self.services.share_reader.give_back_memory()
 
     async def _serve_metrics(self, dispatcher: Dispatcher, shared: ConnectionShared) -> None:
         """Where they are asked for; prometheus-client is imported then only."""

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 from kbroker.coordinator.share_coordinator import gathered
 from kbroker.coordinator.share_persister import SharePlace
 from kbroker.log.files import FileSlice
-from kbroker.model import Deferred, Timers
+from kbroker.model import Chained, Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
 from kbroker.protocol.schema import Records
-from kbroker.replication.fetch import size_of
+from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS, size_of
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.memory_port import MemoryPort
+from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.replication.purgatory import Waiter
 from kbroker.replication.share_partition import Acknowledgement, Acquired, AcquireLimits
 from kbroker.replication.share_session import (
@@ -44,6 +44,9 @@ PASSING: Final = frozenset(
 )
 """Errors that do not hurry an answer."""
 _MAGIC_2: Final = 2
+
+WATCH_BYTES: Final = 128
+"""Memory of one share partition that a fetch waits on."""
 
 PartitionData = ShareFetchResponse.PartitionData
 Acknowledgements = Mapping[Place, Sequence[Acknowledgement]]
@@ -91,6 +94,9 @@ class ShareReader:
         self._timers = timers
         self.config_of = config_of
         self.sessions = ShareSessions(max_sessions, memory)
+        self.memory = memory or NoAccount()
+        self.heavy: set[_Wait] = set()
+        """Waits that are charged for."""
         partitions.is_read = self.sessions.has_group
 
     # -- sessions ----------------------------------------------------------------------------
@@ -134,6 +140,11 @@ class ShareReader:
 
         self._partitions.release(group_id, session.member_id).on_done(released)
         return result
+
+    def give_back_memory(self) -> None:
+        """Called when memory pressure begins: charged fetches wait only a little longer."""
+        for wait in self.heavy:
+            wait.hurry()
 
     # -- acknowledgements --------------------------------------------------------------------
 
@@ -372,10 +383,14 @@ class PendingFetch:
         self.session = session
         self.limits = limits
         self._deadline_ms = reader.monotonic_ms() + limits.max_wait_ms
-        self.answer: Deferred[Answer] = Deferred()
+        self.answer: Chained[Answer] = Chained()
 
     def look(self) -> None:
-        """Answer if there is enough, or something is wrong; else wait."""
+        """Answer if there is enough, something is wrong, or there is no memory to wait; else wait.
+        Nothing once the answer is cancelled.
+        """
+        if self.answer.is_cancelled:
+            return
         if not self._reader.sessions.is_alive(self.session):
             self.answer.resolve({})
             return
@@ -388,7 +403,17 @@ class PendingFetch:
             if answer or failed or left_ms <= 0:
                 self.answer.resolve({**failed, **answer})
                 return
-        self._reader.waiter(self).begin(left_ms, self.limits.min_bytes - size_bytes)
+        wait = self._reader.waiter(self)
+        if wait.begin(left_ms, self.limits.min_bytes - size_bytes):
+            self.answer.waits_for = wait
+        else:
+            self.answer.resolve({**failed, **self._acquired(found)})
+
+    def hurry(self) -> int:
+        """Memory is short: answer within SHORT_WAIT_MS. Returns the ms that are left."""
+        now_ms = self._reader.monotonic_ms()
+        self._deadline_ms = min(self._deadline_ms, now_ms + SHORT_WAIT_MS)
+        return self._deadline_ms - now_ms
 
     def _acquired(self, found: Sequence[Readable]) -> dict[Place, PartitionData]:
         answer: dict[Place, PartitionData] = {}
@@ -407,23 +432,40 @@ class PendingFetch:
 
 
 class _Wait(Waiter):
-    """One turn of waiting for a fetch's share partitions."""
+    """One turn of waiting for a fetch's share partitions. On many of them it is charged for."""
 
-    __slots__ = ("_fetch", "_missing_bytes", "_watched")
+    __slots__ = ("_charged_bytes", "_fetch", "_missing_bytes", "_watched")
 
     def __init__(self, replicas: ReplicaManager, fetch: PendingFetch) -> None:
         super().__init__(replicas.purgatory)
         self._fetch = fetch
+        self._charged_bytes = 0
         self._missing_bytes = 0
         self._watched: list[OpenSharePartition] = []
 
-    def begin(self, wait_ms: int, missing_bytes: int) -> None:
-        """Wait, for so many bytes more."""
+    def begin(self, wait_ms: int, missing_bytes: int) -> bool:
+        """Wait, for so many bytes more. Returns False if memory has no room for it."""
+        reader = self._fetch._reader
         self._missing_bytes = missing_bytes
-        self._watched = self._fetch._reader.wait_on(self._fetch.session)
-        for found in self._watched:
+        watched = reader.wait_on(self._fetch.session)
+        held_bytes = len(watched) * WATCH_BYTES
+        if held_bytes > FREE_BYTES:
+            if not reader.memory.has_room(held_bytes):
+                return False
+            self._charged_bytes = held_bytes
+            reader.memory.charge(held_bytes)
+            reader.heavy.add(self)
+            if reader.memory.is_short:
+                wait_ms = self._fetch.hurry()
+        self._watched = watched
+        for found in watched:
             found.wait(self)
         self.set_deadline(wait_ms)
+        return True
+
+    def hurry(self) -> None:
+        """Memory is short: wait no longer than SHORT_WAIT_MS."""
+        self.set_deadline(self._fetch.hurry())
 
     def more(self, size_bytes: int) -> None:
         """See `share_partitions.Waiting`."""
@@ -439,6 +481,9 @@ class _Wait(Waiter):
         for found in self._watched:
             found.leave(self)
         self._watched = []
+        if self._charged_bytes:
+            self._fetch._reader.heavy.discard(self)
+            self._fetch._reader.memory.release(self._charged_bytes)
 
     def complete(self) -> None:
         self._fetch.look()

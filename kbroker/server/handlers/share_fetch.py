@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kbroker.model import Deferred, Uuid
+from kbroker.model import Chained, Uuid
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -74,7 +74,7 @@ def handle_share_fetch(
         batch_size=max(request.batch_size, 1),
         is_strict=request.share_acquire_mode == STRICT_MODE,
     )
-    later: Deferred[Message] = Deferred()
+    later: Chained[Message] = Chained()
     is_full = epoch == INITIAL_EPOCH
 
     def acknowledged(outcomes: Outcomes) -> None:
@@ -84,8 +84,9 @@ def handle_share_fetch(
             )
         elif request.is_renew_ack:
             later.resolve(_answer(services, session, {}, outcomes, is_full=False))
-        else:
-            reader.fetch(session, limits).on_done(
+        elif not later.is_cancelled:
+            found = later.waits_for = reader.fetch(session, limits)
+            found.on_done(
                 lambda found: later.resolve(
                     _answer(services, session, found, outcomes, is_full=is_full)
                 )
@@ -143,7 +144,7 @@ def handle_share_acknowledge(
     session = reader.session(
         _key(request.group_id, request.member_id), epoch, context.connection_id
     )
-    later: Deferred[Message] = Deferred()
+    later: Chained[Message] = Chained()
 
     def acknowledged(outcomes: Outcomes) -> None:
         response = _acknowledged(services, context, session, outcomes)

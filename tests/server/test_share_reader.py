@@ -1,0 +1,165 @@
+"""A ShareFetch that waits: it ends with its connection, and is charged for what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.coordinator.share_persister import SharePersister, SharePlace, StateFound, StateWrite
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
+from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers.share_fetch import handle_share_fetch
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.share_partitions import SharePartitions
+from kbroker.server.share_reader import WATCH_BYTES, ShareReader
+from kbroker.settings.share_groups import ShareGroupConfig
+from tests.replication.world import TOPIC_ID, World
+
+CONNECTION = "one"
+FOR_EVER_MS = 2**31 - 1
+
+
+class States:
+    """Every share partition begins at offset 0; reading that takes as long as the test says."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.asked: list[Deferred[StateFound]] = []
+
+    def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
+        found: Deferred[StateFound] = Deferred()
+        self.asked.append(found)
+        if not self.is_slow:
+            self.answer()
+        return found
+
+    def answer(self) -> None:
+        asked, self.asked = self.asked, []
+        for found in asked:
+            found.resolve(StateFound(ErrorCode.NONE, 1, 0))
+
+    def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        return Deferred.of(ErrorCode.NONE)
+
+
+class Readers:
+    """ShareFetch over real logs, as a connection calls it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.memory = MemoryPool(1 << 20)
+        self.states = States()
+        config = ShareGroupConfig()
+        partitions = SharePartitions(
+            world.replicas, cast(SharePersister, self.states), world.timers, lambda group: config
+        )
+        self.partitions = partitions
+        self.reader = ShareReader(
+            world.replicas,
+            partitions,
+            world.timers,
+            lambda group: config,
+            max_sessions=100,
+            memory=self.memory,
+        )
+
+    def fetch(self, epoch: int = 0, places: int = 1, max_wait_ms: int = FOR_EVER_MS) -> Any:
+        wanted = [ShareFetchRequest.FetchPartition(partition_index=i) for i in range(places)]
+        topic = ShareFetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=wanted)
+        request = ShareFetchRequest(
+            group_id="group",
+            member_id="member",
+            share_session_epoch=epoch,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            max_records=100,
+            batch_size=100,
+            topics=[topic] if epoch == 0 else [],
+        )
+        services: Any = SimpleNamespace(share_reader=self.reader, config=self.world.config)
+        context = RequestContext(ApiKey.SHARE_FETCH, 1, connection_id=CONNECTION)
+        return handle_share_fetch(services, context, request)
+
+    def waiting(self) -> int:
+        """Fetches that partitions would wake."""
+        return sum(len(found.waiting) for found in self.partitions._open.values())
+
+
+@pytest.fixture
+def readers(tmp_path: Path) -> Iterator[Readers]:
+    world = World(tmp_path, partitions=40)
+    yield Readers(world)
+    world.close()
+
+
+def test_a_share_fetch_stops_waiting_when_its_connection_goes(readers: Readers) -> None:
+    outcomes = [readers.fetch(epoch) for epoch in range(3)]
+    assert not any(outcome.done for outcome in outcomes)
+    assert (readers.world.replicas.purgatory.waiting, readers.waiting()) == (3, 3)
+    for outcome in outcomes:  # as the connection does when it is lost
+        outcome.cancel()
+    readers.reader.disconnected(CONNECTION)
+    assert (readers.world.replicas.purgatory.waiting, readers.waiting()) == (0, 0)
+    readers.world.append()
+    readers.world.timers.advance(1000)
+    assert not any(outcome.done for outcome in outcomes)
+
+
+def test_a_share_fetch_does_not_begin_to_wait_for_a_connection_that_is_gone(
+    readers: Readers,
+) -> None:
+    readers.states.is_slow = True
+    outcome = readers.fetch()
+    assert len(readers.states.asked) == 1
+    outcome.cancel()
+    readers.states.answer()
+    assert readers.world.replicas.purgatory.waiting == 0
+    assert not outcome.done
+
+
+def test_a_share_fetch_of_many_partitions_is_charged_while_it_waits(readers: Readers) -> None:
+    readers.fetch(places=40, max_wait_ms=0)
+    kept = readers.memory.used
+    outcomes = [readers.fetch(epoch) for epoch in (1, 2)]
+    held = 40 * WATCH_BYTES
+    assert held > FREE_BYTES
+    assert readers.memory.used == kept + 2 * held
+    outcomes[0].cancel()
+    assert readers.memory.used == kept + held
+    readers.world.append(3)
+    readers.world.timers.advance(0)
+    response = outcomes[1].value
+    assert isinstance(response, ShareFetchResponse)
+    assert response.responses[0].partitions[0].acquired_records
+    assert readers.memory.used == kept
+
+
+def test_a_share_fetch_does_not_wait_where_memory_is_used_up(readers: Readers) -> None:
+    readers.fetch(places=40, max_wait_ms=0)
+    readers.memory.charge(readers.memory.limit - readers.memory.used)
+    outcome = readers.fetch(1)
+    assert outcome.done
+    assert readers.memory.used == readers.memory.limit
+
+
+def test_charged_share_fetches_are_answered_soon_when_memory_is_short(readers: Readers) -> None:
+    readers.memory.on_pressure = readers.reader.give_back_memory
+    readers.fetch(places=40, max_wait_ms=0)
+    waits = readers.fetch(1)
+    readers.memory.charge(readers.memory.limit // 2)
+    ticket = readers.memory.wait_turn(lambda: None)
+    begins = readers.fetch(2)
+    readers.world.timers.advance(SHORT_WAIT_MS - 1)
+    assert not (waits.done or begins.done)
+    readers.world.timers.advance(1)
+    assert waits.done and begins.done
+    readers.memory.withdraw(ticket)
