@@ -38,6 +38,7 @@ from kbroker.coordinator.shards import (
     is_in_log,
 )
 from kbroker.coordinator.streams_membership import StreamsDecision, check_streams_heartbeat
+from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import Deferred, StartupError, Timers
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -124,6 +125,7 @@ class CallContext(Protocol):
 
 
 MAX_REASON: Final = 255
+REASONS_PER_SECOND: Final = 10
 """Characters of a member's words that are logged; clients send no more."""
 MAX_CACHED_KEY: Final = 128
 """Characters. A client may ask for ids of 32 KiB, ever new ones; those are not kept."""
@@ -155,12 +157,6 @@ def _hash(key: str) -> int:
     return 0 if code == 0x80000000 else code
 
 
-def _log_reason(group_id: str, who: str | None, reason: str | None) -> None:
-    """Why a member joins again or leaves, in its own words (KIP-800)."""
-    if reason:
-        logger.info("group %s: %s: %r", group_id, who, reason[:MAX_REASON])
-
-
 def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:
     """A LeaveGroup that was not even looked at."""
     return LeaveGroupResponse(error_code=error)
@@ -185,6 +181,7 @@ class GroupCoordinator:
             raise StartupError(f"group.consumer.assignors: there is no {unknown[0]}, only {known}")
         self._config = config
         self._timers = timers
+        self._reasons = LogThrottle(logger, logging.INFO, lines=REASONS_PER_SECOND)
         self._topics = topics
         self.delete_share_group: Callable[[str], Deferred[ErrorCode]] | None = None
         """Ends a share group and the states of its partitions, which are elsewhere."""
@@ -218,6 +215,17 @@ class GroupCoordinator:
     def close(self) -> None:
         """The broker stops."""
         self.runtime.close()
+
+    def _log_reason(self, group_id: str, who: str | None, reason: str | None) -> None:
+        """Log why a member joins again or leaves, in its own words (KIP-800)."""
+        if reason:
+            self._reasons.log(
+                self._timers.monotonic_ms(),
+                "group %s: %s: %r",
+                shown(group_id),
+                shown(who),
+                reason[:MAX_REASON],
+            )
 
     def join_group(
         self, context: CallContext, request: JoinGroupRequest
@@ -253,7 +261,7 @@ class GroupCoordinator:
             host = self._host(request.group_id)
         except KafkaError as error:
             return join_error(request.member_id, error.code)
-        _log_reason(request.group_id, request.member_id or context.client_id, request.reason)
+        self._log_reason(request.group_id, request.member_id or context.client_id, request.reason)
         waiter: Waiter = Deferred()
         join = Join(
             member_id=request.member_id,
@@ -317,7 +325,7 @@ class GroupCoordinator:
             identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         for identity in identities:
             who = identity.member_id or identity.group_instance_id
-            _log_reason(request.group_id, who, identity.reason)
+            self._log_reason(request.group_id, who, identity.reason)
         waiter: Waiter = Deferred()
         effects = host.shard.leave(
             request.group_id, identities, waiter, self._timers.monotonic_ms()

@@ -22,6 +22,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker.coordinator.effects import Append, Effect, MarkerResults, Reply, WriteMarkers
 from kbroker.coordinator.records import CoordinatorRecord, encode_batch
+from kbroker.log_lines import shown
 from kbroker.model import Deferred, InvariantError, TimerHandle, Timers, TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -308,13 +309,17 @@ class CoordinatorRuntime(Generic[S]):
             try:
                 decoded = decode(record.key, record.value)
             except KafkaError as error:
-                logger.error("%s offset %d skipped: %s", host.topic_partition, record.offset, error)
+                logger.error(
+                    "%s offset %d skipped: %s", host.topic_partition, record.offset, shown(error)
+                )
                 continue
             if decoded is not None:
                 replay(decoded)
 
     def _load_failed(self, host: Host[S], error: KafkaError) -> None:
-        logger.error("%s epoch %d cannot be loaded: %s", host.topic_partition, host.epoch, error)
+        logger.error(
+            "%s epoch %d cannot be loaded: %s", host.topic_partition, host.epoch, shown(error)
+        )
         host.status = HostStatus.FAILED
 
     def _unload(self, host: Host[S]) -> None:
@@ -416,7 +421,7 @@ class CoordinatorRuntime(Generic[S]):
                 producer_epoch=producer_epoch,
             )
         except ValueError as error:
-            logger.warning("%s: a record cannot be written: %s", host.topic_partition, error)
+            logger.warning("%s: a record cannot be written: %s", host.topic_partition, shown(error))
             return ErrorCode.MESSAGE_TOO_LARGE
         replay = partial(self._replay_written, host, records, transaction)
         return self._write_batch(host, batch, replay)
@@ -507,7 +512,7 @@ class CoordinatorRuntime(Generic[S]):
         for record in records:
             news = host.shard.news(record)
             if news is not None:
-                logger.info("%s: %s", host.topic_partition, news)
+                logger.info("%s: %s", host.topic_partition, shown(news))
 
     def _refused(self, host: Host[S], error: ErrorCode) -> ErrorCode:
         if error not in _REFUSED:

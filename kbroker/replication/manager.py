@@ -20,6 +20,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import OPEN_FILES, PartitionLog
 from kbroker.log.producer_state import ProducerState
 from kbroker.log.validator import AppendOrigin
+from kbroker.log_lines import LogThrottle, shown
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.metrics import TopicTraffic
 from kbroker.model import (
@@ -150,6 +151,7 @@ class ReplicaManager:
             find=self.partition,
             on_replaced=self._maintenance.log_replaced,
         )
+        self._refused_moves = LogThrottle(logger)
         self._log_starts: dict[TopicPartition, int] = {}
         logs.on_offline = self._directory_offline
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
@@ -546,7 +548,13 @@ class ReplicaManager:
             if self.logs.create_future(topic_partition, path):
                 self.mover.begin(topic_partition)
         except KafkaError as error:
-            logger.warning("%s cannot be moved to %s: %s", topic_partition, path, error)
+            self._refused_moves.log(
+                self._timers.monotonic_ms(),
+                "%s cannot be moved to %s: %s",
+                shown(topic_partition),
+                shown(path),
+                shown(error),
+            )
             return error.code
         return ErrorCode.NONE
 

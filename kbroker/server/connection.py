@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kbroker.log.files import LogDirectoryError
+from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import InvariantError, Timers
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
-from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
+from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.memory_pool import MemoryPool, Ticket
 from kbroker.server.produce_shape import PARTITION_BYTES, names_more_than
 from kbroker.server.receive_buffer import API_KEY_BYTES, LENGTH_BYTES, SMALL_BYTES, ReceiveBuffer
@@ -635,7 +636,7 @@ class Connection(asyncio.BufferedProtocol):
         shared.refused.log(
             shared.loop.time() * 1000,
             "node %d: closed the connection from %s on %s: %s",
-            shared.node_id, self._peer, self._listener_name, reason,
+            shared.node_id, self._peer, self._listener_name, shown(reason),
         )  # fmt: skip
         if self._closing:
             self.abort()

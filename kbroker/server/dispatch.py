@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kbroker.log_lines import LogThrottle, shown
 from kbroker.metrics import Histogram
 from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.apis import ApiKey, api_info, request_class
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+
+FAILURES_PER_SECOND: Final = 10
+"""Requests that raised an unexpected exception and are logged, each with its traceback."""
 
 # Any: a Deferred of the API's own response class, since Deferred is invariant
 Outcome = Message | Deferred[Any] | None
@@ -138,11 +142,20 @@ class Dispatcher:
     meant to raise. times: by API key, from `dispatch` to the end of `render`; None: not measured.
     """
 
-    __slots__ = ("_routes", "_services", "interceptors", "requests", "surprises", "times")
+    __slots__ = (
+        "_failures",
+        "_routes",
+        "_services",
+        "interceptors",
+        "requests",
+        "surprises",
+        "times",
+    )
 
     def __init__(self, handlers: Sequence[ApiHandler], services: Services) -> None:
         self._routes = {int(handler.api_key): _Route(handler) for handler in handlers}
         self._services = services
+        self._failures = LogThrottle(logger, logging.ERROR, lines=FAILURES_PER_SECOND)
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
         self.surprises = 0
@@ -256,15 +269,17 @@ class Dispatcher:
             raise
         except InvariantError:
             raise
-        except Exception:  # top frame of a request: logged, counted, answered
+        except Exception:  # noqa: BLE001  # top frame of a request: logged, counted, answered
             self.surprises += 1
-            logger.exception(
+            self._failures.log(
+                context.arrived_ms,
                 "node %d: %s v%d from client %s at %s failed",
                 self._services.node_id,
                 handler.api_key.name,
                 context.api_version,
-                context.client_id,
+                shown(context.client_id),
                 context.client_host,
+                exc_info=True,
             )
             return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 

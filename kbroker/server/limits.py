@@ -1,14 +1,8 @@
-"""Bounds that connections share: how many there may be, how much may wait, how often a line is
-logged.
-"""
+"""Bounds that connections share: how many there may be, how much may wait."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from typing import Final
-
-LOG_INTERVAL_MS: Final = 1000
 
 
 class ConnectionLimits:
@@ -67,29 +61,3 @@ class PipelineBudget:
     def exhausted(self) -> bool:
         """Whether no connection may start a further request while its own wait."""
         return self.used >= self._limit
-
-
-class LogThrottle:
-    """At most one line per interval from a source that strangers can trigger; says how many it kept
-    back.
-    """
-
-    __slots__ = ("_last_ms", "_level", "_logger", "_withheld")
-
-    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
-        self._logger = logger
-        self._level = level
-        self._last_ms: float | None = None
-        self._withheld = 0
-
-    def log(self, now_ms: float, message: str, *arguments: object) -> None:
-        """Log now, or count the line if the last one was under a second ago. now_ms: any steady
-        clock.
-        """
-        if self._last_ms is not None and now_ms - self._last_ms < LOG_INTERVAL_MS:
-            self._withheld += 1
-            return
-        if self._withheld:
-            message += f" (and {self._withheld} more like this)"
-        self._last_ms, self._withheld = now_ms, 0
-        self._logger.log(self._level, message, *arguments)

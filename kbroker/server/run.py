@@ -19,6 +19,7 @@ if sys.platform != "win32":
     import fcntl
 
 from kbroker import __version__
+from kbroker.log_lines import LineFormatter
 from kbroker.model import StartupError
 from kbroker.server.broker import Broker
 from kbroker.settings.broker import BrokerConfig
@@ -114,10 +115,12 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def configure_logging(node_id: int, level: int) -> None:
-    """Lines to standard error, the node in each. Leaves a root logger alone that has handlers
-    already.
+    """Lines to standard error, the node in each, whatever text of a client is in them. Leaves a
+    root logger alone that has handlers already.
     """
-    logging.basicConfig(level=level, format=LOG_FORMAT.format(node_id=node_id))
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(LOG_FORMAT.format(node_id=node_id)))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def raise_file_limit() -> None:

@@ -19,6 +19,7 @@ from kbroker.coordinator.share_persister import (
     StateFound,
     StateWrite,
 )
+from kbroker.log_lines import shown
 from kbroker.model import Deferred, TimerHandle, Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.manager import ReplicaManager
@@ -365,7 +366,7 @@ class SharePartitions:
         logger.warning(
             "%s for share group %s: its state cannot be written: %s",
             found.replica.topic_partition,
-            found.key.group_id,
+            shown(found.key.group_id),
             error.name,
         )
         if error not in PASSING:

@@ -10,10 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from kbroker.log_lines import shown
 from kbroker.settings.group_table import GROUP_BROKER_KEYS, GROUP_KEYS
 from kbroker.settings.keys import ConfigError, Value, parse
 
 logger = logging.getLogger(__name__)
+
+MAX_REMEMBERED: Final = 1000
+"""Values that no longer parse and were logged."""
 
 _BOUND_KEYS: Final[Mapping[str, tuple[str | None, str]]] = {
     "consumer.heartbeat.interval.ms": (
@@ -123,13 +127,14 @@ class GroupConfigs:
     overrides_of: a group's settings as they stand in the metadata, as text, by group id.
     """
 
-    __slots__ = ("_broker", "_overrides_of")
+    __slots__ = ("_broker", "_overrides_of", "_refused")
 
     def __init__(
         self, broker: BoundsConfig, overrides_of: Callable[[str], Mapping[str, str]]
     ) -> None:
         self._broker = broker
         self._overrides_of = overrides_of
+        self._refused: dict[tuple[str, str], str] = {}
 
     def get(self, group_id: str, name: str) -> Value:
         """What the group itself has set; None if it has not, or what no longer parses."""
@@ -139,7 +144,7 @@ class GroupConfigs:
         try:
             value = parse(GROUP_KEYS[name], text)
         except ConfigError as error:
-            logger.warning("Group %s: %s; the broker's value holds", group_id, error)
+            self._say_once(group_id, name, text, error)
             return None
         if isinstance(value, int) and name in _BOUND_KEYS:
             low_key, high_key = _BOUND_KEYS[name]
@@ -147,6 +152,15 @@ class GroupConfigs:
             if low_key is not None:
                 value = max(value, self._broker.get_int(low_key))
         return value
+
+    def _say_once(self, group_id: str, name: str, text: str, error: ConfigError) -> None:
+        """Every heartbeat of the group asks for the value."""
+        if self._refused.get((group_id, name)) == text:
+            return
+        if len(self._refused) >= MAX_REMEMBERED:
+            self._refused.clear()
+        self._refused[group_id, name] = text
+        logger.warning("Group %s: %s; the broker's value holds", shown(group_id), shown(error))
 
     def get_int(self, group_id: str, name: str) -> int | None:
         """The same for a whole number."""

@@ -173,6 +173,23 @@ def test_reasons_are_logged_in_the_members_words(caplog: pytest.LogCaptureFixtur
     assert lines == [f"group g: a: 'rolled\\n{'x' * 248}'", "group g: a-1: 'closed'"]
 
 
+def test_the_reasons_of_many_members_are_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """One LeaveGroup names as many members as fit, none of which need exist."""
+    caplog.set_level(logging.INFO, "kbroker.coordinator.runtime")
+    world = World()
+    leave = LeaveGroupRequest(
+        group_id="g\n" + "x" * 1000,
+        members=[
+            LeaveGroupRequest.MemberIdentity(member_id=f"{number}\n" + "y" * 1000, reason="closed")
+            for number in range(1000)
+        ],
+    )
+    world.coordinator.leave_group(Context(5), leave)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 10
+    assert all("\n" not in line and len(line) < 700 for line in lines)
+
+
 def test_unload_answers_everybody_who_waits() -> None:
     world = World()
     waiting = ClientMember(world, "a")

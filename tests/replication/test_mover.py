@@ -448,3 +448,20 @@ def test_a_batch_that_was_being_checked_goes_to_the_log_that_moved(world: TwoDir
     assert (answer.value.error, answer.value.base_offset) == (ErrorCode.NONE, 1)
     assert world.log_end == 51
     assert not world.logs.offline_directories
+
+
+def test_refused_moves_are_one_line_a_second(
+    world: TwoDirs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The path and the topic's name are any text: 38 KB of request became 120 MB of log lines."""
+    path = "/nowhere\n" + "x" * 30_000
+    for index in range(500):
+        key = TopicPartition("a\nb", index)
+        assert world.replicas.move_log(key, path) == ErrorCode.LOG_DIR_NOT_FOUND
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "\n" not in line
+    assert len(line) < 1000
+    caplog.clear()
+    world.timers.advance(1000)
+    world.replicas.move_log(key, path)
+    assert caplog.records[0].getMessage().endswith("(and 499 more like this)")

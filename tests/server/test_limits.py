@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
-
-from kbroker.server.limits import ConnectionLimits, LogThrottle, PipelineBudget
+from kbroker.server.limits import ConnectionLimits, PipelineBudget
 
 
 def test_connections_in_all() -> None:
@@ -37,13 +33,3 @@ def test_budget() -> None:
     assert not budget.exhausted
     budget.used += 1
     assert budget.exhausted
-
-
-def test_throttle_counts_what_it_keeps_back(caplog: pytest.LogCaptureFixture) -> None:
-    throttle = LogThrottle(logging.getLogger("test"))
-    for now_ms in (0, 1, 999, 1000):
-        throttle.log(now_ms, "closed %s", now_ms)
-    assert [record.getMessage() for record in caplog.records] == [
-        "closed 0",
-        "closed 1000 (and 2 more like this)",
-    ]

@@ -35,6 +35,21 @@ def test_a_value_that_no_longer_parses_is_none() -> None:
     assert groups.get("g", SESSION) is None
 
 
+def test_a_value_that_no_longer_parses_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Every heartbeat asks for it, and the group's name is any text."""
+    group_id = "g\n" + "x" * 10_000
+    text = "soon"
+    groups = GroupConfigs(DEFAULTS, lambda group_id: {SESSION: text})
+    for _ in range(3):
+        groups.get(group_id, SESSION)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "\n" not in line
+    assert len(line) < 1000
+    text = "later"
+    groups.get(group_id, SESSION)
+    assert len(caplog.records) == 2
+
+
 def test_no_upper_bound_for_what_has_none_below() -> None:
     groups = GroupConfigs(DEFAULTS, lambda group_id: {"streams.num.standby.replicas": "9"})
     assert groups.get_int("g", "streams.num.standby.replicas") == 2

@@ -17,6 +17,7 @@ from typing import Final
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.coordinator.share_coordinator import SHARE_TOPIC, is_coordinator_key
 from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
+from kbroker.log_lines import shown
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -56,7 +57,7 @@ def handle_find_coordinator(
     try:
         created = services.controller.ensure_internal_topic(topic)
     except KafkaError as error:
-        logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, error)
+        logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, shown(error))
         return _answer(services, context, request)
     if created.done:
         return _answer(services, context, request)

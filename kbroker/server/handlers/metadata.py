@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from kbroker.log_lines import shown
 from kbroker.metadata.image import (
     MetadataImage,
     PartitionImage,
@@ -186,7 +187,9 @@ def auto_create(services: Services, name: str) -> ErrorCode:
         else:
             asked = controller.ensure_topic(name)
     except KafkaError as error:
-        logger.info("node %d: topic %s is not created: %s", services.node_id, name, error)
+        logger.info(
+            "node %d: topic %s is not created: %s", services.node_id, shown(name), shown(error)
+        )
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if asked.done and asked.value == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -194,7 +197,10 @@ def auto_create(services: Services, name: str) -> ErrorCode:
     def report(code: ErrorCode) -> None:
         if code != ErrorCode.NONE:
             logger.warning(
-                "node %d: topic %s could not be created: %s", services.node_id, name, code.name
+                "node %d: topic %s could not be created: %s",
+                services.node_id,
+                shown(name),
+                code.name,
             )
 
     asked.on_done(report)

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.model import Deferred, InvariantError, TopicPartition
 from kbroker.protocol.apis import ApiKey
@@ -254,7 +255,7 @@ def _describe(failures: list[tuple[str, _Partition]]) -> str:
     name, first = failures[0]
     more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
     error = ErrorCode(first.error_code).name
-    return f"Produce with acks=0 failed: {name}-{first.index} {error}{more}"
+    return f"Produce with acks=0 failed: {shown(name)}-{first.index} {error}{more}"
 
 
 def _when_all(

@@ -1,0 +1,91 @@
+"""Text of clients in log lines: escaped, cut, and not repeated without end."""
+
+from __future__ import annotations
+
+import logging
+from io import StringIO
+
+import pytest
+
+from kbroker.log_lines import LINE_CHARS, SHOWN_CHARS, LineFormatter, LogThrottle, shown
+from kbroker.server.run import configure_logging
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param("orders-1", "orders-1", id="plain"),
+        pytest.param("Bestätigung 😀", "Bestätigung 😀", id="printable beyond ASCII"),
+        pytest.param(None, "None", id="none"),
+        pytest.param("a\nERROR b", "a\\nERROR b", id="line feed"),
+        pytest.param("a\r\x0b\x0c\x1c\x85\u2028b", "a\\r\\x0b\\x0c\\x1c\\x85\\u2028b", id="breaks"),
+        pytest.param("\x1b[2J", "\\x1b[2J", id="terminal escape"),
+        pytest.param("a\u202eb", "a\\u202eb", id="right-to-left override"),
+        pytest.param("\ud800", "\\ud800", id="lone surrogate"),
+        pytest.param(ValueError("x\ny"), "x\\ny", id="an error's text"),
+        pytest.param("x" * SHOWN_CHARS, "x" * SHOWN_CHARS, id="just fits"),
+    ],
+)
+def test_shown(value: object, expected: str) -> None:
+    assert shown(value) == expected
+
+
+def test_what_is_cut_is_counted() -> None:
+    assert shown("x" * 1_000_000) == "x" * SHOWN_CHARS + "... (999744 more characters)"
+    assert shown("\n" * 10, 3) == "\\n\\n\\n... (7 more characters)"
+
+
+def formatted(message: str, *arguments: object, error: Exception | None = None) -> str:
+    stream = StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
+    made = logging.Logger("test")
+    made.addHandler(handler)
+    made.warning(message, *arguments, exc_info=error)
+    return stream.getvalue()
+
+
+def test_a_record_is_one_line() -> None:
+    assert formatted("group %s", "a\nCRITICAL b") == "WARNING group a\\nCRITICAL b\n"
+    assert len(formatted("%s", "x" * 1_000_000)) < LINE_CHARS + 100
+
+
+def test_a_traceback_begins_no_line_of_its_own() -> None:
+    try:
+        raise ValueError("a\nCRITICAL b\u2028CRITICAL c" + "\nd" * 100_000)
+    except ValueError as error:
+        lines = formatted("failed", error=error).splitlines()
+    assert lines[0] == "WARNING failed"
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert any("more lines)" in line for line in lines)
+    assert len(lines) < 250
+
+
+def test_the_broker_logs_in_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.Logger("root")
+    monkeypatch.setattr(logging, "root", root)
+    configure_logging(7, logging.INFO)
+    (handler,) = root.handlers
+    assert isinstance(handler.formatter, LineFormatter)
+
+
+def test_a_throttle_counts_what_it_holds_back(caplog: pytest.LogCaptureFixture) -> None:
+    throttle = LogThrottle(logging.getLogger("test"))
+    for now_ms in (0, 1, 999, 1000):
+        throttle.log(now_ms, "closed %s", now_ms)
+    assert [record.getMessage() for record in caplog.records] == [
+        "closed 0",
+        "closed 1000 (and 2 more like this)",
+    ]
+
+
+def test_a_throttle_may_let_several_lines_pass(caplog: pytest.LogCaptureFixture) -> None:
+    throttle = LogThrottle(logging.getLogger("test"), lines=2)
+    for now_ms in (0, 1, 2, 3, 1000, 1001, 1002):
+        throttle.log(now_ms, "closed %s", now_ms)
+    assert [record.getMessage() for record in caplog.records] == [
+        "closed 0",
+        "closed 1",
+        "closed 1000 (and 2 more like this)",
+        "closed 1001",
+    ]
