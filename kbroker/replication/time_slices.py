@@ -2,7 +2,8 @@
 
 Ten thousand partitions are made or looked through one after the other: each is a matter of a
 millisecond at most, all of them together would make every client wait for seconds. So steps are
-taken for `SLICE_SECONDS`, then the loop has its turn.
+taken for `SLICE_SECONDS`, then the loop has its turn. `TimeSlices` keeps the order of what was
+added; in `FairSlices` pieces of work that do not concern one another take turns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kbroker.model import Timers
+from kbroker.model import InvariantError, Timers
 
 SLICE_SECONDS: Final = 0.005
 """A slice ends with the step during which this is over."""
@@ -108,3 +109,118 @@ class TimeSlices:
             if work and self._timers is not None and not self._planned:
                 self._planned = True  # also after a step that failed: the others are not its fault
                 self._timers.call_later(0, self._slice)
+
+
+class SlicedWork:
+    """A piece of work in `FairSlices`. cancel: no further step is taken, `then` is not called."""
+
+    __slots__ = ("_steps", "_then")
+
+    def __init__(self, steps: Iterator[object], then: Callable[[Exception | None], None]) -> None:
+        self._steps: Iterator[object] | None = steps
+        self._then: Callable[[Exception | None], None] | None = then
+
+    @property
+    def is_over(self) -> bool:
+        return self._then is None
+
+    def cancel(self) -> None:
+        """Harmless when it is over."""
+        self._steps = self._then = None
+
+    def run(self, is_time_up: Callable[[], bool]) -> None:
+        """Take steps until the time is up, one at least, and call `then` after the last one or with
+        what a step raised.
+        """
+        failure: Exception | None = None
+        try:
+            while (steps := self._steps) is not None:
+                next(steps)
+                if is_time_up():
+                    return
+        except StopIteration:
+            pass
+        except InvariantError:
+            self.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - the top frame of the work: `then` is told
+            failure = error
+        then = self._then
+        self.cancel()
+        try:
+            if then is not None:
+                then(failure)
+        finally:
+            del failure  # its traceback holds this frame
+
+
+class FairSlices:
+    """Steps of independent pieces of work, which take turns: a slice of one piece per turn of the
+    loop.
+
+    The first step of a piece is taken at once, further ones while the present turn has time left:
+    all pieces that are begun within one turn share one slice. clock: as for `TimeSlices`.
+    """
+
+    __slots__ = ("_clock", "_seconds", "_timers", "_turn_is_planned", "_until", "_waiting")
+
+    def __init__(
+        self,
+        timers: Timers,
+        *,
+        seconds: float = SLICE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timers = timers
+        self._seconds = seconds
+        self._clock = clock
+        self._waiting: deque[SlicedWork] = deque()
+        self._turn_is_planned = False
+        self._until = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that are not over."""
+        return len(self._waiting)
+
+    def begin(
+        self, steps: Iterator[object], then: Callable[[Exception | None], None]
+    ) -> SlicedWork:
+        """Take these steps (each `next` is one), then call `then` with what a step raised or None;
+        perhaps before this returns.
+        """
+        work = SlicedWork(steps, then)
+        if not self._turn_is_planned:
+            self._until = self._clock() + self._seconds
+            self._plan_turn()
+        work.run(self._is_time_up)
+        if not work.is_over:
+            self._waiting.append(work)
+        return work
+
+    def close(self) -> None:
+        """Drop what is left."""
+        while self._waiting:
+            self._waiting.popleft().cancel()
+
+    def _is_time_up(self) -> bool:
+        return self._clock() >= self._until
+
+    def _plan_turn(self) -> None:
+        self._turn_is_planned = True
+        self._timers.call_later(0, self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_planned = False
+        waiting = self._waiting
+        self._until = self._clock() + self._seconds
+        if waiting:
+            self._plan_turn()
+        while waiting:
+            work = waiting.popleft()
+            if not work.is_over:
+                work.run(self._is_time_up)
+            if not work.is_over:
+                waiting.append(work)
+            if self._is_time_up():
+                return

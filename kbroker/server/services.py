@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
     from kbroker.model import Timers
     from kbroker.replication.manager import ReplicaManager
+    from kbroker.replication.time_slices import FairSlices
     from kbroker.server.controller_runtime import ControllerRuntime
     from kbroker.server.dispatch import ApiVersionRange
     from kbroker.server.offload import Offload
@@ -51,6 +52,7 @@ class Services:
     share_coordinator: ShareCoordinator
     share_reader: ShareReader
     offload: Offload
+    slices: FairSlices
     api_versions: Sequence[ApiVersionRange] = ()
     """What ApiVersions announces on a client listener; computed by the dispatcher from the
     registered handlers.

@@ -8,7 +8,7 @@ one is set nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from kbroker.settings.broker import BrokerConfig
@@ -124,7 +124,7 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     return [_entry(key, overrides, (), key.default, source) for key in CLIENT_METRICS_KEYS.values()]
 
 
-def select(entries: Sequence[ConfigEntry], names: Collection[str] | None) -> list[ConfigEntry]:
+def select(entries: Sequence[ConfigEntry], names: Set[str] | None) -> list[ConfigEntry]:
     """The entries that were asked for; None and no names at all mean every one."""
     return [entry for entry in entries if not names or entry.name in names]
 

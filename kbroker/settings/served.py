@@ -107,6 +107,7 @@ OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
     for key in (
         ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
+        ConfigKey("kbroker.response.max.bytes", ConfigType.LONG, "67108864", "[1024,...]"),
         ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),
     )
 }

@@ -11,14 +11,18 @@ import pytest
 
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.layered_map import LayeredMap
+from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import configs
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
+from tests.coordinator.simulation import SimTimers
+from tests.replication.test_time_slices import Ticks
 
 Resource = DescribeConfigsRequest.DescribeConfigsResource
 DATA = Path(__file__).parents[1] / "data" / "kafka"
@@ -56,6 +60,14 @@ IMAGE_CONFIGS = {
 }
 
 
+def services_of(config: BrokerConfig, controller: Any) -> Services:
+    """All that the handler needs; each look at the clock of its slices is a millisecond."""
+    parts: Any = SimpleNamespace()
+    timers = SimTimers()
+    slices = FairSlices(timers, clock=Ticks())
+    return Services(config, 1, "", timers, controller, *[parts] * 10, slices)
+
+
 @pytest.fixture(scope="module")
 def services() -> Services:
     image = MetadataImage(
@@ -64,14 +76,18 @@ def services() -> Services:
     )
     config = BrokerConfig.from_properties(PROPERTIES)
     controller = SimpleNamespace(image=image)
-    parts: Any = SimpleNamespace()
-    return Services(config, 1, "", parts, cast(Any, controller), *[parts] * 10)
+    return services_of(config, cast(Any, controller))
 
 
 def ask(services: Services, *resources: Resource, version: int = 4, synonyms: bool = True) -> Any:
     request = DescribeConfigsRequest(resources=list(resources), include_synonyms=synonyms)
     context = RequestContext(ApiKey.DESCRIBE_CONFIGS, version)
-    response = configs.handle_describe_configs(services, context, request)
+    outcome = configs.handle_describe_configs(services, context, request)
+    if isinstance(outcome, Deferred):
+        while not outcome.done:
+            cast(SimTimers, services.timers).advance(0)
+        outcome = outcome.value
+    response = cast(DescribeConfigsResponse, outcome)
     decoded, _ = decode(DescribeConfigsResponse, encode(response, version), version)
     return decoded
 
@@ -121,6 +137,7 @@ def test_every_key_of_the_broker_is_there(services: Services) -> None:
     assert {entry.name for entry in result.configs} == expected | {
         "my.own.key",
         "kbroker.memory.limit.bytes",
+        "kbroker.response.max.bytes",
         "kbroker.metrics.listener",
         "kbroker.validate.records",
     }
@@ -156,8 +173,7 @@ def test_one_bad_resource_harms_no_other(services: Services) -> None:
 def test_passwords_are_never_shown() -> None:
     config = BrokerConfig.from_properties({"ssl.key.password": "hunter2"})
     image = MetadataImage(configs=LayeredMap({(4, ""): {"ssl.keystore.password": "hunter2"}}))
-    parts: Any = SimpleNamespace(image=image)
-    services = Services(config, 1, "", *[parts] * 12)
+    services = services_of(config, SimpleNamespace(image=image))
     for name in ("1", ""):
         response = ask(services, Resource(resource_type=4, resource_name=name))
         assert "hunter2" not in repr(response)
@@ -192,3 +208,101 @@ def test_version_0_says_what_is_a_default(services: Services) -> None:
     assert defaults["flush.ms"]
     later = ask(services, Resource(resource_type=2, resource_name="t1"), version=1)
     assert not any(entry.is_default for entry in later.results[0].configs)
+
+
+# What one request may cost
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is looked up, one entry each time."""
+    made: list[str] = []
+
+    def counted(name: str) -> None:
+        whole = getattr(configs, name)
+
+        def describe(*arguments: Any) -> Any:
+            made.append(name)
+            return whole(*arguments)
+
+        monkeypatch.setattr(configs, name, describe)
+
+    for name in ("describe_broker", "describe_topic", "describe_group"):
+        counted(name)
+    return made
+
+
+def test_a_resource_named_again_is_described_once(services: Services, described: list[str]) -> None:
+    """20 KB that named one broker 4,000 times became 545 MiB."""
+    response = ask(services, *[Resource(resource_type=4, resource_name="1")] * 4000)
+    assert described == ["describe_broker"]
+    assert len(response.results) == 1
+
+
+def test_the_keys_of_a_resource_named_again_are_put_together(services: Services) -> None:
+    def names(*keys: list[str] | None) -> set[str]:
+        resources = [
+            Resource(resource_type=2, resource_name="t1", configuration_keys=each) for each in keys
+        ]
+        (result,) = ask(services, *resources).results
+        return {entry.name for entry in result.configs}
+
+    assert names(["segment.bytes"], ["retention.ms"]) == {"segment.bytes", "retention.ms"}
+    assert len(names(["segment.bytes"], None)) == len(names(None)) > 20
+
+
+@pytest.mark.parametrize("name", ["01", "+1", " 1", "1_0", "٣"])
+@pytest.mark.parametrize("kind", [4, 8])
+def test_a_broker_id_has_one_spelling(services: Services, kind: int, name: str) -> None:
+    """Each further zero would be another resource, and the whole answer once more."""
+    (result,) = ask(services, Resource(resource_type=kind, resource_name=name)).results
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_many_resources_are_described_in_slices(services: Services, described: list[str]) -> None:
+    resources = [Resource(resource_type=32, resource_name=f"g{index}") for index in range(50)]
+    request = DescribeConfigsRequest(resources=resources)
+    context = RequestContext(ApiKey.DESCRIBE_CONFIGS, 4)
+    outcome = configs.handle_describe_configs(services, context, request)
+    assert isinstance(outcome, Deferred)
+    done = len(described)
+    assert done < 10
+    outcome.cancel()  # as the connection does when it is gone
+    cast(SimTimers, services.timers).advance(0)
+    assert len(described) == done
+    assert services.memory.used == 0
+
+
+def test_an_answer_has_a_bound(described: list[str]) -> None:
+    """Any name is a group: 250,000 of them fit into a request of 1 MB."""
+    config = BrokerConfig.from_properties(PROPERTIES | {"kbroker.response.max.bytes": "100000"})
+    services = services_of(config, SimpleNamespace(image=MetadataImage()))
+    resources = [Resource(resource_type=32, resource_name=f"g{index}") for index in range(500)]
+    results = ask(services, *resources).results
+    assert [result.resource_name for result in results] == [f"g{index}" for index in range(500)]
+    codes = [result.error_code for result in results]
+    answered = codes.count(ErrorCode.NONE)
+    assert 5 < answered < 100
+    assert codes == [ErrorCode.NONE] * answered + [ErrorCode.POLICY_VIOLATION] * (500 - answered)
+    assert len(described) == answered + 1
+    assert services.memory.used == 0
+
+
+def test_keys_that_are_asked_for_are_looked_up_by_name(services: Services) -> None:
+    """A request of 1 MB holds a million keys; each entry must not be compared with all of them."""
+
+    class Counted(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+    keys: list[str] = [Counted(f"k{index}") for index in range(10_000)]
+    request = DescribeConfigsRequest(
+        resources=[Resource(resource_type=2, resource_name="t1", configuration_keys=keys)]
+    )
+    context = RequestContext(ApiKey.DESCRIBE_CONFIGS, 4)
+    configs.handle_describe_configs(services, context, request)
+    assert Counted.compared < 1000

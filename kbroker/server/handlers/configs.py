@@ -3,16 +3,19 @@
 v0: whether a value is the default. v1: synonyms and sources instead (KIP-226). v3: types and
 documentation (KIP-569). v4: flexible. Resources: topic, broker (its own id, or "" for what holds
 for every broker), broker logger, client metrics (KIP-714), group (KIP-848). Each resource has its
-own error; the others are answered. Passwords and keys that nobody knows have no value in the
-answer. Deviations: documentation is always null; broker loggers are Python's, under their own
-names; kbroker's own keys are listed with Kafka's. Where a value comes from is found in
+own error; the others are answered. A resource named again is answered once, with all keys asked
+for; what would go beyond `kbroker.response.max.bytes` is answered POLICY_VIOLATION. Passwords and
+unknown keys have no value in the answer. Deviations: documentation is always null; Kafka repeats
+the answer to what is named again, and takes "01" for broker 1; broker loggers are Python's, under
+their own names; kbroker's own keys are listed with Kafka's. Where a value comes from is found in
 `kbroker.settings.describe`.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Generator
+from typing import Final, NamedTuple
 
 from kbroker.metadata.topics import name_error
 from kbroker.protocol.apis import ApiKey
@@ -20,6 +23,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, at_once, sliced
 from kbroker.settings.describe import (
     ConfigEntry,
     DynamicConfigs,
@@ -36,20 +40,19 @@ Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
 
+ENTRY_BYTES: Final = 256
+SYNONYM_BYTES: Final = 128
+MAX_DIGITS: Final = 10
+
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
 """Python's level names as Kafka's tools know them, where they differ."""
 
 
-def handle_describe_configs(
-    services: Services, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
-    """Every resource in the order asked."""
-    return DescribeConfigsResponse(
-        results=[
-            _describe(services, resource, request.include_synonyms, context.api_version)
-            for resource in request.resources
-        ]
-    )
+class _Resource(NamedTuple):
+    """What a result is about."""
+
+    kind: int
+    name: str
 
 
 def describe_configs_error(
@@ -57,30 +60,74 @@ def describe_configs_error(
 ) -> DescribeConfigsResponse:
     """The same error for every resource."""
     return DescribeConfigsResponse(
-        results=[_error(resource, error, message) for resource in request.resources]
+        results=[_error(resource, error, message) for resource in at_once(_asked(request))]
     )
+
+
+@sliced(describe_configs_error)
+def handle_describe_configs(
+    services: Services, context: RequestContext, request: DescribeConfigsRequest
+) -> Steps[DescribeConfigsResponse]:
+    """Every resource in the order asked, one in a step."""
+    results: list[Result] = []
+    asked = yield from _asked(request)
+    with AnswerSize(services) as size:
+        for resource, keys in asked.items():
+            results.append(
+                _describe(
+                    services, resource, keys, size, request.include_synonyms, context.api_version
+                )
+            )
+            yield
+    return DescribeConfigsResponse(results=results)
+
+
+def _asked(
+    request: DescribeConfigsRequest,
+) -> Generator[None, None, dict[_Resource, frozenset[str] | None]]:
+    """Each resource once, with the keys that are asked for, of all places that name it; None for
+    every key.
+    """
+    asked: dict[_Resource, frozenset[str] | None] = {}
+    for count, each in enumerate(request.resources, 1):
+        if count % CHEAP_ITEMS == 0:
+            yield
+        resource = _Resource(each.resource_type, each.resource_name)
+        keys = frozenset(each.configuration_keys) if each.configuration_keys else None
+        before = asked.get(resource, keys)
+        asked[resource] = None if keys is None or before is None else before | keys
+    return asked
 
 
 def _describe(
     services: Services,
-    resource: DescribeConfigsRequest.DescribeConfigsResource,
+    resource: _Resource,
+    keys: frozenset[str] | None,
+    size: AnswerSize,
     include_synonyms: bool,
     version: int,
 ) -> Result:
+    if size.is_full:
+        return _error(resource, ErrorCode.POLICY_VIOLATION, TOO_LARGE)
     try:
-        entries = _entries(services, resource.resource_type, resource.resource_name)
+        entries = select(_entries(services, resource.kind, resource.name), keys)
     except KafkaError as error:
         return _error(resource, error.code, error.message)
+    if not size.add(sum(map(_size_of, entries))):
+        return _error(resource, ErrorCode.POLICY_VIOLATION, TOO_LARGE)
     return Result(
         error_code=ErrorCode.NONE,
         error_message="",
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[
-            _wire_entry(entry, include_synonyms, version)
-            for entry in select(entries, resource.configuration_keys)
-        ],
+        resource_type=resource.kind,
+        resource_name=resource.name,
+        configs=[_wire_entry(entry, include_synonyms, version) for entry in entries],
     )
+
+
+def _size_of(entry: ConfigEntry) -> int:
+    """What an entry takes while the response is built, roughly."""
+    value = entry.value or ""
+    return ENTRY_BYTES + len(value) + SYNONYM_BYTES * len(entry.synonyms)
 
 
 def _entries(services: Services, resource_type: int, name: str) -> list[ConfigEntry]:
@@ -116,8 +163,10 @@ def _entries(services: Services, resource_type: int, name: str) -> list[ConfigEn
 
 
 def _check_broker_id(node_id: int, name: str, expected: str) -> None:
+    """An id has one spelling: "01" would be another resource with the same long answer."""
     digits = name.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
+    if not is_number or name != str(int(name)):
         message = f"Broker id must be an integer, but it is: {name}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if int(name) != node_id:
@@ -161,14 +210,12 @@ def _wire_entry(entry: ConfigEntry, include_synonyms: bool, version: int) -> Ent
     )
 
 
-def _error(
-    resource: DescribeConfigsRequest.DescribeConfigsResource, error: ErrorCode, message: str
-) -> Result:
+def _error(resource: _Resource, error: ErrorCode, message: str) -> Result:
     return Result(
         error_code=error,
         error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
+        resource_type=resource.kind,
+        resource_name=resource.name,
     )
 
 

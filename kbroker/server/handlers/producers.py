@@ -1,11 +1,17 @@
 """DescribeProducers v0: the idempotent and transactional producers a partition remembers (KIP-664).
 
 Asked of the leader, for a look at transactions that hang. A producer whose last batch was an
-end-of-transaction marker has no last sequence (-1) and no open transaction (-1).
+end-of-transaction marker has no last sequence (-1) and no open transaction (-1). A partition named
+again is answered once, where Kafka repeats the answer; what would go beyond
+`kbroker.response.max.bytes` is answered POLICY_VIOLATION.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Final
+
+from kbroker.log_lines import shown
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -13,58 +19,23 @@ from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import (
+    CHEAP_ITEMS,
+    STEP_ITEMS,
+    TOO_LARGE,
+    AnswerSize,
+    Steps,
+    once_each,
+    sliced,
+)
+
+PRODUCER_BYTES: Final = 256
+PARTITION_BYTES: Final = 256
 
 _Partition = DescribeProducersResponse.PartitionResponse
 _Topic = DescribeProducersResponse.TopicResponse
-
-
-def handle_describe_producers(
-    services: Services, context: RequestContext, request: DescribeProducersRequest
-) -> Outcome:
-    """Each partition by itself, in the order of the request."""
-    del context
-    return DescribeProducersResponse(
-        topics=[
-            _Topic(
-                name=topic.name,
-                partitions=[
-                    _describe(services, TopicPartition(topic.name, index))
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _describe(services: Services, key: TopicPartition) -> _Partition:
-    try:
-        states = services.replicas.producers_of(key)
-    except KafkaError as failure:
-        unknown = failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return _Partition(
-            partition_index=key.partition,
-            error_code=int(failure.code),
-            error_message=f"{key} does not exist." if unknown else None,
-        )
-    return _Partition(
-        partition_index=key.partition,
-        active_producers=[
-            DescribeProducersResponse.ProducerState(
-                producer_id=state.producer_id,
-                producer_epoch=state.producer_epoch,
-                last_sequence=state.last_sequence,
-                last_timestamp=state.last_timestamp,
-                coordinator_epoch=state.coordinator_epoch,
-                current_txn_start_offset=-1
-                if state.transaction_first_offset is None
-                else state.transaction_first_offset,
-            )
-            for state in states
-        ],
-    )
 
 
 def describe_producers_error(
@@ -85,6 +56,61 @@ def describe_producers_error(
             for topic in request.topics
         ]
     )
+
+
+@sliced(describe_producers_error)
+def handle_describe_producers(
+    services: Services, context: RequestContext, request: DescribeProducersRequest
+) -> Steps[DescribeProducersResponse]:
+    """Each partition by itself, in the order of the request."""
+    del context
+    asked = yield from once_each(
+        (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+    )
+    topics: dict[str, _Topic] = {}
+    with AnswerSize(services) as size:
+        for count, (name, index) in enumerate(asked, 1):
+            if count % STEP_ITEMS == 0:
+                yield
+            answer = _Partition(partition_index=index)
+            yield from _describe(services, TopicPartition(name, index), answer, size)
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = _Topic(name=name)
+            topic.partitions.append(answer)
+    return DescribeProducersResponse(topics=list(topics.values()))
+
+
+def _describe(
+    services: Services, key: TopicPartition, answer: _Partition, size: AnswerSize
+) -> Generator[None, None, None]:
+    states = []
+    try:
+        if not size.is_full:
+            states = services.replicas.producers_of(key)
+        if not size.add(PARTITION_BYTES + PRODUCER_BYTES * len(states)):
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_LARGE)
+    except KafkaError as failure:
+        answer.error_code = int(failure.code)
+        if failure.code == ErrorCode.POLICY_VIOLATION:
+            answer.error_message = TOO_LARGE
+        elif failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            answer.error_message = f"{shown(key)} does not exist."
+        return
+    for count, state in enumerate(states, 1):
+        if count % CHEAP_ITEMS == 0:
+            yield
+        first_offset = state.transaction_first_offset
+        answer.active_producers.append(
+            DescribeProducersResponse.ProducerState(
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=-1 if first_offset is None else first_offset,
+            )
+        )
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

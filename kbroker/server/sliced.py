@@ -1,0 +1,176 @@
+"""Handlers whose work grows with what a request names: generators, run in slices of the loop.
+
+A handler marked `sliced` yields where the loop may have its turn: every few dozen items it has
+looked at, and at least once a millisecond. A request that is done within the first slice is
+answered like any other; for a larger one the rest follows in later turns, which `FairSlices` hands
+out in turn to all such requests. When the connection is gone no further step is taken.
+
+Between two steps other requests run: a handler holds no image, partition or group across a `yield`
+unless it may be the one of a moment ago. What it reads of its request are numbers, strings and ids,
+never views on the receive buffer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kbroker.log_lines import shown
+from kbroker.model import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from kbroker.replication.time_slices import SlicedWork
+    from kbroker.server.dispatch import Outcome, RequestContext
+    from kbroker.server.services import Services
+
+logger = logging.getLogger(__name__)
+
+RESPONSE_LIMIT: Final = "kbroker.response.max.bytes"
+TOO_LARGE: Final = f"The response would exceed {RESPONSE_LIMIT} of the broker; ask for less."
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+Steps = Generator[None, None, R]
+"""What a sliced handler is: it yields nothing and returns the response."""
+
+STEP_ITEMS: Final = 32
+"""Items of an ordinary handler between two yields: some ten microseconds each."""
+
+CHEAP_ITEMS: Final = 512
+"""The same where an item takes a microsecond or so."""
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """All steps now."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def once_each(items: Iterable[K]) -> Generator[None, None, dict[K, None]]:
+    """What a request names, each once, in its order; a step of a sliced handler."""
+    named: dict[K, None] = {}
+    for count, item in enumerate(items, 1):
+        if count % CHEAP_ITEMS == 0:
+            yield
+        named[item] = None
+    return named
+
+
+class _SlicedAnswer(Deferred[Message]):
+    """The response to come; cancelled with its connection."""
+
+    __slots__ = ("work",)
+
+    work: SlicedWork
+
+    def cancel(self) -> None:
+        self.work.cancel()
+
+
+# Any: each handler names its own request class
+def sliced(
+    error_response: Callable[[Any, ErrorCode, str], Message],
+) -> Callable[
+    [Callable[[Services, RequestContext, Any], Steps[R]]],
+    Callable[[Services, RequestContext, Any], Outcome],
+]:
+    """Make a handler of a generator function. error_response: as in its registration, for what is
+    raised after the first slice.
+    """
+
+    def decorate(
+        handler: Callable[[Services, RequestContext, Any], Steps[R]],
+    ) -> Callable[[Services, RequestContext, Any], Outcome]:
+        def handle(services: Services, context: RequestContext, request: Any) -> Outcome:
+            answer = _SlicedAnswer()
+            response: list[Message] = []
+            raised: list[Exception] = []
+            is_first = True
+
+            def steps() -> Iterator[None]:
+                response.append((yield from handler(services, context, request)))
+
+            def done(failure: Exception | None) -> None:
+                if failure is None:
+                    answer.resolve(response[0])
+                elif is_first:
+                    raised.append(failure)
+                else:
+                    answer.resolve(_failed(services, context, request, failure, error_response))
+
+            answer.work = services.slices.begin(steps(), done)
+            is_first = False
+            if raised:
+                raise raised.pop()  # not kept: its traceback holds this frame
+            return answer.value if answer.done else answer
+
+        handle.__name__, handle.__doc__ = handler.__name__, handler.__doc__
+        return handle
+
+    return decorate
+
+
+def _failed(
+    services: Services,
+    context: RequestContext,
+    request: Any,  # of the API's own class
+    failure: Exception,
+    error_response: Callable[[Any, ErrorCode, str], Message],
+) -> Message:
+    """What `dispatch` does with an exception of the first slice."""
+    if isinstance(failure, KafkaError):
+        return error_response(request, failure.code, failure.message)
+    logger.error(
+        "node %d: %s v%d from client %s at %s failed",
+        services.node_id,
+        context.api_key.name,
+        context.api_version,
+        shown(context.client_id),
+        context.client_host,
+        exc_info=failure,
+    )
+    return error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+
+
+class AnswerSize:
+    """What a list of answers grows to while it is built, by estimate: charged to the memory, and
+    refused beyond `kbroker.response.max.bytes`. A context manager.
+    """
+
+    __slots__ = ("_charged", "_limit", "_memory")
+
+    def __init__(self, services: Services) -> None:
+        self._memory = services.memory
+        self._limit = services.config.get_int(RESPONSE_LIMIT)
+        self._charged = 0
+
+    def __enter__(self) -> AnswerSize:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.release(self._charged)
+
+    def add(self, count: int) -> bool:
+        """Whether so many bytes more may be answered; they are charged then. One that is refused
+        leaves no room for smaller ones after it.
+        """
+        if self._charged + count > self._limit:
+            self._limit = 0
+            return False
+        self._charged += count
+        self._memory.charge(count)
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something was refused, so that nothing more need be made."""
+        return self._limit == 0

@@ -1,0 +1,155 @@
+"""Handlers in slices: what is answered at once, what later, and what ends with the connection."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.model import Deferred, InvariantError
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.replication.time_slices import FairSlices
+from kbroker.server.dispatch import Outcome, RequestContext
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.sliced import AnswerSize, Steps, sliced
+from kbroker.settings.broker import BrokerConfig
+from tests.replication.test_time_slices import Ticks, Turns
+
+STEPS_PER_SLICE = 4
+
+
+def error_response(request: HeartbeatRequest, code: ErrorCode, message: str) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code)
+
+
+class World:
+    """A handler of as many steps as the request's generation says."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.slices = FairSlices(self.turns, seconds=STEPS_PER_SLICE / 1000, clock=Ticks())
+        self.done: list[str] = []
+        self.fails_with: Exception | None = None
+
+        @sliced(error_response)
+        def handle(
+            services: Any, context: RequestContext, request: HeartbeatRequest
+        ) -> Steps[HeartbeatResponse]:
+            for _ in range(request.generation_id):
+                self.done.append(request.group_id)
+                yield
+            if self.fails_with is not None:
+                raise self.fails_with
+            return HeartbeatResponse(throttle_time_ms=request.generation_id)
+
+        self._handle = handle
+
+    def ask(self, name: str, steps: int) -> Outcome:
+        services: Any = SimpleNamespace(slices=self.slices, node_id=1)
+        request = HeartbeatRequest(group_id=name, generation_id=steps)
+        return self._handle(services, RequestContext(ApiKey.HEARTBEAT, 4), request)
+
+
+def test_what_fits_into_a_slice_is_answered_at_once() -> None:
+    world = World()
+    assert world.ask("a", 2) == HeartbeatResponse(throttle_time_ms=2)
+    world.turns.turn()
+    assert not world.turns.due
+
+
+def test_the_loop_has_its_turn_after_each_slice() -> None:
+    world = World()
+    answer = world.ask("a", 10)
+    assert isinstance(answer, Deferred)
+    assert not answer.done
+    counts = [len(world.done)]
+    while not answer.done:
+        world.turns.turn()
+        counts.append(len(world.done))
+    assert max(b - a for a, b in pairwise(counts)) <= STEPS_PER_SLICE
+    assert answer.value == HeartbeatResponse(throttle_time_ms=10)
+
+
+def test_requests_of_one_turn_share_a_slice_but_each_has_a_step() -> None:
+    world = World()
+    for name in "abcdef":
+        world.ask(name, 100)
+    assert len(world.done) <= STEPS_PER_SLICE + 5
+    assert set(world.done) == set("abcdef")
+
+
+def test_they_take_turns() -> None:
+    world = World()
+    long, short = world.ask("long", 1000), world.ask("short", 5)
+    assert isinstance(long, Deferred)
+    assert isinstance(short, Deferred)
+    for _ in range(6):
+        world.turns.turn()
+    assert short.done
+    assert not long.done
+
+
+def test_a_cancelled_one_takes_no_further_step() -> None:
+    world = World()
+    answer = world.ask("a", 100)
+    assert isinstance(answer, Deferred)
+    done = len(world.done)
+    answer.cancel()
+    world.turns.turn()
+    assert len(world.done) == done
+    assert not answer.done
+    assert not world.slices.waiting
+
+
+@pytest.mark.parametrize("error", [KafkaError(ErrorCode.INVALID_REQUEST, ""), ValueError("x")])
+def test_what_the_first_slice_raises_is_dispatchs(error: Exception) -> None:
+    world = World()
+    world.fails_with = error
+    with pytest.raises(type(error)) as raised:
+        world.ask("a", 1)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaError(ErrorCode.INVALID_REQUEST, ""), ErrorCode.INVALID_REQUEST),
+        (ValueError("x"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_what_a_later_slice_raises_is_answered(error: Exception, code: ErrorCode) -> None:
+    world = World()
+    world.fails_with = error
+    answer = world.ask("a", 10)
+    assert isinstance(answer, Deferred)
+    while not answer.done:
+        world.turns.turn()
+    assert answer.value == HeartbeatResponse(error_code=code)
+
+
+def test_a_broken_invariant_leaves_the_loop_to_stop_the_broker() -> None:
+    world = World()
+    world.fails_with = InvariantError("x")
+    other = world.ask("other", 10)
+    world.ask("a", 10)
+    assert isinstance(other, Deferred)
+    with pytest.raises(InvariantError):
+        while world.turns.due:
+            world.turns.turn()
+
+
+def test_the_size_of_an_answer_is_charged_and_bounded() -> None:
+    memory = MemoryPool()
+    config = BrokerConfig.from_properties({"kbroker.response.max.bytes": "1024"})
+    services: Any = SimpleNamespace(memory=memory, config=config)
+    with AnswerSize(services) as size:
+        assert size.add(1000)
+        assert memory.used == 1000
+        assert not size.add(25)
+        assert size.is_full
+        assert not size.add(1)
+    assert memory.used == 0
