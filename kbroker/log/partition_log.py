@@ -55,8 +55,15 @@ from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
 from kbroker.log.retention import count_before_start, count_excess, count_expired
 from kbroker.log.roll import Roll, RollDue
 from kbroker.log.segment import Segment, roll_jitter_ms
-from kbroker.log.segments import Segments, TimestampOffset
+from kbroker.log.segments import Segments
 from kbroker.log.swap import SegmentSwap
+from kbroker.log.time_search import (
+    Search,
+    TimestampOffset,
+    find_now,
+    search_max_timestamp,
+    search_time,
+)
 from kbroker.log.validator import (
     AppendOrigin,
     ValidatedBatches,
@@ -460,13 +467,21 @@ class PartitionLog:
         """What a reader of [fetch_offset, upper_offset) has to leave out."""
         return self.segments.aborted_transactions(fetch_offset, upper_offset)
 
+    def search_time(self, timestamp_ms: int) -> Search:
+        """Search for the first record of timestamp_ms or later."""
+        return search_time(self.segments, timestamp_ms, lambda: self.log_start_offset)
+
+    def search_max_timestamp(self) -> Search:
+        """Search for the first record with the largest timestamp; None if no record has one."""
+        return search_max_timestamp(self.segments)
+
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record of timestamp_ms or later; reads and unpacks its batch."""
-        return self.segments.first_at_or_after(timestamp_ms, self.log_start_offset)
+        """As `search_time`, at once: reads and unpacks batches."""
+        return find_now(self.search_time(timestamp_ms))
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record with the largest timestamp; None if no record has one."""
-        return self.segments.max_timestamp()
+        """As `search_max_timestamp`, at once."""
+        return find_now(self.search_max_timestamp())
 
     def earliest(self) -> TimestampOffset:
         """The log's start, with the leader epoch it was written in (-1 unknown)."""

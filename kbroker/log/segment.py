@@ -546,6 +546,11 @@ class Segment:
         return self._max_timestamp
 
     @property
+    def knows_max_timestamp(self) -> bool:
+        """Whether `max_timestamp` is at hand, without a look at the files."""
+        return self._max_timestamp_known
+
+    @property
     def max_timestamp_offset(self) -> int:
         """The last offset of the first batch with that timestamp."""
         if not self._max_timestamp_known:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import accumulate
-from typing import Final, NamedTuple
 
 from kbroker.log import names
 from kbroker.log.files import FileSlice, LogFile, OpenFiles, unlink
@@ -22,21 +21,7 @@ from kbroker.log.renames import Renames
 from kbroker.log.segment import Segment
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.model import InvariantError
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import iter_any_records, read_any_header
-from kbroker.protocol.records import BatchHeader, Record
 from kbroker.settings.log_config import LogConfig
-
-LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
-"""What a batch may unpack to on the loop, to find a time in it."""
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by time. leader_epoch: of its batch, -1 unknown."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class Segments:
@@ -189,47 +174,24 @@ class Segments:
 
     # -- by time ----------------------------------------------------------------------------------
 
-    def first_at_or_after(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record from start_offset on whose timestamp is timestamp or later."""
+    def latest_timestamps(self) -> list[int]:
+        """The largest timestamp up to each closed segment. Not to be changed."""
         latest = self._latest
         if latest is None:
             closed = (segment.max_timestamp for segment in self._items[:-1])
             latest = self._latest = list(accumulate(closed, max))
-        first = max(self.floor_index(start_offset), bisect_left(latest, timestamp))
-        for segment in self._items[first:]:
-            if segment.max_timestamp < timestamp:
-                continue
-            position = segment.position_for_timestamp(timestamp, start_offset)
-            for at, _, last_offset, size, max_timestamp in segment.scan(position):
-                if max_timestamp >= timestamp and last_offset >= start_offset:
-                    for record, header in _records(segment, at, size):
-                        if record.timestamp >= timestamp and record.offset >= start_offset:
-                            return TimestampOffset(
-                                record.timestamp, record.offset, header.partition_leader_epoch
-                            )
-        return None
+        return latest
+
+    def has(self, segment: Segment) -> bool:
+        """Whether it is still one of these."""
+        index = bisect_left(self._bases, segment.base_offset)
+        return index < len(self._items) and self._items[index] is segment
 
     def modified_times(self, log_start_offset: int) -> list[tuple[int, int]]:
         """(first offset, when its file was last written, in ms) of each segment."""
         return [
             (max(segment.base_offset, log_start_offset), segment.modified_ms()) for segment in self
         ]
-
-    def max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of all."""
-        segment = max(self._items, key=lambda candidate: candidate.max_timestamp)
-        timestamp = segment.max_timestamp
-        if timestamp < 0:
-            return None
-        position = segment.position_of(segment.max_timestamp_offset)
-        for at, _, _, size, max_timestamp in segment.scan(position):
-            if max_timestamp == timestamp:
-                for record, header in _records(segment, at, size):
-                    if record.timestamp == timestamp:
-                        return TimestampOffset(
-                            timestamp, record.offset, header.partition_leader_epoch
-                        )
-        return None
 
     # -- flushing ---------------------------------------------------------------------------------
 
@@ -297,19 +259,3 @@ class Segments:
         for path in due:
             unlink(path)
         return len(due)
-
-
-def _records(segment: Segment, position: int, size: int) -> Iterator[tuple[Record, BatchHeader]]:
-    """Of a batch that unpacks to more than `LOOKED_AT_BYTES`, records for its first and its last
-    offset, with its largest timestamp: who looks for a time is sent to its start.
-    """
-    data = segment.log_file().read_at(position, size)
-    header = read_any_header(data)
-    try:
-        for record in iter_any_records(data, header, max_decompressed_bytes=LOOKED_AT_BYTES):
-            yield record, header
-    except KafkaError as error:
-        if error.code != ErrorCode.MESSAGE_TOO_LARGE:
-            raise
-        for offset in (header.base_offset, header.last_offset):
-            yield Record(offset, header.max_timestamp, None, None), header

@@ -471,6 +471,12 @@ def iter_records(
     if count == 0 and not body:
         return iter(())  # emptied by compaction; no stream, whatever the codec says
     data = bytes(decompress(header.codec, body, max_bytes=max_decompressed_bytes))
+    return iter_unpacked_records(data, header)
+
+
+def iter_unpacked_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The same of what the batch's body unpacks to."""
+    count = header.record_count
     if not 0 <= count <= len(data) // MIN_RECORD_BYTES:
         raise _invalid(f"{count} records in {len(data)} bytes")
     return _decode_records(data, header)

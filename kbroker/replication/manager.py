@@ -9,11 +9,11 @@ fails takes its partitions offline (KAFKA_STORAGE_ERROR); all others go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
@@ -34,19 +34,21 @@ from kbroker.model import (
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.replication import offsets
 from kbroker.replication.append import Appender, PartitionAppendResult
+from kbroker.replication.batch_search import BatchSearcher
 from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
 from kbroker.replication.maintenance import Maintenance, OffloadPort, ThreadOffload
 from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.mover import LogMover
-from kbroker.replication.offsets import ListedOffset, list_offset
+from kbroker.replication.offsets import ListedOffset
 from kbroker.replication.partition import Partition, ReadResult
 from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
-from kbroker.replication.time_slices import TimeSlices
+from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT
+from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT, SEARCH_LIMIT
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +130,12 @@ class ReplicaManager:
             unpacking=self.unpacking,
         )  # fmt: skip
         self._orders = slices()
+        self.fair_slices = FairSlices(timers)
+        """What requests that take long are cut into."""
+        self._searcher = BatchSearcher(
+            offload or ThreadOffload("kbroker-search"), memory, self.unpacking
+        )
+        self._max_searched_bytes = config.get_int(SEARCH_LIMIT)
         self._appender = Appender(
             timers,
             self.purgatory,
@@ -461,22 +469,62 @@ class ReplicaManager:
         read_committed: bool = False,
         current_leader_epoch: int = -1,
         replica_id: int = -1,
-    ) -> ListedOffset:
-        """One partition of ListOffsets; timestamp in ms, or a special value of `offsets`."""
+    ) -> offsets.Steps:
+        """One partition of ListOffsets; timestamp in ms, or a special value of `offsets`. Where
+        that is a time it may take a while; see `offsets.list_offset`.
+        """
         found = self.find(topic_partition.topic, topic_partition.partition)
         if isinstance(found, ErrorCode):
             return ListedOffset(found)
         try:
-            return list_offset(
-                found,
-                timestamp,
-                read_committed=read_committed,
-                current_leader_epoch=current_leader_epoch,
-                replica_id=replica_id,
+            return (
+                yield from offsets.list_offset(
+                    found,
+                    timestamp,
+                    self._searcher,
+                    read_committed=read_committed,
+                    current_leader_epoch=current_leader_epoch,
+                    replica_id=replica_id,
+                    max_unpacked_bytes=self._max_searched_bytes,
+                )
             )
         except OSError as error:
             self._read_failed(found, error)
             return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def offset_of(self, topic_partition: TopicPartition, timestamp: int) -> Deferred[ListedOffset]:
+        """The same for a part of the broker. There at once unless timestamp is a time."""
+        answer: Deferred[ListedOffset] = Deferred()
+
+        def steps() -> Iterator[Deferred[Any] | None]:
+            answer.resolve((yield from self.list_offset(topic_partition, timestamp)))
+
+        def done(failure: Exception | None) -> None:
+            if failure is not None:
+                logger.error("%s: no offset for a time", topic_partition, exc_info=failure)
+                answer.resolve(ListedOffset(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+        self.fair_slices.begin(steps(), done)
+        return answer
+
+    def segment_offsets(
+        self,
+        topic_partition: TopicPartition,
+        timestamp: int,
+        *,
+        max_count: int,
+        now_ms: int,
+        replica_id: int = -1,
+    ) -> list[int]:
+        """One partition of ListOffsets v0; see `offsets.segment_offsets`. Raises KafkaError."""
+        partition, _ = self._led(topic_partition)
+        try:
+            return offsets.segment_offsets(
+                partition, timestamp, max_count=max_count, now_ms=now_ms, replica_id=replica_id
+            )
+        except OSError as failure:
+            self._read_failed(partition, failure)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
 
     # the coordinators' port
 
@@ -680,6 +728,8 @@ class ReplicaManager:
         """
         self.drop_orders()
         self.mover.stop()
+        self.fair_slices.close()
+        self._searcher.close()
         self._appender.close()
         self._maintenance.stop()
         self.sessions.close()

@@ -8,10 +8,19 @@ start of its own epoch the answer is OFFSET_NOT_AVAILABLE, and the client asks a
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Any, Final
 
+from kbroker.log.time_search import LOOKED_AT_BYTES, Candidate
+from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.partition import Partition
+from kbroker.replication.batch_search import BatchSearcher
+from kbroker.replication.partition import FoundOffset, Partition
+
+SMALL_BYTES: Final = 16 * 1024
+"""A batch up to this size that unpacks to no more is looked into on the loop: 2 ms of records."""
+
+LOOKS_PER_STEP: Final = 2
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -56,26 +65,115 @@ class ListedOffset:
         )
 
 
+Steps = Generator[Deferred[Any] | None, None, ListedOffset]
+"""Yields None for a pause, and what it waits for; see `time_slices.FairSlices`."""
+
+
 def list_offset(
     partition: Partition,
     timestamp: int,
+    searcher: BatchSearcher,
     *,
     read_committed: bool = False,
     current_leader_epoch: int = -1,
     replica_id: int = -1,
-) -> ListedOffset:
-    """Answer one partition of a request.
+    max_unpacked_bytes: int = LOOKED_AT_BYTES,
+) -> Steps:
+    """Answer one partition of a request; the ends in a single step.
 
     replica_id: -1 a consumer, otherwise a follower or a debugger, which see up to the log's end.
+    max_unpacked_bytes: of the batches that a search by time unpacks; after that it believes what
+    the header of the next one says, which may be too early an offset but never too late.
     Raises OSError if the log cannot be read.
     """
     error = partition.check_leader(current_leader_epoch)
     if error:
         return ListedOffset(error)
-    try:
-        return _find(partition, timestamp, read_committed, replica_id)
-    except KafkaError as failure:
-        return ListedOffset(failure.code)
+    log = partition.log
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.earliest()
+        return ListedOffset(offset=start.offset, leader_epoch=start.leader_epoch)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return ListedOffset()  # nothing is tiered
+    found: FoundOffset | None = None
+    if timestamp != LATEST:
+        search = (
+            log.search_max_timestamp() if timestamp == MAX_TIMESTAMP else log.search_time(timestamp)
+        )
+
+        def is_here() -> bool:
+            return not partition.check_leader(current_leader_epoch) and partition.log is log
+
+        try:
+            found = yield from _carry_out(search, searcher, is_here, max_unpacked_bytes)
+        except KafkaError as failure:
+            return ListedOffset(failure.code)
+        if not is_here():
+            error = partition.check_leader(current_leader_epoch)
+            return ListedOffset(error or ErrorCode.OFFSET_NOT_AVAILABLE)
+    if replica_id != -1:
+        readable_end = log.log_end_offset
+    elif read_committed:
+        readable_end = partition.last_stable_offset
+    else:
+        readable_end = partition.high_watermark
+    behind = replica_id == -1 and partition.leader_epoch_start_offset > partition.high_watermark
+    if timestamp == LATEST:
+        if behind:
+            return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return ListedOffset(offset=readable_end, leader_epoch=partition.leader_epoch)
+    if found is not None and found.offset < readable_end:
+        return ListedOffset(
+            timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
+        )
+    return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE)
+
+
+def _carry_out(
+    search: Generator[Any, Any, FoundOffset | None],
+    searcher: BatchSearcher,
+    is_here: Callable[[], bool],
+    max_unpacked_bytes: int,
+) -> Generator[Deferred[Any] | None, None, FoundOffset | None]:
+    """What the search finds; None also once the log is no longer here. Small batches are unpacked
+    on the loop, others by the searcher.
+    """
+    left = max_unpacked_bytes
+    looked = 0
+    found: FoundOffset | None = None
+    while is_here():
+        try:
+            candidate: Candidate | None = search.send(found)
+        except StopIteration as end:
+            result: FoundOffset | None = end.value
+            return result
+        found = None
+        if candidate is None:
+            yield None
+            continue
+        if left <= 0:
+            found = candidate.believe()
+            continue
+        looked += 1
+        if looked % LOOKS_PER_STEP == 0:
+            yield None
+        if candidate.size <= SMALL_BYTES:
+            try:
+                found = candidate.look(min(SMALL_BYTES, left))
+                left -= candidate.unpacked_bytes
+                continue
+            except KafkaError as error:
+                if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
+        look = searcher.look(candidate, min(LOOKED_AT_BYTES, left))
+        try:
+            if not look.done:
+                yield look
+        finally:
+            look.cancel()
+        found = look.result
+        left -= candidate.unpacked_bytes
+    return None
 
 
 def segment_offsets(
@@ -103,35 +201,3 @@ def segment_offsets(
         below = [offset for offset in offsets if offset <= high_watermark]
         return [high_watermark, *below]
     return offsets
-
-
-def _find(
-    partition: Partition, timestamp: int, read_committed: bool, replica_id: int
-) -> ListedOffset:
-    log = partition.log
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        start = log.earliest()
-        return ListedOffset(offset=start.offset, leader_epoch=start.leader_epoch)
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return ListedOffset()  # nothing is tiered
-    if replica_id != -1:
-        readable_end = log.log_end_offset
-    elif read_committed:
-        readable_end = partition.last_stable_offset
-    else:
-        readable_end = partition.high_watermark
-    behind = replica_id == -1 and partition.leader_epoch_start_offset > partition.high_watermark
-    if timestamp == LATEST:
-        if behind:
-            return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return ListedOffset(offset=readable_end, leader_epoch=partition.leader_epoch)
-    found = (
-        log.max_timestamp_offset()
-        if timestamp == MAX_TIMESTAMP
-        else log.offset_for_timestamp(timestamp)
-    )
-    if found is not None and found.offset < readable_end:
-        return ListedOffset(
-            timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
-        )
-    return ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE)

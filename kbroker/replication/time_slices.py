@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
-from kbroker.model import InvariantError, Timers
+from kbroker.model import Deferred, InvariantError, Timers
 
 SLICE_SECONDS: Final = 0.005
 """A slice ends with the step during which this is over."""
@@ -111,13 +111,17 @@ class TimeSlices:
                 self._timers.call_later(0, self._slice)
 
 
+SlicedSteps = Iterator[Deferred[Any] | None]
+"""Steps that may wait: a Deferred that comes out is waited for before the next one is taken."""
+
+
 class SlicedWork:
     """A piece of work in `FairSlices`. cancel: no further step is taken, `then` is not called."""
 
     __slots__ = ("_steps", "_then")
 
-    def __init__(self, steps: Iterator[object], then: Callable[[Exception | None], None]) -> None:
-        self._steps: Iterator[object] | None = steps
+    def __init__(self, steps: SlicedSteps, then: Callable[[Exception | None], None]) -> None:
+        self._steps: SlicedSteps | None = steps
         self._then: Callable[[Exception | None], None] | None = then
 
     @property
@@ -128,16 +132,18 @@ class SlicedWork:
         """Harmless when it is over."""
         self._steps = self._then = None
 
-    def run(self, is_time_up: Callable[[], bool]) -> None:
+    def run(self, is_time_up: Callable[[], bool]) -> Deferred[Any] | None:
         """Take steps until the time is up, one at least, and call `then` after the last one or with
-        what a step raised.
+        what a step raised. Returns what is to be waited for.
         """
         failure: Exception | None = None
         try:
             while (steps := self._steps) is not None:
-                next(steps)
+                waits_for = next(steps)
+                if waits_for is not None and not waits_for.done:
+                    return waits_for
                 if is_time_up():
-                    return
+                    return None
         except StopIteration:
             pass
         except InvariantError:
@@ -152,6 +158,7 @@ class SlicedWork:
                 then(failure)
         finally:
             del failure  # its traceback holds this frame
+        return None
 
 
 class FairSlices:
@@ -180,12 +187,10 @@ class FairSlices:
 
     @property
     def waiting(self) -> int:
-        """Pieces of work that are not over."""
+        """Pieces of work that have their turn to come."""
         return len(self._waiting)
 
-    def begin(
-        self, steps: Iterator[object], then: Callable[[Exception | None], None]
-    ) -> SlicedWork:
+    def begin(self, steps: SlicedSteps, then: Callable[[Exception | None], None]) -> SlicedWork:
         """Take these steps (each `next` is one), then call `then` with what a step raised or None;
         perhaps before this returns.
         """
@@ -193,15 +198,27 @@ class FairSlices:
         if not self._turn_is_planned:
             self._until = self._clock() + self._seconds
             self._plan_turn()
-        work.run(self._is_time_up)
-        if not work.is_over:
-            self._waiting.append(work)
+        self._run(work)
         return work
 
     def close(self) -> None:
         """Drop what is left."""
         while self._waiting:
             self._waiting.popleft().cancel()
+
+    def _run(self, work: SlicedWork) -> None:
+        waits_for = work.run(self._is_time_up)
+        if waits_for is not None:
+            waits_for.on_done(lambda _: self._resume(work))
+        elif not work.is_over:
+            self._waiting.append(work)
+
+    def _resume(self, work: SlicedWork) -> None:
+        """What the work waited for is there: it has its turn again."""
+        if not work.is_over:
+            self._waiting.append(work)
+            if not self._turn_is_planned:
+                self._plan_turn()
 
     def _is_time_up(self) -> bool:
         return self._clock() >= self._until
@@ -219,8 +236,6 @@ class FairSlices:
         while waiting:
             work = waiting.popleft()
             if not work.is_over:
-                work.run(self._is_time_up)
-            if not work.is_over:
-                waiting.append(work)
-            if self._is_time_up():
-                return
+                self._run(work)
+                if self._is_time_up():
+                    return

@@ -35,7 +35,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import ensure_formatted
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.mover import UNLIMITED
-from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.controller_runtime import ControllerRuntime, as_future
 from kbroker.server.dispatch import ApiHandler, Dispatcher
@@ -276,7 +276,7 @@ class Broker:
             share_coordinator=share.coordinator,
             share_reader=share.reader,
             offload=ExecutorOffload(self._executor),
-            slices=FairSlices(timers),
+            slices=replicas.fair_slices,
             memory=self.memory,
             random=self._random,
         )

@@ -23,7 +23,7 @@ from kbroker.log_lines import shown
 from kbroker.model import Deferred, TimerHandle, Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.offsets import EARLIEST, LATEST
+from kbroker.replication.offsets import EARLIEST, LATEST, ListedOffset
 from kbroker.replication.partition import Partition
 from kbroker.replication.share_partition import (
     Acknowledgement,
@@ -174,26 +174,35 @@ class SharePartitions:
         epoch = replica.leader_epoch
 
         def read(state: StateFound) -> None:
+            if state.error is ErrorCode.NONE and state.start_offset == UNINITIALIZED:
+                self._first_offset(key.group_id, replica.topic_partition).on_done(
+                    lambda first: end(state, first)
+                )
+            else:
+                end(state, ListedOffset(offset=state.start_offset))
+
+        def end(state: StateFound, first: ListedOffset) -> None:
             del self._opening[key]
-            opening.resolve(self._opened(key, replica, epoch, state))
+            opening.resolve(self._opened(key, replica, epoch, state, first))
 
         self._persister.read(key, epoch).on_done(read)
         return opening
 
     def _opened(
-        self, key: SharePlace, replica: Partition, epoch: int, state: StateFound
+        self,
+        key: SharePlace,
+        replica: Partition,
+        epoch: int,
+        state: StateFound,
+        first: ListedOffset,
     ) -> OpenSharePartition | ErrorCode:
         if state.error is not ErrorCode.NONE:
             return _told(state.error)
         if replica.leader_epoch != epoch or replica.check_leader():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        start = state.start_offset
-        if start == UNINITIALIZED:
-            try:
-                start = self._first_offset(key.group_id, replica.topic_partition)
-            except KafkaError as error:
-                return error.code
-        core = SharePartition(start, state.batches)
+        if first.error is not ErrorCode.NONE:
+            return first.error
+        core = SharePartition(first.offset, state.batches)
         core.log_start_moved(replica.log.log_start_offset)
         found = self._open[key] = OpenSharePartition(key, replica, core, state.state_epoch)
         if state.start_offset == UNINITIALIZED:
@@ -201,18 +210,22 @@ class SharePartitions:
             self._change(found, Change(), must_write=True)
         return found
 
-    def _first_offset(self, group_id: str, partition: TopicPartition) -> int:
-        """Where a group begins that nothing is known of. Raises KafkaError."""
+    def _first_offset(self, group_id: str, partition: TopicPartition) -> Deferred[ListedOffset]:
+        """Where a group begins that has no state yet."""
         reset = self._config_of(group_id).auto_offset_reset
         timestamp = {"earliest": EARLIEST, "latest": LATEST}.get(reset)
         if timestamp is None:
             timestamp = self._timers.now_ms() - duration_ms(reset.removeprefix(_BY_DURATION))
-        found = self._replicas.list_offset(partition, timestamp)
-        if found.error is ErrorCode.NONE and found.offset < 0:
-            found = self._replicas.list_offset(partition, LATEST)
-        if found.error is not ErrorCode.NONE:
-            raise KafkaError(found.error)
-        return found.offset
+        answer: Deferred[ListedOffset] = Deferred()
+
+        def found(listed: ListedOffset) -> None:
+            if listed.error is ErrorCode.NONE and listed.offset < 0:
+                self._replicas.offset_of(partition, LATEST).on_done(answer.resolve)
+            else:
+                answer.resolve(listed)
+
+        self._replicas.offset_of(partition, timestamp).on_done(found)
+        return answer
 
     def _on_leadership(self, partition: TopicPartition, epoch: int | None) -> None:
         for found in list(self._open.values()):

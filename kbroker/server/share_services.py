@@ -63,7 +63,7 @@ def build_share_services(
         return config.of_group(group_configs, group_id)
 
     def end_offset(partition: TopicPartition) -> int | None:
-        found = replicas.list_offset(partition, LATEST)
+        found = replicas.offset_of(partition, LATEST).value
         return None if found.error else found.offset
 
     partitions = SharePartitions(replicas, persister, timers, config_of)

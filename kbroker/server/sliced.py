@@ -13,30 +13,32 @@ never views on the receive buffer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kbroker.log_lines import shown
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message
+from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import SlicedWork
+    from kbroker.replication.time_slices import SlicedSteps, SlicedWork
     from kbroker.server.dispatch import Outcome, RequestContext
     from kbroker.server.services import Services
 
 logger = logging.getLogger(__name__)
 
-RESPONSE_LIMIT: Final = "kbroker.response.max.bytes"
 TOO_LARGE: Final = f"The response would exceed {RESPONSE_LIMIT} of the broker; ask for less."
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-Steps = Generator[None, None, R]
-"""What a sliced handler is: it yields nothing and returns the response."""
+Steps = Generator[Deferred[Any] | None, None, R]
+"""What a sliced handler is: it yields None for a pause, or a Deferred that it waits for, and
+returns the response.
+"""
 
 STEP_ITEMS: Final = 32
 """Items of an ordinary handler between two yields: some ten microseconds each."""
@@ -96,7 +98,7 @@ def sliced(
             raised: list[Exception] = []
             is_first = True
 
-            def steps() -> Iterator[None]:
+            def steps() -> SlicedSteps:
                 response.append((yield from handler(services, context, request)))
 
             def done(failure: Exception | None) -> None:

@@ -10,6 +10,8 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import parse_per_ip_overrides
 
 MEMORY_LIMIT: Final = "kbroker.memory.limit.bytes"
+SEARCH_LIMIT: Final = "kbroker.list.offsets.max.bytes"
+RESPONSE_LIMIT: Final = "kbroker.response.max.bytes"
 POOL_SHARE: Final = 21 / 32
 """Of the limit, what requests, answers and sessions have together (`server/memory_pool`). The rest
 is for what cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for the keys of the

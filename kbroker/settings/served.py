@@ -105,6 +105,7 @@ a single node: no warning."""
 OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key
     for key in (
+        ConfigKey("kbroker.list.offsets.max.bytes", ConfigType.LONG, "33554432", "[0,...]"),
         ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
         ConfigKey("kbroker.response.max.bytes", ConfigType.LONG, "67108864", "[1024,...]"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import files, names, segments
+from kbroker.log import files, names, time_search
 from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
 from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
@@ -646,7 +646,7 @@ def test_a_time_in_a_batch_that_is_too_large_to_look_into(
     append(log, 3)
     append(log, 5, timestamp=NOW_MS + 100, size=300, compression=Compression.ZSTD)
     append(log, 2, timestamp=NOW_MS + 200)
-    monkeypatch.setattr(segments, "LOOKED_AT_BYTES", 1000)
+    monkeypatch.setattr(time_search, "LOOKED_AT_BYTES", 1000)
     assert [log.offset_for_timestamp(NOW_MS + time) for time in (2, 3, 102, 104, 105)] == [
         (NOW_MS + 2, 2, 0),
         *[(NOW_MS + 104, 3, 0)] * 3,

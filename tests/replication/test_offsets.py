@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import offsets
+from kbroker.replication.offsets import ListedOffset
+from kbroker.server.sliced import at_once
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 KEY = TopicPartition(TOPIC, 0)
+
+
+def listed(world: World, *arguments: Any, **options: Any) -> ListedOffset:
+    """An answer for which nothing has to be waited for."""
+    return at_once(world.replicas.list_offset(*arguments, **options))
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def filled(world: World) -> World:
     ],
 )
 def test_by_time(filled: World, after_ms: int, offset: int, timestamp_ms: int | None) -> None:
-    found = filled.replicas.list_offset(KEY, NOW_MS + after_ms)
+    found = listed(filled, KEY, NOW_MS + after_ms)
     expected = -1 if timestamp_ms is None else NOW_MS + timestamp_ms
     assert (found.error, found.offset, found.timestamp) == (ErrorCode.NONE, offset, expected)
     assert found.leader_epoch == (-1 if offset == -1 else 0)
@@ -52,7 +61,7 @@ def test_by_time(filled: World, after_ms: int, offset: int, timestamp_ms: int | 
     ],
 )
 def test_the_ends(filled: World, timestamp: int, offset: int, time: int, epoch: int) -> None:
-    found = filled.replicas.list_offset(KEY, timestamp)
+    found = listed(filled, KEY, timestamp)
     assert (found.error, found.offset, found.timestamp, found.leader_epoch) == (
         ErrorCode.NONE,
         offset,
@@ -63,7 +72,7 @@ def test_the_ends(filled: World, timestamp: int, offset: int, time: int, epoch: 
 
 def test_an_empty_partition(world: World) -> None:
     for timestamp, offset in ((-1, 0), (-2, 0), (-3, -1), (0, -1)):
-        found = world.replicas.list_offset(KEY, timestamp)
+        found = listed(world, KEY, timestamp)
         assert (found.error, found.offset) == (ErrorCode.NONE, offset)
 
 
@@ -78,10 +87,10 @@ def test_read_committed_sees_the_last_stable_offset(filled: World) -> None:
             is_transactional=True,
         )
     )
-    assert filled.replicas.list_offset(KEY, -1).offset == 15
-    assert filled.replicas.list_offset(KEY, -1, read_committed=True).offset == 13
-    assert filled.replicas.list_offset(KEY, NOW_MS + 200).offset == 13
-    assert filled.replicas.list_offset(KEY, NOW_MS + 200, read_committed=True).offset == -1
+    assert listed(filled, KEY, -1).offset == 15
+    assert listed(filled, KEY, -1, read_committed=True).offset == 13
+    assert listed(filled, KEY, NOW_MS + 200).offset == 13
+    assert listed(filled, KEY, NOW_MS + 200, read_committed=True).offset == -1
 
 
 def test_a_new_leader_does_not_say_an_end_that_goes_back(world: World) -> None:
@@ -89,10 +98,10 @@ def test_a_new_leader_does_not_say_an_end_that_goes_back(world: World) -> None:
     world.host(0, replicas=(1, 2), partition_epoch=1)
     world.append(batches=batch(3))
     world.host(0, replicas=(1, 2), partition_epoch=2, epoch=1)
-    assert world.replicas.list_offset(KEY, -1).error == ErrorCode.OFFSET_NOT_AVAILABLE
-    assert world.replicas.list_offset(KEY, NOW_MS).error == ErrorCode.OFFSET_NOT_AVAILABLE
-    assert world.replicas.list_offset(KEY, -2).offset == 0
-    assert world.replicas.list_offset(KEY, -1, replica_id=2).offset == 3
+    assert listed(world, KEY, -1).error == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert listed(world, KEY, NOW_MS).error == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert listed(world, KEY, -2).offset == 0
+    assert listed(world, KEY, -1, replica_id=2).offset == 3
 
 
 @pytest.mark.parametrize(
@@ -104,9 +113,9 @@ def test_a_new_leader_does_not_say_an_end_that_goes_back(world: World) -> None:
     ],
 )
 def test_epochs(world: World, epoch: int, error: ErrorCode) -> None:
-    assert world.replicas.list_offset(KEY, -1, current_leader_epoch=epoch).error == error
+    assert listed(world, KEY, -1, current_leader_epoch=epoch).error == error
 
 
 def test_unknown(world: World) -> None:
-    found = world.replicas.list_offset(TopicPartition("nope", 0), -1)
+    found = listed(world, TopicPartition("nope", 0), -1)
     assert found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import TopicPartition
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
@@ -18,6 +18,8 @@ from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffse
 from kbroker.replication.offsets import segment_offsets
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.list_offsets import HANDLERS
+from kbroker.server.memory_pool import MemoryPool
+from tests.replication.test_batch_search import CLAIMED_MS, LyingWorld
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 (HANDLER,) = HANDLERS
@@ -52,10 +54,19 @@ def ask(
         ],
     )
     received, _ = decode(ListOffsetsRequest, encode(request, version), version)
-    services: Any = SimpleNamespace(replicas=world.replicas)
+    services: Any = SimpleNamespace(
+        replicas=world.replicas,
+        slices=world.replicas.fair_slices,
+        memory=MemoryPool(),
+        config=world.config,
+    )
     response = HANDLER.handle(
         services, RequestContext(ApiKey.LIST_OFFSETS, version, arrived_ms=NOW_MS), received
     )
+    if isinstance(response, Deferred):
+        while not response.done:
+            world.timers.advance(0)
+        response = response.value
     assert isinstance(response, ListOffsetsResponse)
     decoded, _ = decode(ListOffsetsResponse, encode(response, version), version)
     assert decoded.topics[0].name == TOPIC
@@ -149,3 +160,57 @@ def test_version_0_has_its_errors(world: World) -> None:
     os.unlink(log.segments.active.path)
     (gone,) = ask(world, 0, (0, -1))
     assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# What one request may cost
+
+
+def test_version_0_answers_a_partition_named_twice_with_an_error(world: World) -> None:
+    """Each time the starts of all segments were looked up and listed once more."""
+    found = ask(world, 0, *[(0, -1)] * 100, max_offsets=1000)
+    assert {each.error_code for each in found} == {ErrorCode.INVALID_REQUEST}
+    assert not any(each.old_style_offsets for each in found)
+
+
+def test_version_0_has_a_bound(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=3, kbroker_response_max_bytes="1024")
+    for index in range(3):
+        log = world.replicas.logs.get(TopicPartition(TOPIC, index))
+        assert log is not None
+        for _ in range(12):
+            world.append(index)
+            log.roll(NOW_MS)
+    codes = [each.error_code for each in ask(world, 0, (0, -1), (1, -1), (2, -1), max_offsets=99)]
+    assert codes == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
+    world.close()
+
+
+def test_a_time_in_a_batch_that_claims_it_is_looked_for_in_a_thread(tmp_path: Path) -> None:
+    world = LyingWorld(tmp_path)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=TOPIC,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=CLAIMED_MS)
+                ],
+            )
+        ],
+    )
+    services: Any = SimpleNamespace(
+        replicas=world.replicas,
+        slices=world.replicas.fair_slices,
+        memory=world.pool,
+        config=world.config,
+    )
+    outcome = HANDLER.handle(services, RequestContext(ApiKey.LIST_OFFSETS, 7), request)
+    assert isinstance(outcome, Deferred)
+    assert len(world.worker.jobs) == 1
+    outcome.cancel()  # the connection is gone
+    world.worker.run()
+    world.timers.advance(0)
+    assert not world.worker.jobs
+    assert not outcome.done
+    assert world.pool.used == 0
+    world.close()

@@ -79,8 +79,8 @@ class FakeReplicas:
     def find(self, topic_id: bytes, index: int) -> FakeReplica:
         return self.replica
 
-    def list_offset(self, partition: TopicPartition, timestamp: int) -> ListedOffset:
-        return ListedOffset(offset=0)
+    def offset_of(self, partition: TopicPartition, timestamp: int) -> Deferred[ListedOffset]:
+        return Deferred.of(ListedOffset(offset=0))
 
     def on_leadership(self, callback: Callable[[TopicPartition, int | None], None]) -> None:
         self.callbacks.append(callback)

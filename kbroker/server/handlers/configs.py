@@ -78,7 +78,7 @@ def handle_describe_configs(
                     services, resource, keys, size, request.include_synonyms, context.api_version
                 )
             )
-            yield
+            yield None
     return DescribeConfigsResponse(results=results)
 
 
@@ -91,7 +91,7 @@ def _asked(
     asked: dict[_Resource, frozenset[str] | None] = {}
     for count, each in enumerate(request.resources, 1):
         if count % CHEAP_ITEMS == 0:
-            yield
+            yield None
         resource = _Resource(each.resource_type, each.resource_name)
         keys = frozenset(each.configuration_keys) if each.configuration_keys else None
         before = asked.get(resource, keys)

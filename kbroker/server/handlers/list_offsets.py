@@ -9,110 +9,38 @@ remote look-ups (KIP-1075), unused here: nothing is remote. v11: -6, earliest no
 (KIP-1023).
 
 The answer to a time is the first record at or after it, not its batch; -1 if there is none. A
-partition named twice gets INVALID_REQUEST, a special timestamp before its version
-UNSUPPORTED_VERSION.
+partition named twice gets INVALID_REQUEST (in v0, which Kafka 4 does not serve, too), a special
+timestamp before its version UNSUPPORTED_VERSION. Records are looked for in a thread
+(`replication/offsets`) and partitions one after the other, in slices of the loop. Deviation: once
+the batches of a partition have unpacked to `kbroker.list.offsets.max.bytes`, the next header that
+claims the time is believed.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from typing import Final
+from collections.abc import Generator
+from typing import Any, Final
 
-from kbroker.model import TopicPartition
+from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from kbroker.replication.offsets import SINCE_VERSION, ListedOffset, segment_offsets
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.replication.offsets import SINCE_VERSION
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-
-logger = logging.getLogger(__name__)
+from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, AnswerSize, Steps, sliced
 
 LEADER_EPOCH_SINCE: Final = 4
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 READ_COMMITTED: Final = 1
+OFFSET_BYTES: Final = 40
+
+_Asked = ListOffsetsRequest.ListOffsetsPartition
+_AskedTopic = ListOffsetsRequest.ListOffsetsTopic
 
 _Partition = ListOffsetsResponse.ListOffsetsPartitionResponse
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
-
-
-def handle_list_offsets(
-    services: Services, context: RequestContext, request: ListOffsetsRequest
-) -> Outcome:
-    """Look up each partition, in the order of the request."""
-    version = context.api_version
-    if version == 0:
-        return _segment_offsets(services, context, request)
-    named = Counter(
-        (topic.name, asked.partition_index)
-        for topic in request.topics
-        for asked in topic.partitions
-    )
-    topics: list[_Topic] = []
-    for topic in request.topics:
-        answers: list[_Partition] = []
-        topics.append(_Topic(name=topic.name, partitions=answers))
-        for asked in topic.partitions:
-            index = asked.partition_index
-            if named[topic.name, index] > 1:
-                found = ListedOffset(ErrorCode.INVALID_REQUEST)
-            elif asked.timestamp < 0 and version < SINCE_VERSION.get(asked.timestamp, version + 1):
-                found = ListedOffset(ErrorCode.UNSUPPORTED_VERSION)
-            else:
-                found = services.replicas.list_offset(
-                    TopicPartition(topic.name, index),
-                    asked.timestamp,
-                    read_committed=request.isolation_level == READ_COMMITTED,
-                    current_leader_epoch=asked.current_leader_epoch,
-                    replica_id=request.replica_id,
-                )
-            error = found.error
-            if error == ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
-                error = ErrorCode.LEADER_NOT_AVAILABLE
-            answers.append(
-                _Partition(
-                    partition_index=index,
-                    error_code=int(error),
-                    timestamp=found.timestamp,
-                    offset=found.offset,
-                    leader_epoch=found.leader_epoch if version >= LEADER_EPOCH_SINCE else -1,
-                )
-            )
-    return ListOffsetsResponse(topics=topics)
-
-
-def _segment_offsets(
-    services: Services, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
-    """v0. There -1 is the end, -2 the start, and any other time finds segments, not records."""
-    topics: list[_Topic] = []
-    for topic in request.topics:
-        answers: list[_Partition] = []
-        topics.append(_Topic(name=topic.name, partitions=answers))
-        for asked in topic.partitions:
-            answer = _Partition(partition_index=asked.partition_index)
-            answers.append(answer)
-            partition = services.replicas.find(topic.name, asked.partition_index)
-            if isinstance(partition, ErrorCode):
-                answer.error_code = int(partition)
-                continue
-            error = partition.check_leader()
-            if error:
-                answer.error_code = int(error)
-                continue
-            try:
-                answer.old_style_offsets = segment_offsets(
-                    partition,
-                    asked.timestamp,
-                    max_count=asked.max_num_offsets,
-                    now_ms=context.arrived_ms,
-                    replica_id=request.replica_id,
-                )
-            except OSError as failure:
-                logger.error("%s-%d: %s", topic.name, asked.partition_index, failure)
-                answer.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
-    return ListOffsetsResponse(topics=topics)
 
 
 def list_offsets_error(
@@ -132,6 +60,96 @@ def list_offsets_error(
             for topic in request.topics
         ]
     )
+
+
+@sliced(list_offsets_error)
+def handle_list_offsets(
+    services: Services, context: RequestContext, request: ListOffsetsRequest
+) -> Steps[ListOffsetsResponse]:
+    """Look up each partition, in the order of the request."""
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        for start in range(0, len(topic.partitions) or 1, CHEAP_ITEMS):
+            chunk = topic.partitions[start : start + CHEAP_ITEMS]
+            named.update((topic.name, asked.partition_index) for asked in chunk)
+            if len(named) >= CHEAP_ITEMS:
+                yield None
+    topics: list[_Topic] = []
+    count = 0
+    with AnswerSize(services) as size:
+        for topic in request.topics:
+            answers: list[_Partition] = []
+            topics.append(_Topic(name=topic.name, partitions=answers))
+            for asked in topic.partitions:
+                count += 1
+                if count % STEP_ITEMS == 0:
+                    yield None
+                if named[topic.name, asked.partition_index] > 1:
+                    answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))
+                elif context.api_version == 0:
+                    answers.append(_segment_offsets(services, context, request, topic, asked, size))
+                else:
+                    answers.append((yield from _list(services, context, request, topic, asked)))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _list(
+    services: Services,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: _AskedTopic,
+    asked: _Asked,
+) -> Generator[Deferred[Any] | None, None, _Partition]:
+    version = context.api_version
+    if asked.timestamp < 0 and version < SINCE_VERSION.get(asked.timestamp, version + 1):
+        return _failed(asked, ErrorCode.UNSUPPORTED_VERSION)
+    found = yield from services.replicas.list_offset(
+        TopicPartition(topic.name, asked.partition_index),
+        asked.timestamp,
+        read_committed=request.isolation_level == READ_COMMITTED,
+        current_leader_epoch=asked.current_leader_epoch,
+        replica_id=request.replica_id,
+    )
+    error = found.error
+    if error == ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    return _Partition(
+        partition_index=asked.partition_index,
+        error_code=int(error),
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch if version >= LEADER_EPOCH_SINCE else -1,
+    )
+
+
+def _segment_offsets(
+    services: Services,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: _AskedTopic,
+    asked: _Asked,
+    size: AnswerSize,
+) -> _Partition:
+    """v0. There -1 is the end, -2 the start, and any other time finds segments, not records."""
+    if size.is_full:
+        return _failed(asked, ErrorCode.POLICY_VIOLATION)
+    try:
+        offsets = services.replicas.segment_offsets(
+            TopicPartition(topic.name, asked.partition_index),
+            asked.timestamp,
+            max_count=asked.max_num_offsets,
+            now_ms=context.arrived_ms,
+            replica_id=request.replica_id,
+        )
+    except KafkaError as failure:
+        return _failed(asked, failure.code)
+    if not size.add(OFFSET_BYTES * len(offsets)):
+        return _failed(asked, ErrorCode.POLICY_VIOLATION)
+    return _Partition(partition_index=asked.partition_index, old_style_offsets=offsets)
+
+
+def _failed(asked: _Asked, error: ErrorCode) -> _Partition:
+    return _Partition(partition_index=asked.partition_index, error_code=int(error))
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

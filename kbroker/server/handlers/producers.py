@@ -71,7 +71,7 @@ def handle_describe_producers(
     with AnswerSize(services) as size:
         for count, (name, index) in enumerate(asked, 1):
             if count % STEP_ITEMS == 0:
-                yield
+                yield None
             answer = _Partition(partition_index=index)
             yield from _describe(services, TopicPartition(name, index), answer, size)
             topic = topics.get(name)
@@ -99,7 +99,7 @@ def _describe(
         return
     for count, state in enumerate(states, 1):
         if count % CHEAP_ITEMS == 0:
-            yield
+            yield None
         first_offset = state.transaction_first_offset
         answer.active_producers.append(
             DescribeProducersResponse.ProducerState(

@@ -1,0 +1,229 @@
+"""The first record at or after a time, and the one with the largest: which batches to look into.
+
+Indexes and headers lead to a batch that may hold the record; only its records tell. Headers come
+from producers, though, and nobody has compared them with the records (docs/adr/0002): a header may
+claim a time that no record has, in one batch after the other, each of which unpacks to megabytes.
+So a search is a generator. It reads headers on the loop, yields None now and then so that the loop
+may have its turn, and yields a `Candidate` for each batch that has to be read and unpacked, which
+may be done in any thread. What was found in it is sent back.
+
+Between two steps the log may change. A search whose segment is gone begins again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kbroker.log.files import FileSlice
+from kbroker.log.segment import Segment
+from kbroker.protocol.compression import Compression, decompress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import iter_any_records, read_any_header
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    Record,
+    iter_unpacked_records,
+)
+
+if TYPE_CHECKING:
+    from kbroker.log.segments import Segments
+
+LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
+"""What one batch may unpack to; of a larger one the header is believed."""
+
+HEADERS_PER_STEP: Final = 64
+SEGMENTS_PER_STEP: Final = 8
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time. leader_epoch: of its batch, -1 unknown."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Candidate:
+    """A batch whose header says that it may hold the record. Read and unpacked by `look`, which any
+    thread may call: it has a range of an open file and numbers, nothing of the log.
+
+    unpacked_bytes: what `look` had to unpack.
+    """
+
+    __slots__ = ("_is_largest", "_source", "_start_offset", "_timestamp", "unpacked_bytes")
+
+    def __init__(
+        self, source: FileSlice, timestamp: int, start_offset: int, *, is_largest: bool
+    ) -> None:
+        self._source = source
+        self._timestamp = timestamp
+        self._start_offset = start_offset
+        self._is_largest = is_largest
+        self.unpacked_bytes = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch as it is stored."""
+        return self._source.size
+
+    def look(self, max_bytes: int) -> TimestampOffset | None:
+        """The record, if the batch holds it.
+
+        Raises KafkaError(MESSAGE_TOO_LARGE) if the batch unpacks to more than max_bytes, KafkaError
+        for a batch that is damaged, OSError.
+        """
+        batch = self._source.read()
+        header = read_any_header(batch)
+        for record in self._records(batch, header, max_bytes):
+            if self._is_it(record.timestamp, record.offset):
+                epoch = header.partition_leader_epoch
+                return TimestampOffset(record.timestamp, record.offset, epoch)
+        return None
+
+    def believe(self) -> TimestampOffset | None:
+        """What the header says: a reader that looks for the time is sent to the batch's start."""
+        header = read_any_header(self._source.read(0, BATCH_OVERHEAD * 2))
+        for offset in (header.base_offset, header.last_offset):
+            if self._is_it(header.max_timestamp, offset):
+                return TimestampOffset(header.max_timestamp, offset, header.partition_leader_epoch)
+        return None
+
+    def _records(self, batch: bytes, header: BatchHeader, max_bytes: int) -> Iterator[Record]:
+        if header.magic < MAGIC:
+            self.unpacked_bytes = max_bytes
+            return iter_any_records(batch, header, max_decompressed_bytes=max_bytes)
+        if header.codec is Compression.NONE:
+            self.unpacked_bytes = len(batch)
+            return iter_any_records(batch, header)
+        self.unpacked_bytes = max_bytes
+        body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
+        if not header.record_count and not body:
+            self.unpacked_bytes = 0
+            return iter(())
+        plain = bytes(decompress(header.codec, body, max_bytes=max_bytes))
+        self.unpacked_bytes = len(plain)
+        return iter_unpacked_records(plain, header)
+
+    def _is_it(self, timestamp: int, offset: int) -> bool:
+        if self._is_largest:
+            return timestamp == self._timestamp
+        return timestamp >= self._timestamp and offset >= self._start_offset
+
+
+Search = Generator[Candidate | None, TimestampOffset | None, TimestampOffset | None]
+"""Yields what to look into, or None for a pause; is sent what was found in it; returns the record,
+or None if there is none.
+"""
+
+
+def search_time(segments: Segments, timestamp: int, start_offset: Callable[[], int]) -> Search:
+    """The first record from start_offset on whose timestamp is timestamp or later."""
+    while True:
+        yield from _load_timestamps(segments)
+        first = max(
+            segments.floor_index(start_offset()),
+            bisect_left(segments.latest_timestamps(), timestamp),
+        )
+        for segment in list(segments)[first:]:
+            if not segments.has(segment):
+                break  # begin again
+            if segment.max_timestamp < timestamp:
+                continue
+            begin = start_offset()
+            position = segment.position_for_timestamp(timestamp, begin)
+            found = yield from _search_segment(
+                segments, segment, position, timestamp, begin, is_largest=False
+            )
+            if found is not None:
+                return found
+            if not segments.has(segment):
+                break
+        else:
+            return None
+
+
+def search_max_timestamp(segments: Segments) -> Search:
+    """The first record that has the largest timestamp of all."""
+    while True:
+        yield from _load_timestamps(segments)
+        segment = max(segments, key=lambda candidate: candidate.max_timestamp)
+        timestamp = segment.max_timestamp
+        if timestamp < 0:
+            return None
+        position = segment.position_of(segment.max_timestamp_offset)
+        found = yield from _search_segment(
+            segments, segment, position, timestamp, segment.base_offset, is_largest=True
+        )
+        if found is not None or segments.has(segment):
+            return found
+
+
+def find_now(search: Search) -> TimestampOffset | None:
+    """Carry a search out at once, in the caller's thread. Raises as `Candidate.look` does."""
+    found: TimestampOffset | None = None
+    while True:
+        try:
+            candidate = search.send(found)
+        except StopIteration as end:
+            result: TimestampOffset | None = end.value
+            return result
+        found = None if candidate is None else look_or_believe(candidate, LOOKED_AT_BYTES)
+
+
+def look_or_believe(candidate: Candidate, max_bytes: int) -> TimestampOffset | None:
+    """What is in the batch; of one that unpacks to more than max_bytes what its header says."""
+    try:
+        return candidate.look(max_bytes)
+    except KafkaError as error:
+        if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+            raise
+        return candidate.believe()
+
+
+def _load_timestamps(segments: Segments) -> Generator[None, None, None]:
+    """Have the largest timestamp of every segment at hand: a look at an index and a header each."""
+    loaded = 0
+    for segment in list(segments):
+        if not segment.knows_max_timestamp and segments.has(segment):
+            _ = segment.max_timestamp
+            loaded += 1
+            if loaded % SEGMENTS_PER_STEP == 0:
+                yield
+
+
+def _search_segment(
+    segments: Segments,
+    segment: Segment,
+    position: int,
+    timestamp: int,
+    start_offset: int,
+    *,
+    is_largest: bool,
+) -> Search:
+    """Look through one segment from position on; None also if it is gone meanwhile."""
+    for count, (at, _, last_offset, size, max_timestamp) in enumerate(segment.scan(position), 1):
+        is_candidate = (
+            max_timestamp == timestamp
+            if is_largest
+            else max_timestamp >= timestamp and last_offset >= start_offset
+        )
+        if is_candidate:
+            found = yield Candidate(
+                FileSlice(segment.log_file(), at, size),
+                timestamp,
+                start_offset,
+                is_largest=is_largest,
+            )
+            if found is not None:
+                return found
+        elif count % HEADERS_PER_STEP == 0:
+            yield None
+        else:
+            continue
+        if not segments.has(segment):
+            return None
+    return None

@@ -1,0 +1,104 @@
+"""Batches that are looked into for a time, one after the other in a thread.
+
+ListOffsets finds them (`offsets`); what is done with one is in `log.time_search`. One batch at a
+time is read and unpacked, whoever asks, so what is unpacked takes the memory of one; the batches of
+several searches take turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from kbroker.log.time_search import Candidate, TimestampOffset, look_or_believe
+from kbroker.model import Deferred
+from kbroker.protocol.errors import KafkaError
+from kbroker.replication.maintenance import OffloadPort, ThreadOffload
+from kbroker.replication.memory_port import MemoryPort, NoAccount
+
+
+class Look(Deferred[None]):
+    """A batch in the queue. Resolved once `found` or `error` are there; never, if cancelled."""
+
+    __slots__ = ("candidate", "error", "found", "is_cancelled", "max_bytes")
+
+    def __init__(self, candidate: Candidate, max_bytes: int) -> None:
+        super().__init__()
+        self.candidate = candidate
+        self.max_bytes = max_bytes
+        self.found: TimestampOffset | None = None
+        self.error: KafkaError | OSError | None = None
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """The batch is not looked into any more."""
+        self.is_cancelled = True
+
+    @property
+    def result(self) -> TimestampOffset | None:
+        """What was found. Raises what looking raised."""
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+
+class BatchSearcher:
+    """See the module. memory: told what the batch in the thread takes. unpacking: held meanwhile,
+    as everywhere where a worker unpacks.
+    """
+
+    __slots__ = ("_memory", "_offload", "_queue", "_running", "_unpacking")
+
+    def __init__(
+        self,
+        offload: OffloadPort,
+        memory: MemoryPort | None = None,
+        unpacking: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._offload = offload
+        self._memory = memory or NoAccount()
+        self._unpacking = unpacking or nullcontext()
+        self._queue: deque[Look] = deque()
+        self._running: Look | None = None
+
+    def look(self, candidate: Candidate, max_bytes: int) -> Look:
+        """Look into a batch in its turn; see `look_or_believe`."""
+        look = Look(candidate, max_bytes)
+        self._queue.append(look)
+        if self._running is None:
+            self._begin()
+        return look
+
+    def close(self) -> None:
+        """Drop what waits; blocks until the thread is done."""
+        self._queue.clear()
+        if isinstance(self._offload, ThreadOffload):
+            self._offload.close()
+
+    def _begin(self) -> None:
+        while self._queue:
+            look = self._queue.popleft()
+            if not look.is_cancelled:
+                self._running = look  # which keeps it out of the thread's hands at the end
+                size = look.candidate.size + look.max_bytes
+                self._memory.charge(size)
+                self._offload(partial(self._work, look), partial(self._done, look, size))
+                return
+
+    def _work(self, look: Look) -> None:
+        """In the thread: bytes and an open file, nothing of the log."""
+        with self._unpacking:
+            try:
+                look.found = look_or_believe(look.candidate, look.max_bytes)
+            except KafkaError as error:
+                look.error = error.with_traceback(None)  # which holds what was unpacked
+
+    def _done(self, look: Look, size: int, failure: OSError | None) -> None:
+        self._memory.release(size)
+        self._running = None
+        if failure is not None:
+            look.error = failure
+        self._begin()
+        if not look.is_cancelled:
+            look.resolve(None)
