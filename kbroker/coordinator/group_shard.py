@@ -285,14 +285,20 @@ class GroupShard:
         if isinstance(key, ConsumerGroupMetadataKey):
             if not isinstance(value, ConsumerGroupMetadataValue):
                 return f"consumer group {key.group_id} deleted"
-            count = len(self.consumer.groups[key.group_id].members)
+            consumer_group = self.consumer.groups.get(key.group_id)
+            if consumer_group is None:
+                return None  # a later record of the same batch ends the group
+            count = len(consumer_group.members)
             return f"consumer group {key.group_id} epoch {value.epoch}: {count} members"
         if isinstance(key, ShareGroupMetadataKey):
             return self.share.news(key.group_id, value)
         if isinstance(key, StreamsGroupMetadataKey):
             if not isinstance(value, StreamsGroupMetadataValue):
                 return f"streams group {key.group_id} deleted"
-            count = len(self.streams.groups[key.group_id].members)
+            streams_group = self.streams.groups.get(key.group_id)
+            if streams_group is None:
+                return None
+            count = len(streams_group.members)
             return f"streams group {key.group_id} epoch {value.epoch}: {count} members"
         if not isinstance(key, GroupMetadataKey):
             return None

@@ -12,6 +12,7 @@ from kbroker.coordinator.group_state import GroupState
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer, ask
 from tests.coordinator.members import PARTITION_COUNT, ClientMember
@@ -53,6 +54,24 @@ def check(members: tuple[Any_Member, ...]) -> None:
 
 def leave(member: Any_Member) -> None:
     member.leave()
+
+
+def commit_one_offset(world: World, member: ClientMember) -> None:
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(
+        name="events",
+        partitions=[
+            OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
+        ],
+    )
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        generation_id_or_member_epoch=member.generation,
+        topics=[topic],
+    )
+    answer: Any = world.coordinator.offset_commit(Context(8), request)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
 def topic_id(world: World) -> Uuid:
@@ -234,6 +253,28 @@ def test_a_static_member_changes_its_protocol_in_the_middle_of_a_rebalance() -> 
     new = consumer(world, "new", instance_id="i1")
     settle(world, olds[0], new)
     assert world.shard().consumer.groups["g"].members.keys() == {olds[0].member_id, "new"}
+
+
+@pytest.mark.parametrize("topics", [["events"], ["other"]], ids=["same topics", "other topics"])
+def test_a_static_member_that_returns_as_a_classic_one_makes_the_group_classic(
+    topics: list[str],
+) -> None:
+    """As in Kafka: Stable if its subscription is the former one, else a rebalance begins."""
+    world = World()
+    old = ClientMember(world, "old", group="g", instance_id="i0")
+    new = consumer(world, "new", instance_id="i1")
+    settle(world, old, new)
+    commit_one_offset(world, old)
+    back = ClientMember(world, "back", group="g", instance_id="i1")
+    back.topics = topics
+    back.auto_sync = False
+    back.join()
+    assert back.errors == [ErrorCode.NONE]
+    assert not is_consumer_group(world)
+    is_unchanged = topics == ["events"]
+    state = GroupState.STABLE if is_unchanged else GroupState.PREPARING_REBALANCE
+    assert world.shard().groups["g"].state is state
+    assert world.shard().groups["g"].members.keys() == {old.member_id, back.member_id}
 
 
 @pytest.mark.parametrize(
