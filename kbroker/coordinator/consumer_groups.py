@@ -362,10 +362,11 @@ class ConsumerGroups:
         self._sessions.renew(group_id, member_id, now_ms + timeout_ms)
 
     def _watch_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        if group.is_unrevoked(member_id):
-            epoch = group.current(member_id).member_epoch
+        """Classic members have the timeouts of their JoinGroup and SyncGroup instead."""
+        if group.is_unrevoked(member_id) and not group.is_classic(member_id):
             until_ms = now_ms + max(group.members[member_id].rebalance_timeout_ms, 0)
-            self._sessions.expect_return(group.group_id, member_id, epoch, until_ms)
+            current = group.current(member_id)
+            self._sessions.expect_return(group.group_id, member_id, current, until_ms)
         else:
             self._sessions.returned(group.group_id, member_id)
 

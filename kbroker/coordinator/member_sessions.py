@@ -33,8 +33,8 @@ class MemberSessions:
         self._give_up = give_up
         self._on_late = on_late
         self._sessions: dict[tuple[str, str], Deadline] = {}
-        self._rebalances: dict[tuple[str, str], tuple[int, Deadline]] = {}
-        """Of members that have something to give back: the epoch they are to leave, until when."""
+        self._rebalances: dict[tuple[str, str], tuple[object, Deadline]] = {}
+        """Of members that have something to revoke: the assignment that asks for it, until when."""
 
     def renew(self, group_id: str, member_id: str, until_ms: int) -> None:
         """It was heard of."""
@@ -44,14 +44,20 @@ class MemberSessions:
             session = self._sessions[key] = Deadline(partial(self._over, self._give_up, *key))
         self._deadlines.set(session, until_ms)
 
-    def expect_return(self, group_id: str, member_id: str, epoch: int, until_ms: int) -> None:
-        """It shall leave this epoch until then; the first word on an epoch counts."""
+    def expect_return(
+        self, group_id: str, member_id: str, assignment: object, until_ms: int
+    ) -> None:
+        """The member must revoke what this current assignment tells it to before until_ms.
+
+        The timeout starts once per assignment, compared by identity: heartbeats that change nothing
+        do not extend it, a further revocation in the same member epoch starts it again.
+        """
         key = (group_id, member_id)
         watched = self._rebalances.get(key)
-        if watched is not None and watched[0] == epoch:
+        if watched is not None and watched[0] is assignment:
             return
         deadline = watched[1] if watched else Deadline(partial(self._over, self._on_late, *key))
-        self._rebalances[key] = (epoch, deadline)
+        self._rebalances[key] = (assignment, deadline)
         self._deadlines.set(deadline, until_ms)
 
     def returned(self, group_id: str, member_id: str) -> None:

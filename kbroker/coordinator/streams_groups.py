@@ -170,9 +170,8 @@ class StreamsGroups:
         timeout_ms = self._settings_of(group_id).session_timeout_ms
         self._sessions.renew(group_id, member_id, now_ms + timeout_ms)
         if group.is_unrevoked(member_id):
-            epoch = group.current(member_id).member_epoch
             until_ms = now_ms + max(group.members[member_id].rebalance_timeout_ms, 0)
-            self._sessions.expect_return(group_id, member_id, epoch, until_ms)
+            self._sessions.expect_return(group_id, member_id, group.current(member_id), until_ms)
         else:
             self._sessions.returned(group_id, member_id)
 

@@ -63,6 +63,24 @@ def test_who_does_not_give_back_in_time_is_removed(world: World) -> None:
     assert say(world, "b", 2) == ("NONE", 4, [0, 1, 2])
 
 
+def test_a_second_revocation_in_one_epoch_has_a_rebalance_timeout_of_its_own(
+    world: World,
+) -> None:
+    say(world, "a", 0)
+    say(world, "b", 0)
+    world.timers.advance(1_000)
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 2, [0, 1])
+    say(world, "c", 0)
+    world.timers.advance(4_000)
+    say(world, "c", 2)  # target of epoch 4: one partition each
+    assert say(world, "a", 2, 0, 1) == ("NONE", 2, [0])  # gave back one, is to give back another
+    world.timers.advance(4_999)
+    assert say(world, "a", 2, 0, 1) == ("NONE", 2, None)
+    assert "a" in world.shard().consumer.groups["c"].members
+    world.timers.advance(1)
+    assert "a" not in world.shard().consumer.groups["c"].members
+
+
 def test_who_is_silent_is_removed_also_after_a_reload(world: World) -> None:
     say(world, "a", 0)
     world.timers.advance(40_000)
