@@ -1,6 +1,8 @@
 """Server-side assignors of consumer groups (KIP-848): who shall get which partitions.
 
 Pure functions of the subscriptions, of how many partitions there are, and of the assignment so far.
+Their work grows with the partitions, the members and the distinct subscriptions, not with a product
+of partitions and members.
 `uniform` evens out the number of partitions and moves as few as it can; `range` gives each member a
 piece of every topic, so that partitions of the same number meet, and takes no heed of the past. How
 members get from the old to the new assignment is in `reconciliation`.
@@ -8,8 +10,10 @@ members get from the old to the new assignment is in `reconciliation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, merge
+from itertools import islice
 from typing import Final
 
 from kbroker.model import Uuid
@@ -17,6 +21,8 @@ from kbroker.model import Uuid
 Assignment = Mapping[Uuid, frozenset[int]]
 """Partitions by topic id; no topic without partitions."""
 Place = tuple[Uuid, int]
+MAX_ROUNDS: Final = 16
+"""Of levelling members that subscribe to different topics. As in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,73 @@ class Subscriber:
     current: Assignment
 
 
+def subscribers_by_topic(
+    members: Mapping[str, Subscriber], ordered: Sequence[str]
+) -> dict[Uuid, list[list[int]]]:
+    """For each topic the members that subscribe to it, as lists of ascending indexes into ordered:
+    one list for all that have the same subscription, shared by its topics.
+    """
+    alike: dict[frozenset[Uuid], list[int]] = {}
+    for rank, member_id in enumerate(ordered):
+        alike.setdefault(members[member_id].topics, []).append(rank)
+    result: dict[Uuid, list[list[int]]] = {}
+    for topics, ranks in alike.items():
+        for topic_id in topics:
+            result.setdefault(topic_id, []).append(ranks)
+    return result
+
+
+class LeastLoaded:
+    """Finds the subscriber of a topic that has the least, the first in ordered if several have.
+
+    One heap per distinct subscription, so that a search visits as many entries as there are
+    distinct subscriptions, not members. load: how much a member has now.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, Subscriber],
+        ordered: Sequence[str],
+        load: Callable[[str], int],
+    ) -> None:
+        self._load = load
+        self._ordered = ordered
+        self._heaps: dict[str, list[tuple[int, int]]] = {}
+        """Of the subscription of each member: (load, rank), some with a load of the past."""
+        self._ranks = {member_id: rank for rank, member_id in enumerate(ordered)}
+        self._of_topic: dict[Uuid, list[list[tuple[int, int]]]] = {}
+        self._counts: dict[Uuid, int] = {}
+        heaps: dict[int, list[tuple[int, int]]] = {}
+        for topic_id, lists in subscribers_by_topic(members, ordered).items():
+            self._counts[topic_id] = sum(map(len, lists))
+            for ranks in lists:
+                heap = heaps.get(id(ranks))
+                if heap is None:
+                    heap = heaps[id(ranks)] = [(load(ordered[rank]), rank) for rank in ranks]
+                    heapify(heap)
+                    self._heaps.update(dict.fromkeys((ordered[rank] for rank in ranks), heap))
+                self._of_topic.setdefault(topic_id, []).append(heap)
+
+    def count(self, topic_id: Uuid) -> int:
+        """How many members subscribe to that topic."""
+        return self._counts.get(topic_id, 0)
+
+    def of(self, topic_id: Uuid) -> str:
+        """The subscriber of that topic with the least; the topic has one."""
+        return self._ordered[min(map(self._first, self._of_topic[topic_id]))[1]]
+
+    def changed(self, member_id: str) -> None:
+        """The load of a member is another one now."""
+        heap = self._heaps.get(member_id)
+        if heap is not None:
+            heappush(heap, (self._load(member_id), self._ranks[member_id]))
+
+    def _first(self, heap: list[tuple[int, int]]) -> tuple[int, int]:
+        while heap[0][0] != self._load(self._ordered[heap[0][1]]):
+            heappop(heap)
+        return heap[0]
+
+
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[Uuid, int]], dict[str, Assignment]]
 """(subscribers by member id, partition counts by topic id) -> an assignment for each of them."""
 
@@ -40,16 +113,17 @@ def assign_range(
     """Each topic in pieces of neighbours; the first members by name get the longer ones."""
     result: dict[str, dict[Uuid, frozenset[int]]] = {member_id: {} for member_id in members}
     ordered = sorted(members, key=lambda member_id: (members[member_id].name, member_id))
+    alike = subscribers_by_topic(members, ordered)
     for topic_id, count in partition_counts.items():
-        subscribers = [member_id for member_id in ordered if topic_id in members[member_id].topics]
-        if not subscribers:
+        subscriber_lists = alike.get(topic_id)
+        if subscriber_lists is None:
             continue
-        quota, longer = divmod(count, len(subscribers))
+        quota, longer = divmod(count, sum(map(len, subscriber_lists)))
         start = 0
-        for index, member_id in enumerate(subscribers):
+        # Those behind the count-th get nothing.
+        for index, rank in enumerate(islice(merge(*subscriber_lists), count)):
             end = start + quota + (index < longer)
-            if end > start:
-                result[member_id][topic_id] = frozenset(range(start, end))
+            result[ordered[rank]][topic_id] = frozenset(range(start, end))
             start = end
     return dict(result)
 
@@ -138,32 +212,40 @@ def _level_unequals(
     partition_counts: Mapping[Uuid, int],
 ) -> None:
     """Give what is free to the poorest who may have it, then let the rich give to the poor."""
-    subscribers = {
-        topic_id: [
-            member_id for member_id in sorted(members) if topic_id in members[member_id].topics
-        ]
-        for topic_id in sorted(partition_counts)
-    }
-    taken = {place for mine in held.values() for place in mine}
-
-    def poorest(topic_id: Uuid) -> str:
-        return min(subscribers[topic_id], key=lambda member_id: (len(held[member_id]), member_id))
-
+    places = {member_id: set(mine) for member_id, mine in held.items()}
+    poorest = LeastLoaded(members, sorted(members), lambda member_id: len(places[member_id]))
+    taken = {place for mine in places.values() for place in mine}
     for topic_id in sorted(
-        subscribers, key=lambda topic_id: (len(subscribers[topic_id]), topic_id)
+        partition_counts, key=lambda topic_id: (poorest.count(topic_id), topic_id)
     ):
-        if not subscribers[topic_id]:
+        if not poorest.count(topic_id):
             continue
         for partition in range(partition_counts[topic_id]):
             if (topic_id, partition) not in taken:
-                held[poorest(topic_id)].append((topic_id, partition))
-    moved = True
-    while moved:  # each move makes the sum of squares smaller, so there is an end
-        moved = False
-        for member_id in sorted(held, key=lambda member_id: (-len(held[member_id]), member_id)):
-            for place in sorted(held[member_id], reverse=True):
-                other = poorest(place[0])
-                if len(held[member_id]) - len(held[other]) > 1:
-                    held[member_id].remove(place)
-                    held[other].append(place)
-                    moved = True
+                other = poorest.of(topic_id)
+                places[other].add((topic_id, partition))
+                poorest.changed(other)
+    for _ in range(MAX_ROUNDS):
+        if not _level_once(places, poorest):
+            break
+    for member_id, mine in places.items():
+        held[member_id] = sorted(mine)
+
+
+def _level_once(places: dict[str, set[Place]], poorest: LeastLoaded) -> bool:
+    """One round of the rich giving to the poor. Returns whether a partition has moved."""
+    least = min(map(len, places.values()))  # no member gets poorer than that in this round
+    has_moved = False
+    for member_id in sorted(places, key=lambda member_id: (-len(places[member_id]), member_id)):
+        mine = places[member_id]
+        if len(mine) - least <= 1:
+            continue
+        for place in sorted(mine, reverse=True):
+            other = poorest.of(place[0])
+            if len(mine) - len(places[other]) > 1:
+                mine.remove(place)
+                places[other].add(place)
+                poorest.changed(member_id)
+                poorest.changed(other)
+                has_moved = True
+    return has_moved

@@ -8,8 +8,9 @@ if that is even enough. A pure function.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from heapq import heapify, heapreplace
 
-from kbroker.coordinator.assignors import Assignment, Place, Subscriber
+from kbroker.coordinator.assignors import Assignment, LeastLoaded, Place, Subscriber
 from kbroker.model import Uuid
 
 
@@ -38,14 +39,15 @@ def _give_each_partition_a_member(
     sharers: dict[Place, int],
 ) -> None:
     quota, longer = divmod(len(places), len(ordered)) if ordered else (0, 0)
+    holders: dict[Place, list[str]] = {}
+    for member_id in ordered:
+        for place in _still_valid(members[member_id], sharers):
+            holders.setdefault(place, []).append(member_id)
     left = []
     for place in places:
-        holders = [
-            member_id
-            for member_id in ordered
-            if _has(members[member_id].current, place) and place[0] in members[member_id].topics
-        ]
-        keeper = min(holders, key=lambda member_id: len(result[member_id]), default=None)
+        keeper = min(
+            holders.get(place, ()), key=lambda member_id: len(result[member_id]), default=None
+        )
         load = 0 if keeper is None else len(result[keeper])
         if keeper is None or load > quota or (load == quota and not longer):
             left.append(place)
@@ -53,10 +55,12 @@ def _give_each_partition_a_member(
         longer -= load == quota
         result[keeper].add(place)
         sharers[place] += 1
+    idlest = LeastLoaded(members, ordered, lambda member_id: len(result[member_id]))
     for place in left:
-        subscribers = [member_id for member_id in ordered if place[0] in members[member_id].topics]
-        if subscribers:
-            result[min(subscribers, key=lambda member_id: len(result[member_id]))].add(place)
+        if idlest.count(place[0]):
+            member_id = idlest.of(place[0])
+            result[member_id].add(place)
+            idlest.changed(member_id)
             sharers[place] += 1
 
 
@@ -72,30 +76,47 @@ def _give_each_member_a_partition(
     for member_id in ordered:
         if result[member_id]:
             continue
-        member = members[member_id]
-        kept = [
-            place
-            for place in places
-            if _has(member.current, place)
-            and place[0] in member.topics
-            and sharers[place] < quota + (longer > 0)
-        ]
-        if not kept:
+        limit = quota + (longer > 0)
+        kept = next(
+            (
+                place
+                for place in _still_valid(members[member_id], sharers)
+                if sharers[place] < limit
+            ),
+            None,
+        )
+        if kept is None:
             left.append(member_id)
             continue
-        longer -= sharers[kept[0]] == quota
-        result[member_id].add(kept[0])
-        sharers[kept[0]] += 1
+        longer -= sharers[kept] == quota
+        result[member_id].add(kept)
+        sharers[kept] += 1
+    emptiest: dict[frozenset[Uuid], list[tuple[int, Place]]] = {}
     for member_id in left:
-        subscribed = [place for place in places if place[0] in members[member_id].topics]
-        if subscribed:
-            place = min(subscribed, key=lambda place: sharers[place])
+        topics = members[member_id].topics
+        heap = emptiest.get(topics)
+        if heap is None:
+            heap = emptiest[topics] = [
+                (sharers[place], place) for place in places if place[0] in topics
+            ]
+            heapify(heap)
+        while heap and heap[0][0] != sharers[heap[0][1]]:
+            heapreplace(heap, (sharers[heap[0][1]], heap[0][1]))
+        if heap:
+            place = heap[0][1]
             result[member_id].add(place)
             sharers[place] += 1
 
 
-def _has(assignment: Assignment, place: Place) -> bool:
-    return place[1] in assignment.get(place[0], ())
+def _still_valid(member: Subscriber, sharers: Mapping[Place, int]) -> list[Place]:
+    """What the member had and may keep: it is assignable and subscribed to. In order."""
+    return [
+        place
+        for topic_id in sorted(member.current)
+        if topic_id in member.topics
+        for partition in sorted(member.current[topic_id])
+        if (place := (topic_id, partition)) in sharers
+    ]
 
 
 def _by_topic(places: Iterable[Place]) -> Assignment:

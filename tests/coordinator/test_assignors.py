@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.assignors import ASSIGNORS, Assignment, Subscriber
+from kbroker.coordinator.assignors import ASSIGNORS, Assignment, LeastLoaded, Subscriber
+from kbroker.coordinator.share_assignor import assign_simple
 from kbroker.model import Uuid
 
 A, B = b"a" * 16, b"b" * 16
@@ -141,3 +142,49 @@ def test_uniform_moves_no_more_than_it_must(seed: int) -> None:
 
 def _kept(before: Assignment, after: Assignment) -> int:
     return sum(len(before[topic] & after.get(topic, frozenset())) for topic in before)
+
+
+class CountingTopics(frozenset[Uuid]):
+    """A subscription that counts how often a topic is looked for in it."""
+
+    lookups = 0
+
+    def __contains__(self, topic_id: object) -> bool:
+        CountingTopics.lookups += 1
+        return super().__contains__(topic_id)
+
+    __hash__ = frozenset.__hash__
+
+
+@pytest.mark.parametrize("name", [*ASSIGNORS, "simple"])
+def test_the_work_is_no_product_of_partitions_and_members(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """200 members with two subscriptions to 2,000 topics, then one member fewer."""
+    visits = 0
+    first = LeastLoaded._first
+
+    def counted(self: LeastLoaded, heap: list[tuple[int, int]]) -> tuple[int, int]:
+        nonlocal visits
+        visits += 1
+        return first(self, heap)
+
+    monkeypatch.setattr(LeastLoaded, "_first", counted)
+    monkeypatch.setattr(CountingTopics, "lookups", 0)
+    ids = [number.to_bytes(16, "big") for number in range(2_000)]
+    every, half = CountingTopics(ids), CountingTopics(ids[:1_000])
+    current: dict[str, Assignment] = {}
+    for count_of_members in (200, 199):
+        group = {
+            f"m{number}": Subscriber(
+                f"m{number}", half if number % 2 else every, current.get(f"m{number}", {})
+            )
+            for number in range(count_of_members)
+        }
+        if name == "simple":
+            current = assign_simple(group, {topic_id: range(1) for topic_id in ids})
+        else:
+            current = ASSIGNORS[name](group, dict.fromkeys(ids, 1))
+        assert sum(map(count, current.values())) == len(ids)
+    assert CountingTopics.lookups <= 4 * (len(ids) + 200)
+    assert visits <= 16 * len(ids)
