@@ -26,6 +26,7 @@ from kbroker.coordinator.reconciliation import (
     places_of,
 )
 from kbroker.coordinator.records import CoordinatorRecord
+from kbroker.coordinator.subscriptions import Subscriptions, all_topics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (
@@ -68,12 +69,16 @@ class ConsumerGroup:
         "currents",
         "epoch",
         "group_id",
+        "is_hash_current",
+        "matched_topics",
         "members",
         "metadata_hash",
         "owners",
         "regexes",
+        "resolved",
         "seen_topics",
         "static_members",
+        "subscriptions",
         "target_epoch",
         "target_timestamp_ms",
         "targets",
@@ -83,7 +88,10 @@ class ConsumerGroup:
         self.group_id = group_id
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
+        self.is_hash_current = False
+        """Whether `metadata_hash` is that of the present subscriptions, over `seen_topics`."""
         self.members: dict[str, MemberMetadata] = {}
+        self.subscriptions = Subscriptions()
         self.static_members: dict[str, str] = {}
         """Member id by instance id."""
         self.target_epoch = FIRST_EPOCH
@@ -92,8 +100,12 @@ class ConsumerGroup:
         self.currents: dict[str, CurrentAssignment] = {}
         self.owners: dict[tuple[Uuid, int], str] = {}
         self.regexes: dict[str, ConsumerGroupRegularExpressionValue] = {}
+        self.resolved: dict[str, frozenset[str]] = {}
+        """The topics of each of `regexes`."""
         self.seen_topics: object = None
-        """The map of topics that `metadata_hash` and `regexes` were last compared with."""
+        """The map of topics that `metadata_hash` was last compared with."""
+        self.matched_topics: object = None
+        """The map of topics that `regexes` were last resolved against."""
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -103,6 +115,7 @@ class ConsumerGroup:
             case ConsumerGroupMetadataKey():
                 if isinstance(value, ConsumerGroupMetadataValue):
                     self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+                    self.is_hash_current = True
             case ConsumerGroupMemberMetadataKey():
                 self._replay_member(key.member_id, value)
             case ConsumerGroupTargetAssignmentMetadataKey():
@@ -117,10 +130,7 @@ class ConsumerGroup:
             case ConsumerGroupCurrentMemberAssignmentKey():
                 self._replay_current(key.member_id, value)
             case ConsumerGroupRegularExpressionKey():
-                if isinstance(value, ConsumerGroupRegularExpressionValue):
-                    self.regexes[key.regular_expression] = value
-                else:
-                    self.regexes.pop(key.regular_expression, None)
+                self._replay_regex(key.regular_expression, value)
             case _:
                 pass  # type 4, of older Kafkas
 
@@ -132,11 +142,28 @@ class ConsumerGroup:
     def _replay_member(self, member_id: str, value: CoordinatorValue | None) -> None:
         former = self.members.pop(member_id, None)
         if isinstance(value, MemberMetadata):
+            has_changed = self.subscriptions.put(
+                member_id, value.subscribed_topic_names, value.subscribed_topic_regex or ""
+            )
+        else:
+            has_changed = self.subscriptions.remove(member_id)
+        if has_changed:
+            self.is_hash_current = False
+        if isinstance(value, MemberMetadata):
             self.members[member_id] = value
             if value.instance_id is not None:
                 self.static_members[value.instance_id] = member_id
         elif former is not None and self.static_members.get(former.instance_id or "") == member_id:
             del self.static_members[former.instance_id or ""]
+
+    def _replay_regex(self, regex: str, value: CoordinatorValue | None) -> None:
+        self.is_hash_current = False
+        if isinstance(value, ConsumerGroupRegularExpressionValue):
+            self.regexes[regex] = value
+            self.resolved[regex] = frozenset(value.topics)
+        else:
+            self.regexes.pop(regex, None)
+            self.resolved.pop(regex, None)
 
     def _replay_current(self, member_id: str, value: CoordinatorValue | None) -> None:
         former = self.currents.pop(member_id, None)
@@ -171,11 +198,8 @@ class ConsumerGroup:
         return lambda topic_id, partition: owners.get((topic_id, partition), member_id) == member_id
 
     def subscribed_names(self) -> set[str]:
-        """All that a member subscribes to, by name or by a regular expression as last looked up."""
-        names: set[str] = set()
-        for metadata in self.members.values():
-            names.update(topics_of(metadata, self.regexes))
-        return names
+        """All that a member subscribes to, by name or by a regular expression as last resolved."""
+        return all_topics(self.subscriptions.distinct(), self.resolved)
 
     def check_commit(
         self, member_id: str, epoch: int, version: int | None, places: Iterable[tuple[Uuid, int]]
@@ -229,15 +253,3 @@ class ConsumerGroup:
     def is_away(self, member_id: str) -> bool:
         """Whether it is a static member that will be back."""
         return self.current(member_id).member_epoch == STATIC_LEAVE_EPOCH
-
-
-def topics_of(
-    metadata: MemberMetadata, regexes: Mapping[str, ConsumerGroupRegularExpressionValue]
-) -> set[str]:
-    """The names a member subscribes to."""
-    names = set(metadata.subscribed_topic_names)
-    if metadata.subscribed_topic_regex:
-        found = regexes.get(metadata.subscribed_topic_regex)
-        if found is not None:
-            names.update(found.topics)
-    return names

@@ -2,7 +2,8 @@
 sessions, and what tools are shown. Part of `group_shard`.
 
 A member is given up when it was silent for the session timeout, or when it did not give back what
-it was told to within its rebalance timeout. Both clocks start anew when the log is loaded.
+it was told to within its rebalance timeout. Both clocks start anew when the log is loaded. Regular
+expressions are resolved after a heartbeat, in turns of their own (`regex_refresh`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from kbroker.coordinator.consumer_membership import (
     heartbeat,
     leave_for_a_while,
     removal,
+    resolved,
 )
 from kbroker.coordinator.consumer_records import ConsumerGroupKey
 from kbroker.coordinator.deadlines import Deadline, Deadlines
@@ -44,6 +46,7 @@ from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.member_sessions import MemberSessions
 from kbroker.coordinator.migration import Joining
 from kbroker.coordinator.reconciliation import STATIC_LEAVE_EPOCH
+from kbroker.coordinator.regex_refresh import MIN_INTERVAL_MS, RegexRefresh
 from kbroker.model import Uuid, random_uuid, uuid_to_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -100,6 +103,8 @@ class ConsumerGroups:
         "_overrides",
         "_promises",
         "_random",
+        "_refreshed_ms",
+        "_refreshes",
         "_sessions",
         "_settings",
         "_topics",
@@ -130,6 +135,10 @@ class ConsumerGroups:
             deadlines, give_up=self._give_up, on_late=self._on_rebalance_over
         )
         self._promises: dict[tuple[str, str, Promise], Deadline] = {}
+        self._refreshes: dict[str, tuple[RegexRefresh, Deadline]] = {}
+        """By group: the refresh of its regular expressions that is under way."""
+        self._refreshed_ms: dict[str, int] = {}
+        """By group with regular expressions: when the last refresh started."""
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -139,6 +148,8 @@ class ConsumerGroups:
         if isinstance(key, ConsumerGroupMetadataKey) and value is None:
             if group is not None:
                 del self.groups[key.group_id]
+                self._end_refresh(key.group_id)
+                self._refreshed_ms.pop(key.group_id, None)
                 for member_id in group.members:
                     self._forget(key.group_id, member_id)
             return
@@ -168,6 +179,9 @@ class ConsumerGroups:
             self._deadlines.cancel(deadline)
         self._promises.clear()
         self._sessions.clear()
+        for group_id in list(self._refreshes):
+            self._end_refresh(group_id)
+        self._refreshed_ms.clear()
         self.groups = {}
 
     # -- requests ----------------------------------------------------------------------------
@@ -227,6 +241,52 @@ class ConsumerGroups:
         group.seen_topics = topics.topics
         self.renew(group_id, member_id, now_ms)
         self._watch_rebalance(group, member_id, now_ms)
+        self._maybe_refresh(group, topics, now_ms)
+
+    # -- regular expressions -----------------------------------------------------------------
+
+    def _maybe_refresh(self, group: ConsumerGroup, topics: ClusterTopics, now_ms: int) -> None:
+        """Start to resolve the group's regular expressions if one is not resolved yet, or if there
+        are other topics. Not again within MIN_INTERVAL_MS, unless none is resolved.
+        """
+        group_id, regexes = group.group_id, group.subscriptions.regexes
+        if not regexes or group_id in self._refreshes:
+            return
+        if len(regexes) == len(group.regexes) and group.matched_topics is topics.topics:
+            return
+        last_ms = self._refreshed_ms.get(group_id)
+        if group.regexes and last_ms is not None and now_ms <= last_ms + MIN_INTERVAL_MS:
+            return
+        refresh = RegexRefresh(
+            regexes, topics.topics, offset=topics.offset, wall_ms=self._wall_ms()
+        )
+        turn = Deadline(partial(self._on_refresh_turn, group_id))
+        self._refreshes[group_id] = (refresh, turn)
+        self._refreshed_ms[group_id] = now_ms
+        self._deadlines.set(turn, now_ms)
+
+    def _on_refresh_turn(self, group_id: str, now_ms: int) -> list[Effect]:
+        refresh, turn = self._refreshes[group_id]
+        if not refresh.advance():
+            self._deadlines.set(turn, now_ms + 1)
+            return []
+        del self._refreshes[group_id]
+        group = self.groups.get(group_id)
+        if group is None:
+            return []
+        topics = self._topics()
+
+        def written(now_ms: int) -> list[Effect]:
+            group.seen_topics, group.matched_topics = topics.topics, refresh.topics
+            return []
+
+        records = resolved(group, refresh, topics)
+        return [Append(records, written=written)] if records else written(now_ms)
+
+    def _end_refresh(self, group_id: str) -> None:
+        under_way = self._refreshes.pop(group_id, None)
+        if under_way is not None:
+            self._deadlines.cancel(under_way[1])
 
     # -- classic members ---------------------------------------------------------------------
 

@@ -1,19 +1,19 @@
 """What a consumer group answers to ConsumerGroupHeartbeat (KIP-848), and how members end.
 
 Each function looks at a `ConsumerGroup` and gives the records that follow, in Kafka's order, with
-the response; it changes nothing. A heartbeat goes through up to five steps, each upon the outcome
-of the last: the member, its regular expression, the group's epoch, the target assignment, what the
-member has.
+the response; it changes nothing. A heartbeat goes through up to four steps, each upon the outcome
+of the last: the member, the group's epoch, the target assignment, what the member has. Regular
+expressions are resolved apart from heartbeats (`regex_refresh`); `resolved` gives those records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.coordinator.assignors import ASSIGNORS, Assignment, Subscriber
-from kbroker.coordinator.consumer_group import ConsumerGroup, Topic, topics_of
+from kbroker.coordinator.consumer_group import ConsumerGroup, Topic
 from kbroker.coordinator.consumer_records import (
     MemberMetadata,
     current_record,
@@ -28,26 +28,21 @@ from kbroker.coordinator.consumer_records import (
 from kbroker.coordinator.effects import Effect
 from kbroker.coordinator.metadata_hash import PartitionRacks, metadata_hash
 from kbroker.coordinator.reconciliation import (
-    STATIC_LEAVE_EPOCH,
     CurrentAssignment,
     Owned,
     reconcile,
 )
 from kbroker.coordinator.records import CoordinatorRecord
-from kbroker.coordinator.topic_patterns import check_pattern, matching
+from kbroker.coordinator.regex_refresh import RegexRefresh
+from kbroker.coordinator.subscriptions import Subscription, all_topics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.group_records import ConsumerGroupRegularExpressionValue
-
-CLIENT_MEMBER_ID_VERSION: Final = 1
-"""From this ConsumerGroupHeartbeat on a member makes its id itself (KIP-1082)."""
 
 Reported = Mapping[Uuid, frozenset[int]] | None
-Regexes = Mapping[str, ConsumerGroupRegularExpressionValue]
 
 
 class ConsumerSettings(Protocol):
@@ -160,46 +155,6 @@ class Step:
     target_epoch: int
 
 
-def check_heartbeat(
-    request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
-) -> None:
-    """What is wrong with a request by itself. Raises KafkaError."""
-    epoch = request.member_epoch
-    problem = None
-    if not request.group_id:
-        problem = "the group has no id"
-    elif request.instance_id == "":
-        problem = "the instance id is empty"
-    elif request.rack_id == "":
-        problem = "the rack is empty"
-    elif epoch < STATIC_LEAVE_EPOCH:
-        problem = f"there is no member epoch {epoch}"
-    elif not request.member_id and (epoch != 0 or version >= CLIENT_MEMBER_ID_VERSION):
-        problem = "the member has no id"
-    elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
-        problem = "only a static member leaves for a while"
-    elif epoch == 0:
-        problem = _problem_of_join(request)
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem[0].upper()}{problem[1:]}.")
-    if request.server_assignor is not None and request.server_assignor not in assignors:
-        known = ", ".join(assignors)
-        message = f"There is no assignor {request.server_assignor}, only {known}."
-        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
-    if request.subscribed_topic_regex:
-        check_pattern(request.subscribed_topic_regex)
-
-
-def _problem_of_join(request: ConsumerGroupHeartbeatRequest) -> str | None:
-    if request.rebalance_timeout_ms == -1:
-        return "a member that joins names its rebalance timeout"
-    if request.topic_partitions is None or request.topic_partitions:
-        return "a member that joins says that it has no partitions"
-    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        return "a member that joins subscribes to topics by name or by a regular expression"
-    return None
-
-
 def heartbeat(
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeatRequest,
@@ -234,8 +189,8 @@ def advance(
     assign: bool = True,
     unsettled: bool = False,
 ) -> Step:
-    """The member, its regular expression, the group's epoch, the target assignment, what the member
-    has. assign: whether there may be a new target; unsettled: whether there must be.
+    """The member, the group's epoch, the target assignment, what the member has. assign: whether
+    there may be a new target; unsettled: whether there must be.
     """
     group_id, member_id, replaced = group.group_id, update.member_id, update.replaced
     records: list[CoordinatorRecord] = []
@@ -249,28 +204,46 @@ def advance(
     if replaced is not None and target is not None:
         records.append(target_record(group_id, member_id, target))
         records.append(current_record(group_id, member_id, current))
-    members = {key: value for key, value in group.members.items() if key != replaced}
-    members[member_id] = update.metadata
-    plan = _Plan(group, members, around)
-    records += plan.advance(
-        changed=unsettled
-        or former is None
-        or _subscription(former) != _subscription(update.metadata),
-        moved=(replaced, member_id, target) if replaced is not None else None,
-        assign=assign,
-    )
+    plan = _Plan(group, update, around)
+    change = _change(group, former, update.metadata)
+    records += plan.advance(changed=unsettled or change.moves_epoch, assign=assign)
     after = current
     if assign or plan.target_epoch == plan.epoch:
         after = reconcile(
             current,
             target_epoch=plan.target_epoch,
-            target=plan.targets.get(member_id, {}),
+            target=plan.target,
             is_free=group.is_free_for(replaced or member_id),
+            is_subscribed=plan.is_subscribed,
+            subscription_changed=change.is_one,
             reported=update.reported,
         )
     if after is not current:
         records.append(current_record(group_id, member_id, after))
     return Step(records, current, after, plan.epoch, plan.target_epoch)
+
+
+class _Change(NamedTuple):
+    """Of a member's subscription. moves_epoch: the group's epoch rises with it at once."""
+
+    is_one: bool
+    moves_epoch: bool
+
+
+def _change(group: ConsumerGroup, former: MemberMetadata | None, new: MemberMetadata) -> _Change:
+    """As in Kafka a regular expression that is yet to be resolved does not move the epoch: its
+    resolution will.
+    """
+    names = [] if former is None else former.subscribed_topic_names
+    old_regex = "" if former is None else former.subscribed_topic_regex or ""
+    regex = new.subscribed_topic_regex or ""
+    names_changed, regex_changed = new.subscribed_topic_names != names, regex != old_regex
+    wish_changed = former is not None and former.server_assignor != new.server_assignor
+    is_resolved = not regex or regex in group.regexes
+    return _Change(
+        names_changed or regex_changed,
+        names_changed or wish_changed or (regex_changed and is_resolved),
+    )
 
 
 def check_leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -292,14 +265,33 @@ def removal(
     records: list[CoordinatorRecord] = []
     for member_id in member_ids:
         records += member_tombstones(group.group_id, member_id)
-    rest = {key: value for key, value in group.members.items() if key not in member_ids}
-    regexes = dict(group.regexes)
-    for regex in _unused(regexes, rest):
-        records.append(regex_tombstone(group.group_id, regex))
-        del regexes[regex]
-    names = {name for metadata in rest.values() for name in topics_of(metadata, regexes)}
-    new_hash = metadata_hash(names, topics)
+    rest = group.subscriptions.without(member_ids)
+    records += _regex_ends(group, rest)
+    new_hash = metadata_hash(all_topics(rest, group.resolved), topics)
     records.append(group_record(group.group_id, group.epoch + 1, new_hash))
+    return records
+
+
+def resolved(
+    group: ConsumerGroup, refresh: RegexRefresh, topics: ClusterTopics
+) -> list[CoordinatorRecord]:
+    """What a refresh of the group's regular expressions changes: the topics of those that members
+    still subscribe by, and the group's epoch. topics: the cluster's, as of now.
+    """
+    records: list[CoordinatorRecord] = []
+    regexes, found = dict(group.resolved), False
+    for regex, names in sorted(refresh.resolved.items()):
+        if regex not in group.subscriptions.regexes or (
+            regex in group.regexes and group.regexes[regex].topics == names
+        ):
+            continue
+        found = found or regexes.get(regex, frozenset()) != frozenset(names)
+        regexes[regex] = frozenset(names)
+        records.append(regex_record(group.group_id, regex, names, refresh.offset, refresh.wall_ms))
+    names_now = all_topics(group.subscriptions.distinct(), regexes)
+    new_hash = metadata_hash(names_now, topics)
+    if found or new_hash != group.metadata_hash:
+        records.append(group_record(group.group_id, group.epoch + 1, new_hash))
     return records
 
 
@@ -411,114 +403,143 @@ def _chosen(said: str | None, known: str | None) -> str | None:
     return known if said is None else said
 
 
-def _subscription(metadata: MemberMetadata) -> tuple[object, ...]:
+def _alike(former: MemberMetadata, new: MemberMetadata) -> bool:
     return (
-        metadata.subscribed_topic_names,
-        metadata.subscribed_topic_regex,
-        metadata.server_assignor,
+        former.subscribed_topic_names == new.subscribed_topic_names
+        and former.subscribed_topic_regex == new.subscribed_topic_regex
     )
 
 
 class _Plan:
-    """The group as it will be with these members: regular expressions, epoch and target."""
+    """The group as it will be after a member's update: epoch and target."""
 
-    def __init__(
-        self, group: ConsumerGroup, members: Mapping[str, MemberMetadata], around: Surroundings
-    ) -> None:
+    def __init__(self, group: ConsumerGroup, update: Update, around: Surroundings) -> None:
         self._group = group
-        self._members = members
+        self._update = update
         self._around = around
-        self._regexes: dict[str, ConsumerGroupRegularExpressionValue] = dict(group.regexes)
+        metadata, subscriptions = update.metadata, group.subscriptions
+        former = group.members.get(update.member_id)
+        if former is not None and _alike(former, metadata):
+            self._subscription = subscriptions.of(update.member_id)
+        else:
+            names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
+            self._subscription = subscriptions.find(names, regex or "")
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
-        self.targets: dict[str, Assignment] = dict(group.targets)
+        self._assigned: Mapping[str, Assignment] | None = None
 
-    def advance(
-        self,
-        *,
-        changed: bool,
-        moved: tuple[str, str, Assignment | None] | None,
-        assign: bool,
-    ) -> list[CoordinatorRecord]:
-        """The records of all three steps. changed: a member or its subscription is new. moved:
-        (from, to, target) of a static member that came back under another id. assign: False leaves
-        the third step out.
+    @property
+    def target(self) -> Assignment:
+        """What the member shall have."""
+        update = self._update
+        if self._assigned is not None:
+            return self._assigned.get(update.member_id, {})
+        return self._group.targets.get(update.replaced or update.member_id, {})
+
+    def is_subscribed(self, topic_id: Uuid) -> bool:
+        """Whether the member subscribes to that topic of the cluster."""
+        topic = self._around.topics.topics_by_id.get(topic_id)
+        return topic is not None and self._subscription.has(topic.name, self._group.resolved)
+
+    def advance(self, *, changed: bool, assign: bool) -> list[CoordinatorRecord]:
+        """The records of both steps. changed: the epoch is to rise. assign: False leaves the second
+        step out.
         """
         group, topics = self._group, self._around.topics
-        if moved is not None:
-            self.targets.pop(moved[0], None)
-            self.targets[moved[1]] = moved[2] or {}
         records: list[CoordinatorRecord] = []
+        subscriptions = self._subscriptions()
+        is_same = subscriptions is None
+        if subscriptions is None:
+            subscriptions = group.subscriptions.distinct()
+        else:
+            records += _regex_ends(group, subscriptions)
         if changed or group.seen_topics is not topics.topics:
-            records += self._look_up_regexes(changed=changed)
-            records += self._next_epoch(changed=changed)
+            records += self._next_epoch(subscriptions, changed=changed, is_same=is_same)
         if assign and self.epoch > self.target_epoch and self._may_assign():
-            records += self._assign()
+            records += self._assign(subscriptions)
         return records
 
-    def _look_up_regexes(self, *, changed: bool) -> list[CoordinatorRecord]:
-        group, around = self._group, self._around
-        records = []
-        used = {metadata.subscribed_topic_regex for metadata in self._members.values()}
-        for regex in sorted(regex for regex in used if regex):
-            known = self._regexes.get(regex)
-            if known is not None and group.seen_topics is around.topics.topics:
-                continue
-            names = matching(regex, around.topics.topics)
-            if known is None or known.topics != names:
-                value = ConsumerGroupRegularExpressionValue(topics=names)
-                self._regexes[regex] = value
-                offset, wall_ms = around.topics.offset, around.wall_ms
-                records.append(regex_record(group.group_id, regex, names, offset, wall_ms))
-        for regex in _unused(self._regexes, self._members):
-            records.append(regex_tombstone(group.group_id, regex))
-            del self._regexes[regex]
-        return records
+    def _subscriptions(self) -> Collection[Subscription] | None:
+        """The distinct subscriptions after the update; None: those of the group."""
+        update, known = self._update, self._group.subscriptions
+        former_id = update.replaced or update.member_id
+        is_member = former_id in self._group.members
+        if is_member and known.of(former_id) is self._subscription:
+            return None
+        rest = known.without((former_id,))
+        if self._subscription not in rest:
+            rest.append(self._subscription)
+        elif len(rest) == len(known.distinct()):
+            return None
+        return rest
 
-    def _next_epoch(self, *, changed: bool) -> list[CoordinatorRecord]:
-        group = self._group
-        names = {name for member in self._members.values() for name in self._topics_of(member)}
-        new_hash = metadata_hash(names, self._around.topics)
+    def _next_epoch(
+        self, subscriptions: Iterable[Subscription], *, changed: bool, is_same: bool
+    ) -> list[CoordinatorRecord]:
+        group, topics = self._group, self._around.topics
+        new_hash = group.metadata_hash
+        if not (is_same and group.is_hash_current and group.seen_topics is topics.topics):
+            new_hash = metadata_hash(all_topics(subscriptions, group.resolved), topics)
         if not changed and new_hash == group.metadata_hash:
             return []
         self.epoch = group.epoch + 1
         return [group_record(group.group_id, self.epoch, new_hash)]
-
-    def _topics_of(self, metadata: MemberMetadata) -> set[str]:
-        return topics_of(metadata, self._regexes)
 
     def _may_assign(self) -> bool:
         """Assignments are made at most once per interval, so that many who join are one change."""
         since_ms = self._around.wall_ms - self._group.target_timestamp_ms
         return since_ms >= self._around.assignment_interval_ms or since_ms < 0
 
-    def _assign(self) -> list[CoordinatorRecord]:
-        group, topics = self._group, self._around.topics.topics
-        partition_counts: dict[Uuid, int] = {}
-        subscribers: dict[str, Subscriber] = {}
-        for member_id, metadata in self._members.items():
-            ids = set()
-            for name in sorted(self._topics_of(metadata)):
-                topic = topics.get(name)
-                if topic is not None:
-                    ids.add(topic.topic_id)
-                    partition_counts[topic.topic_id] = len(topic.partitions)
-            subscribers[member_id] = Subscriber(
+    def _assign(self, subscriptions: Iterable[Subscription]) -> list[CoordinatorRecord]:
+        group, update = self._group, self._update
+        topic_ids, partition_counts = self._topic_ids(subscriptions)
+        members = {key: value for key, value in group.members.items() if key != update.replaced}
+        members[update.member_id] = update.metadata
+        targets = {key: value for key, value in group.targets.items() if key != update.replaced}
+        if update.replaced is not None:
+            targets[update.member_id] = group.targets.get(update.replaced, {})
+        of = group.subscriptions.of
+        subscribers = {
+            member_id: Subscriber(
                 name=metadata.instance_id or member_id,
-                topics=frozenset(ids),
-                current=self.targets.get(member_id, {}),
+                topics=topic_ids[
+                    self._subscription if member_id == update.member_id else of(member_id)
+                ],
+                current=targets.get(member_id, {}),
             )
-        name = assignor_name(self._members, self._around.settings)
+            for member_id, metadata in members.items()
+        }
+        name = assignor_name(members, self._around.settings)
         assigned = ASSIGNORS[name](subscribers, partition_counts)
         records = [
             target_record(group.group_id, member_id, assignment)
             for member_id, assignment in assigned.items()
-            if self.targets.get(member_id) != assignment
+            if targets.get(member_id) != assignment
         ]
-        self.targets = assigned
+        self._assigned = assigned
         self.target_epoch = self.epoch
         wall_ms = self._around.wall_ms
         return [*records, target_epoch_record(group.group_id, self.epoch, wall_ms)]
+
+    def _topic_ids(
+        self, subscriptions: Iterable[Subscription]
+    ) -> tuple[dict[Subscription, frozenset[Uuid]], dict[Uuid, int]]:
+        """The ids of the topics of each subscription, and how many partitions each topic has.
+        Subscriptions to the same topics share one set.
+        """
+        topics = self._around.topics.topics
+        by_names: dict[frozenset[str], frozenset[Uuid]] = {}
+        partition_counts: dict[Uuid, int] = {}
+        topic_ids: dict[Subscription, frozenset[Uuid]] = {}
+        for subscription in subscriptions:
+            names = subscription.topics(self._group.resolved)
+            ids = by_names.get(names)
+            if ids is None:
+                known = [topic for name in sorted(names) if (topic := topics.get(name)) is not None]
+                partition_counts.update({one.topic_id: len(one.partitions) for one in known})
+                ids = by_names[names] = frozenset(one.topic_id for one in known)
+            topic_ids[subscription] = ids
+        return topic_ids, partition_counts
 
 
 def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSettings) -> str:
@@ -532,9 +553,18 @@ def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSetti
     return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
 
-def _unused(regexes: Regexes, members: Mapping[str, MemberMetadata]) -> list[str]:
-    used = {metadata.subscribed_topic_regex for metadata in members.values()}
-    return sorted(regex for regex in regexes if regex not in used)
+def _regex_ends(
+    group: ConsumerGroup, subscriptions: Iterable[Subscription]
+) -> list[CoordinatorRecord]:
+    """The end of regular expressions that none of these subscriptions has."""
+    if not group.regexes:
+        return []
+    used = {subscription.regex for subscription in subscriptions}
+    return [
+        regex_tombstone(group.group_id, regex)
+        for regex in sorted(group.regexes)
+        if regex not in used
+    ]
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:

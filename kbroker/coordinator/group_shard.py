@@ -66,6 +66,8 @@ from kbroker.protocol.messages.consumer_groups import (
 from kbroker.protocol.messages.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -100,6 +102,8 @@ DESCRIBE_NOT_FOUND_VERSION: Final = 6
 TOMBSTONES_PER_BATCH: Final = 1000
 MOST_KNOWN_KEYS: Final = 50_000
 CLASSIC_TYPE: Final = "classic"
+SHOWN_REGEX: Final = 200
+"""Characters of a client's regular expression in a log line."""
 
 
 class ShardSettings(GroupSettings, ConsumerSettings, ShareSettings, StreamsSettings, Protocol):
@@ -290,6 +294,11 @@ class GroupShard:
                 return None  # a later record of the same batch ends the group
             count = len(consumer_group.members)
             return f"consumer group {key.group_id} epoch {value.epoch}: {count} members"
+        if isinstance(key, ConsumerGroupRegularExpressionKey):
+            if isinstance(value, ConsumerGroupRegularExpressionValue) and not value.topics:
+                regex = key.regular_expression[:SHOWN_REGEX]
+                return f"consumer group {key.group_id}: no topic matches {regex!r}"
+            return None
         if isinstance(key, ShareGroupMetadataKey):
             return self.share.news(key.group_id, value)
         if isinstance(key, StreamsGroupMetadataKey):

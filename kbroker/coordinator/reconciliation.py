@@ -6,6 +6,9 @@ A member first gives back what it shall not have any more; its epoch stays until
 did. Then it is of the target's epoch and gets what others have released; what they have not is
 waited for. A partition belongs to a member from the record that assigns it until the record that
 takes it out of both `assigned` and `revoking`.
+
+Partitions of topics that a member no longer subscribes to are revoked at once, whatever the target
+still says.
 """
 
 from __future__ import annotations
@@ -90,23 +93,59 @@ def reconcile(
     target_epoch: int,
     target: Assignment,
     is_free: Callable[[Uuid, int], bool],
+    is_subscribed: Callable[[Uuid], bool],
+    subscription_changed: bool,
     reported: Mapping[Uuid, frozenset[int]] | None,
 ) -> CurrentAssignment:
     """The next step of a member that was just heard of; current itself if there is none.
 
-    is_free: nobody else has that partition. reported: what the member says it has, None if it did
+    is_free: no other member has that partition. is_subscribed: the member subscribes to that topic.
+    subscription_changed: with this heartbeat. reported: what the member says it has, None if it did
     not say.
     """
     match current.state:
         case MemberState.STABLE:
             if current.member_epoch == target_epoch:
+                if subscription_changed:
+                    return _without_unsubscribed(current, is_subscribed, reported)
                 return current
         case MemberState.UNREVOKED_PARTITIONS:
             if _has_any(current.revoking, reported):
+                if subscription_changed:
+                    return _without_unsubscribed(current, is_subscribed, reported)
                 return current
         case _:
             pass
+    target = {topic_id: wanted for topic_id, wanted in target.items() if is_subscribed(topic_id)}
     return _next(current, target_epoch, target, is_free, reported)
+
+
+def _without_unsubscribed(
+    current: CurrentAssignment,
+    is_subscribed: Callable[[Uuid], bool],
+    reported: Mapping[Uuid, frozenset[int]] | None,
+) -> CurrentAssignment:
+    """Revoke the partitions of topics that the member no longer subscribes to, in its epoch."""
+    gone = {
+        topic_id: partitions
+        for topic_id, partitions in current.assigned.items()
+        if not is_subscribed(topic_id)
+    }
+    if not gone:
+        return current
+    kept = {key: value for key, value in current.assigned.items() if key not in gone}
+    revoking = dict(current.revoking)
+    for topic_id, partitions in gone.items():
+        revoking[topic_id] = {**revoking.get(topic_id, {}), **partitions}
+    if _has_any(revoking, reported):
+        return replace(
+            current,
+            previous_epoch=current.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            revoking=revoking,
+        )
+    return replace(current, previous_epoch=current.member_epoch, assigned=kept)
 
 
 def _next(

@@ -19,8 +19,8 @@ from kbroker.coordinator.consumer_membership import (
     NO_OVERRIDES,
     ClusterTopics,
     GroupOverrides,
-    check_heartbeat,
 )
+from kbroker.coordinator.consumer_requests import check_heartbeat
 from kbroker.coordinator.effects import Waiter
 from kbroker.coordinator.group_members import Join
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings

@@ -19,6 +19,7 @@ from kbroker.coordinator.share_group_records import (
     share_target_of,
     state_partitions_of,
 )
+from kbroker.coordinator.subscriptions import Subscriptions, all_topics
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
@@ -40,7 +41,10 @@ NOBODY: Final = ShareCurrent()
 
 
 class ShareGroup:
-    """One group. seen_topics: the map of topics that `metadata_hash` was last compared with."""
+    """One group. seen_topics: the map of topics that `metadata_hash` was last compared with.
+    quiet_on: the map of topics upon which nothing was left to assign or to initialize, until a
+    record of the group or of another member changes that.
+    """
 
     __slots__ = (
         "currents",
@@ -48,8 +52,10 @@ class ShareGroup:
         "group_id",
         "members",
         "metadata_hash",
+        "quiet_on",
         "seen_topics",
         "states",
+        "subscriptions",
         "target_epoch",
         "target_timestamp_ms",
         "targets",
@@ -60,15 +66,19 @@ class ShareGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.members: dict[str, ShareMember] = {}
+        self.subscriptions = Subscriptions()
         self.target_epoch = FIRST_EPOCH
         self.target_timestamp_ms = 0
         self.targets: dict[str, Assignment] = {}
         self.currents: dict[str, ShareCurrent] = {}
         self.states = StatePartitions()
         self.seen_topics: object = None
+        self.quiet_on: object = None
 
     def replay(self, key: ShareGroupKey, value: CoordinatorValue | None) -> None:
         """Apply one record; that of the whole group's end is its map's business."""
+        if not isinstance(key, ShareGroupCurrentMemberAssignmentKey):
+            self.quiet_on = None
         match key:
             case ShareGroupMetadataKey():
                 if isinstance(value, ShareGroupMetadataValue):
@@ -76,8 +86,10 @@ class ShareGroup:
             case ShareGroupMemberMetadataKey():
                 if isinstance(value, ShareMember):
                     self.members[key.member_id] = value
+                    self.subscriptions.put(key.member_id, value.subscribed_topic_names)
                 else:
                     self.members.pop(key.member_id, None)
+                    self.subscriptions.remove(key.member_id)
             case ShareGroupTargetAssignmentMetadataKey():
                 if isinstance(value, ShareGroupTargetAssignmentMetadataValue):
                     self.target_epoch = value.assignment_epoch
@@ -107,4 +119,4 @@ class ShareGroup:
 
     def subscribed_names(self) -> set[str]:
         """All that a member subscribes to."""
-        return {name for member in self.members.values() for name in member.subscribed_topic_names}
+        return all_topics(self.subscriptions.distinct())

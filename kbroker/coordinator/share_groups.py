@@ -162,6 +162,7 @@ class ShareGroups:
         if group is None or member_id is None:
             return
         group.seen_topics = topics.topics
+        group.quiet_on = topics.topics if decision.is_quiet else None
         self._renew(group_id, member_id, now_ms)
         if decision.initialize:
             retry_ms = self._settings.group_share_initialize_retry_interval_ms

@@ -30,6 +30,7 @@ from kbroker.coordinator.share_group_records import (
     share_target_record,
     state_partitions_record,
 )
+from kbroker.coordinator.subscriptions import Subscription, all_topics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -75,13 +76,15 @@ class ShareSurroundings:
 @dataclass(frozen=True, slots=True)
 class ShareDecision:
     """records: to be written first. member_id: whose session starts anew. initialize: partitions
-    whose state is to be made once the records are committed.
+    whose state is to be made once the records are committed. is_quiet: whether nothing is left to
+    assign or to initialize.
     """
 
     records: list[CoordinatorRecord]
     response: ShareGroupHeartbeatResponse
     member_id: str | None = None
     initialize: Assignment | None = None
+    is_quiet: bool = False
 
 
 def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
@@ -112,16 +115,21 @@ def share_heartbeat(
     records = []
     if member != former:
         records.append(share_member_record(group.group_id, member_id, member))
-    plan = _Plan(group, {**group.members, member_id: member}, around)
     names = None if former is None else former.subscribed_topic_names
-    records += plan.advance(changed=member.subscribed_topic_names != names)
+    changed = member.subscribed_topic_names != names
+    is_quiet = not changed and group.quiet_on is around.topics.topics
+    target_epoch, target = group.target_epoch, group.targets.get(member_id, {})
+    initialize: Assignment = {}
+    if not is_quiet:
+        plan = _Plan(group, member_id, member, around)
+        records += plan.advance(changed=changed)
+        target_epoch, target = plan.target_epoch, plan.target
+        initialize = plan.to_initialize()
+        is_quiet = plan.is_quiet
     current = group.current(member_id)
-    target = plan.targets.get(member_id, {})
-    taken = current
-    if current.member_epoch != plan.target_epoch or current.assigned != target:
-        taken = ShareCurrent(plan.target_epoch, current.member_epoch, target)
+    taken = _taken(current, target_epoch, target, member, around.topics, changed=changed)
+    if taken is not current:
         records.append(share_current_record(group.group_id, member_id, taken))
-    initialize = plan.to_initialize()
     if initialize:
         records.append(
             state_partitions_record(
@@ -136,7 +144,32 @@ def share_heartbeat(
     is_full = request.member_epoch == 0 or request.subscribed_topic_names is not None
     if is_full or taken.assigned != current.assigned:
         response.assignment = _assignment(taken.assigned)
-    return ShareDecision(records, response, member_id, initialize or None)
+    return ShareDecision(records, response, member_id, initialize or None, is_quiet)
+
+
+def _taken(
+    current: ShareCurrent,
+    target_epoch: int,
+    target: Assignment,
+    member: ShareMember,
+    topics: ClusterTopics,
+    *,
+    changed: bool,
+) -> ShareCurrent:
+    """What the member has after this heartbeat: its target, without topics that it does not
+    subscribe to any more. changed: its subscription. current itself if nothing changes.
+    """
+    if current.member_epoch == target_epoch and not changed:
+        return current
+    subscribed = frozenset(member.subscribed_topic_names)
+    assigned = {
+        topic_id: partitions
+        for topic_id, partitions in target.items()
+        if (topic := topics.topics_by_id.get(topic_id)) is not None and topic.name in subscribed
+    }
+    if current.member_epoch != target_epoch:
+        return ShareCurrent(target_epoch, current.member_epoch, assigned)
+    return current if assigned == current.assigned else replace(current, assigned=assigned)
 
 
 def share_leave(
@@ -153,12 +186,7 @@ def share_removal(
     group: ShareGroup, member_id: str, topics: ClusterTopics
 ) -> list[CoordinatorRecord]:
     """The end of a member, and the group's next epoch."""
-    left = {
-        name
-        for other_id, member in group.members.items()
-        if other_id != member_id
-        for name in member.subscribed_topic_names
-    }
+    left = all_topics(group.subscriptions.without((member_id,)))
     return [
         *share_member_tombstones(group.group_id, member_id),
         share_group_record(group.group_id, group.epoch + 1, metadata_hash(left, topics)),
@@ -205,24 +233,35 @@ def _updated(
 
 
 class _Plan:
-    """The group as it will be with these members: epoch and target."""
+    """The group as it will be with this member: epoch and target. is_quiet: whether nothing is left
+    to assign or to initialize.
+    """
 
     def __init__(
-        self, group: ShareGroup, members: Mapping[str, ShareMember], around: ShareSurroundings
+        self, group: ShareGroup, member_id: str, member: ShareMember, around: ShareSurroundings
     ) -> None:
         self._group = group
-        self._members = members
+        self._member_id = member_id
+        self._member = member
         self._around = around
         self._epoch = group.epoch
         self.target_epoch = group.target_epoch
-        self.targets: dict[str, Assignment] = dict(group.targets)
+        self._targets: Mapping[str, Assignment] = group.targets
+        self._subscription = group.subscriptions.find(member.subscribed_topic_names)
+        self._subscriptions: list[Subscription] = group.subscriptions.without((member_id,))
+        if self._subscription not in self._subscriptions:
+            self._subscriptions.append(self._subscription)
         self._topics = {
             topic.topic_id: topic
-            for name in sorted(
-                {name for member in members.values() for name in member.subscribed_topic_names}
-            )
+            for name in sorted(all_topics(self._subscriptions))
             if (topic := around.topics.topics.get(name)) is not None
         }
+        self.is_quiet = False
+
+    @property
+    def target(self) -> Assignment:
+        """What the member shall have."""
+        return self._targets.get(self._member_id, {})
 
     def advance(self, *, changed: bool) -> list[CoordinatorRecord]:
         """The records of the next epoch and target. changed: a member or its subscription is
@@ -253,13 +292,14 @@ class _Plan:
         """Whether partitions got their state since the last assignment."""
         if self._epoch > self.target_epoch:
             return False  # an assignment is due anyway
-        for topic_id, partitions in self._assignable().items():
-            assigned: set[int] = set()
-            for target in self.targets.values():
-                assigned |= target.get(topic_id, frozenset())
-            if partitions - assigned:
-                return True
-        return False
+        assigned: dict[Uuid, set[int]] = {}
+        for target in self._targets.values():
+            for topic_id, partitions in target.items():
+                assigned.setdefault(topic_id, set()).update(partitions)
+        return any(
+            not partitions <= assigned.get(topic_id, frozenset())
+            for topic_id, partitions in self._assignable().items()
+        )
 
     def _may_assign(self) -> bool:
         """Assignments are made at most once per interval, so that many who join are one change."""
@@ -268,40 +308,47 @@ class _Plan:
 
     def _assign(self) -> list[CoordinatorRecord]:
         group, topics = self._group, self._around.topics.topics
+        topic_ids = {
+            subscription: frozenset(
+                topics[name].topic_id for name in subscription.topics() if name in topics
+            )
+            for subscription in self._subscriptions
+        }
+        of = group.subscriptions.of
         subscribers = {
             member_id: Subscriber(
                 name=member_id,
-                topics=frozenset(
-                    topics[name].topic_id
-                    for name in member.subscribed_topic_names
-                    if name in topics
-                ),
-                current=self.targets.get(member_id, {}),
+                topics=topic_ids[
+                    self._subscription if member_id == self._member_id else of(member_id)
+                ],
+                current=self._targets.get(member_id, {}),
             )
-            for member_id, member in self._members.items()
+            for member_id in {**group.members, self._member_id: self._member}
         }
         assigned = assign_simple(subscribers, self._assignable())
         records = [
             share_target_record(group.group_id, member_id, assignment)
             for member_id, assignment in assigned.items()
-            if self.targets.get(member_id) != assignment
+            if self._targets.get(member_id) != assignment
         ]
-        self.targets, self.target_epoch = assigned, self._epoch
+        self._targets, self.target_epoch = assigned, self._epoch
         wall_ms = self._around.wall_ms
         return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
 
     def to_initialize(self) -> Assignment:
         """Partitions of subscribed topics without a state, unless that is under way."""
-        states = self._group.states
-        found = {}
+        states, found = self._group.states, {}
+        is_complete = True
         for topic_id, topic in self._topics.items():
             if topic_id in states.deleting:
                 continue
-            missing = set(topic.partitions) - states.initialized.get(topic_id, frozenset())
+            missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())
+            is_complete = is_complete and not missing
             if self._around.is_initializing:
                 missing -= states.initializing.get(topic_id, frozenset())
             if missing:
                 found[topic_id] = frozenset(missing)
+        self.is_quiet = is_complete and self._epoch <= self.target_epoch
         return found
 
 

@@ -4,7 +4,7 @@ takes long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -14,12 +14,6 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 def check_pattern(regex: str) -> None:
     """Raises KafkaError(INVALID_REGULAR_EXPRESSION)."""
     _compiled(regex)
-
-
-def matching(regex: str, names: Iterable[str]) -> list[str]:
-    """The names it matches as a whole, sorted."""
-    pattern = _compiled(regex)
-    return sorted(name for name in names if pattern.fullmatch(name))
 
 
 def matcher(regex: str) -> Callable[[str], bool]:

@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.consumer_records import (
+    MemberMetadata,
+    current_record,
+    member_record,
+)
+from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
@@ -99,14 +105,89 @@ def test_topics_that_come_and_grow_are_assigned(world: World) -> None:
         world, "a", subscribed_topic_names=None, subscribed_topic_regex="(new|other).*"
     )
     consumer.poll()
-    assert len(consumer.owned) == 3
+    assert (consumer.epoch, len(consumer.owned)) == (1, 0)
+    world.timers.advance(1)
+    consumer.poll()
+    assert (consumer.epoch, len(consumer.owned)) == (2, 3)
     world.topics.add("newer", 2)
+    world.timers.advance(9_999)
+    consumer.poll()
+    world.timers.advance(1)
+    assert (consumer.epoch, len(consumer.owned)) == (2, 3)  # refreshed 10 s ago, no more
     settle(world, [consumer])
-    assert len(consumer.owned) == 5
+    settle(world, [consumer])
+    assert (consumer.epoch, len(consumer.owned)) == (3, 5)
     world.topics.remove("other")
     settle(world, [consumer])
-    assert len(consumer.owned) == 2
-    assert consumer.epoch == 4
+    assert (consumer.epoch, len(consumer.owned)) == (4, 2)
+
+
+def regex(world: World, member: str, epoch: int, pattern: str, *owned: int) -> tuple[Any, ...]:
+    names = {"subscribed_topic_names": None} if epoch == 0 else {}
+    return say(world, member, epoch, *owned, subscribed_topic_regex=pattern, **names)
+
+
+def test_a_regular_expression_is_resolved_after_the_heartbeat(world: World) -> None:
+    """As in Kafka: the first answer is of the epoch so far, the epoch rises with the result."""
+    assert regex(world, "a", 0, "oth.*") == ("NONE", 1, [])
+    world.timers.advance(1)
+    assert say(world, "a", 1) == ("NONE", 2, [0, 1, 2])
+    assert regex(world, "b", 0, "oth.*") == ("NONE", 2, [])  # resolved already: epoch 3
+    assert world.shard().consumer.groups["c"].epoch == 3
+    assert regex(world, "c", 0, "nothing.*") == ("NONE", 2, [])
+    world.timers.advance(10_000)
+    say(world, "c", 2)
+    world.timers.advance(2)
+    group = world.shard().consumer.groups["c"]
+    assert (group.epoch, group.resolved) == (3, {"oth.*": {"other"}, "nothing.*": frozenset()})
+    assert world.replayed().consumer.groups["c"].resolved == group.resolved
+
+
+def test_another_regular_expression_withdraws_what_the_former_matched(world: World) -> None:
+    regex(world, "a", 0, "oth.*")
+    world.timers.advance(1)
+    assert say(world, "a", 1) == ("NONE", 2, [0, 1, 2])
+    assert regex(world, "a", 2, "ev.*", 0, 1, 2) == ("NONE", 2, [])
+    assert world.shard().consumer.groups["c"].epoch == 2
+    world.timers.advance(1_000)
+    assert say(world, "a", 2, topic_partitions=[]) == ("NONE", 3, list(range(12)))
+
+
+def test_a_regular_expression_that_is_refused_harms_no_member(world: World) -> None:
+    """Such as one that was stored when another implementation took it."""
+    assert say(world, "a", 0) == ("NONE", 2, [0, 1, 2])
+    host = world.coordinator.runtime.host(0)
+    stored = MemberMetadata(
+        instance_id=None, subscribed_topic_regex="(?<=o)ther", rebalance_timeout_ms=5_000
+    )
+    current = CurrentAssignment(2, 2)
+    records = [member_record("c", "b", stored), current_record("c", "b", current)]
+    world.coordinator.runtime.submit(host, records)
+    world.topics.add("newer", 1)
+    for _ in range(3):
+        world.timers.advance(11_000)
+        assert say(world, "a", 2, subscribed_topic_names=["other"]) == ("NONE", 2, None)
+        assert say(world, "b", 2) == ("NONE", 2, None)
+    assert world.shard().consumer.groups["c"].resolved == {"(?<=o)ther": frozenset()}
+    say(world, "new", 0)
+    world.timers.advance(1_000)
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 2, [0, 1])
+
+
+def test_topics_that_are_no_longer_subscribed_to_are_revoked_at_once(world: World) -> None:
+    """Not with the next target assignment only, which is an interval away."""
+    both = ["events", "other"]
+    error, epoch, _ = say(world, "a", 0, subscribed_topic_names=both)
+    assert (error, epoch) == ("NONE", 2)
+    owned = world.shard().consumer.groups["c"].current("a").assigned
+    assert sorted(map(len, owned.values())) == [3, 12]
+    assert say(world, "a", 2, subscribed_topic_names=["other"]) == ("NONE", 2, [0, 1, 2])
+    current = world.shard().consumer.groups["c"].current("a")
+    assert (current.state, current.member_epoch) == (MemberState.UNREVOKED_PARTITIONS, 2)
+    assert [len(partitions) for partitions in current.revoking.values()] == [12]
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 2, None)
+    world.timers.advance(1_000)
+    assert say(world, "a", 2, 0, 1, 2) == ("NONE", 3, None)
 
 
 def test_limits() -> None:

@@ -150,6 +150,21 @@ def test_partitions_are_assigned_once_they_have_a_state() -> None:
     assert len(shares.persister.offsets) == 3
 
 
+def test_topics_that_are_no_longer_subscribed_to_are_withdrawn_at_once() -> None:
+    """Not with the next target assignment only, which is an interval away."""
+    shares = Shares()
+    shares.join("m", "events", "other")
+    shares.world.timers.advance(1_000)
+    later = shares.ask(member_id="m", member_epoch=2)
+    assert (later.member_epoch, len(partitions_of(later))) == (3, 15)
+    fewer = shares.ask(member_id="m", member_epoch=3, subscribed_topic_names=["other"])
+    assert (fewer.member_epoch, partitions_of(fewer)) == (3, [0, 1, 2])
+    assert shares.group().epoch == 4
+    shares.world.timers.advance(1_000)
+    last = shares.ask(member_id="m", member_epoch=3)
+    assert (last.member_epoch, last.assignment) == (4, None)
+
+
 def test_states_that_could_not_be_made_are_tried_again() -> None:
     shares = Shares()
     shares.persister.errors.append(ErrorCode.COORDINATOR_NOT_AVAILABLE)
