@@ -82,11 +82,12 @@ class Commit:
 
 
 def resolve_commit(request: OffsetCommitRequest, version: int, topics: Topics) -> Commit:
-    """The first step: which partitions exist. Unknown ones get their error in the response at
-    once.
+    """The first step: which partitions exist. Unknown ones get their error in the response at once,
+    and stand first in it: topics with one before the others, in each topic they before the others.
     """
     commit = Commit()
     accepted = commit.accepted
+    without_error: list[OffsetCommitResponse.OffsetCommitResponseTopic] = []
     by_id = version >= TOPIC_ID_VERSION
     for asked in request.topics:
         topic = topics.topics_by_id.get(asked.topic_id) if by_id else topics.topics.get(asked.name)
@@ -94,21 +95,26 @@ def resolve_commit(request: OffsetCommitRequest, version: int, topics: Topics) -
         answer = OffsetCommitResponse.OffsetCommitResponseTopic(
             name=asked.name, topic_id=asked.topic_id, partitions=results
         )
-        commit.response.topics.append(answer)
         if topic is None:
+            commit.response.topics.append(answer)
             error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             for partition in asked.partitions:
                 index = partition.partition_index
                 results.append(_CommitResult(partition_index=index, error_code=error))
             continue
         name, topic_id, known = topic.name, topic.topic_id, topic.partitions
+        existing: list[_CommitResult] = []
         for partition in asked.partitions:
             result = _CommitResult(partition_index=partition.partition_index)
-            results.append(result)
             if partition.partition_index in known:
+                existing.append(result)
                 accepted.append((name, topic_id, partition, result))
             else:
+                results.append(result)
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (commit.response.topics if results else without_error).append(answer)
+        results += existing
+    commit.response.topics += without_error
     return commit
 
 
@@ -235,7 +241,7 @@ class OffsetStore:
         topics: Topics,
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
         """The offsets asked for, or all of the group's. A partition without one: offset -1, no
-        error.
+        error. Topics with an unknown id stand last, whatever the order of the request.
         """
         response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
         offsets = self.of_group(asked.group_id)
@@ -251,9 +257,9 @@ class OffsetStore:
                     answer.partitions.append(_found(index, value, (name, index) in unstable))
                 response.topics.append(answer)
             return response
+        unknown: list[_FetchTopic] = []
         for wanted in asked.topics:
             answer = _FetchTopic(name=wanted.name, topic_id=wanted.topic_id)
-            response.topics.append(answer)
             name = wanted.name
             if by_id:
                 topic = topics.topics_by_id.get(wanted.topic_id)
@@ -261,8 +267,10 @@ class OffsetStore:
                     answer.partitions = fetch_errors(
                         wanted.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID
                     )
+                    unknown.append(answer)
                     continue
                 name = topic.name
+            response.topics.append(answer)
             known = offsets.get(name, {})
             for index in wanted.partition_indexes:
                 value_or_none = known.get(index)
@@ -271,6 +279,7 @@ class OffsetStore:
                     if stored_id != ZERO_UUID and stored_id != wanted.topic_id:
                         value_or_none = None
                 answer.partitions.append(_found(index, value_or_none, (name, index) in unstable))
+        response.topics += unknown
         return response
 
 

@@ -216,6 +216,45 @@ def test_topics_by_id(world: World) -> None:
     assert found[0].committed_leader_epoch == 3
 
 
+def test_unknown_topics_are_listed_last_in_a_fetch_and_first_in_a_commit(world: World) -> None:
+    """Whatever their order in the request. As in Kafka."""
+    known, other = (world.topics.topics[name].topic_id for name in ("events", "other"))
+    unknown = [bytes([number]) * 16 for number in (8, 9)]
+    ids = [unknown[0], known, unknown[1], other]
+    assert commit(world, {1: 7}, version=10, topic_id=known) == {1: ErrorCode.NONE}
+    asked = [
+        OffsetFetchRequest.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[1])
+        for topic_id in ids
+    ]
+    answer = ask(world, asked, version=10)
+    assert isinstance(answer, OffsetFetchResponse)
+    found = answer.groups[0].topics
+    assert [topic.topic_id for topic in found] == [known, other, *unknown]
+    assert [topic.partitions[0].error_code for topic in found] == [0, 0, 100, 100]
+    assert [topic.partitions[0].committed_offset for topic in found] == [7, -1, -1, -1]
+
+    topics = [
+        Topic(topic_id=topic_id, partitions=[Partition(partition_index=n) for n in (1, 99, 2)])
+        for topic_id in (known, unknown[0], other)
+    ]
+    topics[2].partitions.pop(1)
+    request = OffsetCommitRequest(group_id="g", topics=topics)
+    response = world.coordinator.offset_commit(Context(10), request)
+    assert isinstance(response, OffsetCommitResponse)
+    assert [
+        (topic.topic_id, [(one.partition_index, one.error_code) for one in topic.partitions])
+        for topic in response.topics
+    ] == [
+        (known, [(99, 3), (1, 0), (2, 0)]),
+        (unknown[0], [(1, 100), (99, 100), (2, 100)]),
+        (other, [(1, 0), (2, 0)]),
+    ]
+    request.topics = topics[::-1]
+    response = world.coordinator.offset_commit(Context(10), request)
+    assert isinstance(response, OffsetCommitResponse)
+    assert [topic.topic_id for topic in response.topics] == [unknown[0], known, other]
+
+
 def test_offset_of_an_earlier_topic_of_that_name_is_not_given_by_id(world: World) -> None:
     commit(world, {0: 7})
     world.topics.remove("events")
