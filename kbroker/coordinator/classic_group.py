@@ -220,12 +220,12 @@ class ClassicGroup:
             self._renew_session(member, now_ms)
         return self._prepare_rebalance(now_ms) if rebalance else []
 
-    def on_loaded(self, now_ms: int, *, unsettled: bool) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Effect]:
         """After all records were replayed: a group larger than now allowed rebalances at once, and
-        one that was about to.
+        one whose record has no leader (see `migration.downgrade`).
         """
         is_too_large = len(self.members) > self._settings.group_max_size
-        if self.state is GroupState.STABLE and (unsettled or is_too_large):
+        if self.state is GroupState.STABLE and (self.leader_id is None or is_too_large):
             return self._prepare_rebalance(now_ms)
         return []
 

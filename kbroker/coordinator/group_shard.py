@@ -44,7 +44,7 @@ from kbroker.coordinator.migration import (
     upgrade,
 )
 from kbroker.coordinator.offset_expiry import OffsetExpiry
-from kbroker.coordinator.offsets import OffsetStore
+from kbroker.coordinator.offsets import DeletedTopic, OffsetStore
 from kbroker.coordinator.records import (
     CoordinatorRecord,
     decode_record,
@@ -124,7 +124,6 @@ class GroupShard:
 
     __slots__ = (
         "_deadlines",
-        "_downgraded",
         "_expiry",
         "_known_keys",
         "_random",
@@ -151,10 +150,6 @@ class GroupShard:
         self.metadata: dict[str, GroupMetadataValue] = {}
         """The last record of every group that has one."""
         self.offsets = OffsetStore()
-        self._downgraded: dict[str, int] = {}
-        """Classic records of a group since it ceased to be a consumer group. At the first its
-        partitions are not yet shared anew, and only memory knew that they were about to be.
-        """
         self._known_keys: dict[bytes, CoordinatorKey] = {}
         """While the log is loaded: a partition holds many commits of few keys."""
         self._settings = settings
@@ -207,30 +202,30 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey):
             if isinstance(value, GroupMetadataValue):
                 self.metadata[key.group] = value
-                if key.group in self._downgraded:
-                    self._downgraded[key.group] += 1
-            else:
-                self._downgraded.pop(key.group, None)
-                self.metadata.pop(key.group, None)
-                group = self.groups.pop(key.group, None)
-                if group is not None:
-                    group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return
+            self.metadata.pop(key.group, None)
+            group = self.groups.pop(key.group, None)
+            if group is not None:
+                group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._on_group_ended(key.group)
         elif isinstance(key, ConsumerGroupKey):
             self.consumer.replay(key, value)
-            if isinstance(key, ConsumerGroupMetadataKey) and value is None:
-                self._downgraded[key.group_id] = 0
             if value is not None:
                 self.groups.pop(key.group_id, None)
-            elif isinstance(key, ConsumerGroupMetadataKey) and self.offsets.of_group(key.group_id):
-                self._ensure_group(key.group_id)
+            elif isinstance(key, ConsumerGroupMetadataKey):
+                self._on_group_ended(key.group_id)
         elif isinstance(key, ShareGroupKey):
             self.share.replay(key, value)
+            if value is not None:
+                self.groups.pop(key.group_id, None)
+            elif isinstance(key, ShareGroupMetadataKey):
+                self._on_group_ended(key.group_id)
         elif isinstance(key, StreamsGroupKey):
             self.streams.replay(key, value)
             if value is not None:
                 self.groups.pop(key.group_id, None)
-            elif isinstance(key, StreamsGroupMetadataKey) and self.offsets.of_group(key.group_id):
-                self._ensure_group(key.group_id)
+            elif isinstance(key, StreamsGroupMetadataKey):
+                self._on_group_ended(key.group_id)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
         """Apply a record of a transaction that is not over."""
@@ -243,26 +238,37 @@ class GroupShard:
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply the marker that ends a transaction."""
-        for group_id in self.offsets.end_transaction(producer_id, commit=commit):
-            self._ensure_group(group_id)
+        self.offsets.end_transaction(producer_id, commit=commit)
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
-        """All records were replayed: bring the groups to life."""
+        """All records were replayed: start sessions and deadlines of the groups."""
         self._known_keys.clear()
-        effects: list[Effect] = []
+        effects = _in_batches(list(self._leftovers()))
         for group_id, value in self.metadata.items():
+            if self._has_other_type(group_id):
+                continue
             group = self.groups.get(group_id)
             if group is None:
                 group = self._create(group_id)
             group.restore(value, now_ms)
-            unsettled = self._downgraded.get(group_id) == 1
-            effects += group.on_loaded(now_ms, unsettled=unsettled)
+            effects += group.on_loaded(now_ms)
         self.consumer.on_loaded(now_ms)
         self.share.on_loaded(now_ms)
         self.streams.on_loaded(now_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
         return effects
+
+    def _leftovers(self) -> Iterator[CoordinatorRecord]:
+        """The tombstones of records that an earlier version could write: offsets under the id of a
+        share group, which has none, and then a classic group of that id. A group of another type
+        takes precedence over a classic one.
+        """
+        for group_id in self.share.groups:
+            yield from self.offsets.tombstones_of_group(group_id)
+        for group_id in self.metadata:
+            if self._has_other_type(group_id):
+                yield group_tombstone(group_id)
 
     def unload(self, error: ErrorCode) -> list[Effect]:
         """This broker no longer coordinates these groups: answer everybody who waits."""
@@ -312,7 +318,8 @@ class GroupShard:
         if not isinstance(key, GroupMetadataKey):
             return None
         if not isinstance(value, GroupMetadataValue):
-            return f"group {key.group} deleted"
+            is_leftover = self._has_other_type(key.group)
+            return None if is_leftover else f"group {key.group} deleted"
         if value.members:
             return (
                 f"group {key.group} generation {value.generation}: {len(value.members)} members, "
@@ -475,6 +482,8 @@ class GroupShard:
             )
             is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
             return ErrorCode.ILLEGAL_GENERATION if is_stale else error
+        if group_id in self.share.groups:
+            return ErrorCode.GROUP_ID_NOT_FOUND
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -723,11 +732,13 @@ class GroupShard:
 
     # -- what goes by itself -----------------------------------------------------------------
 
-    def on_topics_deleted(self, names: Iterable[str]) -> list[Effect]:
+    def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> list[Effect]:
         """The offsets of deleted topics end."""
-        names = list(names)
         return _in_batches(
-            [*self.offsets.tombstones_of_topics(names), *self.share.on_topics_deleted(names)]
+            [
+                *self.offsets.tombstones_of_topics(topics),
+                *self.share.on_topics_deleted({topic.topic_id for topic in topics}),
+            ]
         )
 
     def _on_expiry(self, now_ms: int) -> list[Effect]:
@@ -765,14 +776,22 @@ class GroupShard:
     def _is_known(self, group_id: str) -> bool:
         return group_id in self.share.groups or self.is_other_than_share(group_id)
 
+    def _has_other_type(self, group_id: str) -> bool:
+        """Whether it is a group, but no classic group."""
+        others = (self.consumer.groups, self.share.groups, self.streams.groups)
+        return any(group_id in groups for groups in others)
+
     def _ensure_group(self, group_id: str) -> None:
-        """Offsets belong to a group; one that nobody joined is classic."""
-        if (
-            group_id not in self.groups
-            and group_id not in self.consumer.groups
-            and group_id not in self.streams.groups
-        ):
+        """Offsets belong to a group; one that no member has joined is classic."""
+        if group_id not in self.groups and not self._has_other_type(group_id):
             self._create(group_id)
+
+    def _on_group_ended(self, group_id: str) -> None:
+        """Offsets that outlive their group, pending ones too, are again those of a classic group
+        without members.
+        """
+        if self.offsets.has_group(group_id):
+            self._ensure_group(group_id)
 
     def _create(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = self._new_classic(group_id)

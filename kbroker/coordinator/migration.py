@@ -215,7 +215,9 @@ def downgrade(
     """Let `classic`, just created, become what is left of the group; the records that say so.
 
     Each member has what its target says, as in Kafka; but where a rebalance follows, what it has
-    now and is told to give back: the group may change again before all have joined it.
+    now and is told to give back: the group may change again before all have joined it. The record
+    then has no leader, which a coordinator that loads it takes for the order to rebalance: Kafka's
+    own makes the first member the leader, and the record of the next generation names it again.
     """
     replaced = {former for former, _ in joining.values()}
     members = {
@@ -236,7 +238,10 @@ def downgrade(
         member.assignment = assignment_bytes(has, topics.topics_by_id, version)
     assignments = {member.member_id: member.assignment for member in classic.members.values()}
     ids = [member_id for member_id in group.members if member_id not in replaced]
+    value = classic.to_value(assignments)
+    if rebalance:
+        value.leader = None
     return [
         *all_tombstones(group.group_id, [*ids, *joining], group.regexes),
-        group_metadata_record(group.group_id, classic.to_value(assignments)),
+        group_metadata_record(group.group_id, value),
     ]

@@ -38,8 +38,8 @@ class OffsetExpiry:
         transaction.
         """
         tombstones: list[CoordinatorRecord] = []
-        is_bare = not self.offsets.has_pending(group_id)
-        unstable = self.offsets.unstable(group_id)
+        unstable = self.offsets.pending.in_group(group_id)
+        is_bare = not unstable
         for topic, partitions in self.offsets.of_group(group_id).items():
             for partition, value in partitions.items():
                 until = value.expire_timestamp

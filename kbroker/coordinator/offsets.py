@@ -3,16 +3,17 @@ its time.
 
 A commit is checked in two steps, as Kafka does: first every topic and partition against the
 metadata, then the group (in `group_shard`); only what passed the first step gets the group's error.
-Offsets committed inside a transaction wait apart until its marker (KIP-98, KIP-447). A topic's id
-is stored with each offset and guards against a topic of the same name that was created later
+Offsets committed inside a transaction are in `pending_offsets` until its marker. A topic's id is
+stored with each offset and guards against a topic of the same name that was created later
 (KIP-848).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from kbroker.coordinator.pending_offsets import OffsetPlace, PendingOffsets
 from kbroker.coordinator.records import (
     NO_EXPIRY,
     CoordinatorRecord,
@@ -60,6 +61,17 @@ class Topics(Protocol):
     def topics(self) -> Mapping[str, Topic]: ...
     @property
     def topics_by_id(self) -> Mapping[Uuid, Topic]: ...
+
+
+class DeletedTopic(NamedTuple):
+    """A topic that the cluster had until now."""
+
+    name: str
+    topic_id: Uuid
+
+    def has(self, value: OffsetCommitValue) -> bool:
+        """Whether an offset of this topic's name is one of this topic, not of one created later."""
+        return value.topic_id in (ZERO_UUID, self.topic_id)
 
 
 class Commit:
@@ -152,26 +164,23 @@ def commit_records(
 
 
 class OffsetStore:
-    """The committed offsets of one shard. Changed by replay only."""
+    """The committed and the pending offsets of one shard. Changed by replay only."""
 
-    __slots__ = ("_offsets", "_pending")
+    __slots__ = ("_offsets", "pending")
 
     def __init__(self) -> None:
         self._offsets: dict[str, GroupOffsets] = {}
-        self._pending: dict[int, dict[tuple[str, str, int], OffsetCommitValue]] = {}
-        """By producer id: offsets of transactions that are still open."""
+        self.pending = PendingOffsets()
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Apply one record."""
+        """Apply one record. A tombstone removes pending offsets too."""
         if value is not None:
-            topics = self._offsets.get(key.group)
-            if topics is None:
-                topics = self._offsets[key.group] = {}
-            partitions = topics.get(key.topic)
-            if partitions is None:
-                partitions = topics[key.topic] = {}
-            partitions[key.partition] = value
+            if self.pending:
+                self.pending.supersede(OffsetPlace.of(key))
+            self._put(key.group, key.topic, key.partition, value)
             return
+        if self.pending:
+            self.pending.remove(OffsetPlace.of(key))
         topics = self._offsets.get(key.group, {})
         partitions = topics.get(key.topic, {})
         if partitions.pop(key.partition, None) is not None and not partitions:
@@ -179,22 +188,30 @@ class OffsetStore:
             if not topics:
                 del self._offsets[key.group]
 
+    def _put(self, group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> None:
+        topics = self._offsets.get(group_id)
+        if topics is None:
+            topics = self._offsets[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        partitions[partition] = value
+
     def replay_pending(
         self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue | None
     ) -> None:
-        """Apply one record of a transactional batch: it counts once the transaction commits."""
-        pending = self._pending.setdefault(producer_id, {})
-        if value is not None:
-            pending[(key.group, key.topic, key.partition)] = value
+        """Apply one record of a transactional batch: the offset is pending until the marker. A
+        tombstone counts at once, as in Kafka.
+        """
+        if value is None:
+            self.replay(key, None)
+        else:
+            self.pending.add(producer_id, OffsetPlace.of(key), value)
 
-    def end_transaction(self, producer_id: int, *, commit: bool) -> list[str]:
-        """Apply a marker. Returns the groups whose offsets it committed."""
-        pending = self._pending.pop(producer_id, {})
-        if not commit:
-            return []
-        for (group_id, topic, partition), value in pending.items():
-            self.replay(OffsetCommitKey(group=group_id, topic=topic, partition=partition), value)
-        return sorted({group_id for group_id, _, _ in pending})
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply a marker."""
+        for place, value in self.pending.end(producer_id, commit=commit):
+            self._put(*place, value)
 
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         """Topic, partition, offset of one group."""
@@ -204,33 +221,44 @@ class OffsetStore:
         """Groups with at least one committed offset."""
         return sorted(self._offsets)
 
-    def has_pending(self, group_id: str) -> bool:
-        """Whether a transaction holds offsets of this group."""
-        return any(group_id == key[0] for pending in self._pending.values() for key in pending)
+    def has_group(self, group_id: str) -> bool:
+        """Whether the group has an offset, committed or pending."""
+        return group_id in self._offsets or bool(self.pending.in_group(group_id))
 
-    def unstable(self, group_id: str) -> set[tuple[str, int]]:
-        """(topic, partition) of this group that an open transaction is about to commit."""
-        return {
-            (topic, partition)
-            for pending in self._pending.values()
-            for group, topic, partition in pending
-            if group == group_id
-        }
+    def has(self, place: OffsetPlace) -> bool:
+        """Whether there is an offset, committed or pending."""
+        group_id, topic, partition = place
+        if partition in self.of_group(group_id).get(topic, {}):
+            return True
+        return (topic, partition) in self.pending.in_group(group_id)
 
     def tombstones_of_group(self, group_id: str) -> Iterator[CoordinatorRecord]:
-        """What ends every offset of a group."""
-        for topic, partitions in self.of_group(group_id).items():
+        """The tombstones of all offsets of a group, pending ones included."""
+        offsets = self.of_group(group_id)
+        for topic, partitions in offsets.items():
             for partition in partitions:
                 yield offset_tombstone(group_id, topic, partition)
+        for topic, partition in sorted(self.pending.in_group(group_id)):
+            if partition not in offsets.get(topic, {}):
+                yield offset_tombstone(group_id, topic, partition)
 
-    def tombstones_of_topics(self, names: Iterable[str]) -> Iterator[CoordinatorRecord]:
-        """What ends every offset of deleted topics."""
-        deleted = sorted(set(names))
-        for group_id in self.groups():
-            topics = self._offsets[group_id]
-            for name in deleted:
-                for partition in sorted(topics.get(name, {})):
-                    yield offset_tombstone(group_id, name, partition)
+    def tombstones_of_topics(self, topics: Iterable[DeletedTopic]) -> Iterator[CoordinatorRecord]:
+        """The tombstones of all offsets of deleted topics, pending ones included."""
+        deleted = {topic.name: topic for topic in topics}
+        places: set[OffsetPlace] = set()
+        for group_id, offsets in self._offsets.items():
+            for name, topic in deleted.items():
+                places.update(
+                    OffsetPlace(group_id, name, partition)
+                    for partition, value in offsets.get(name, {}).items()
+                    if topic.has(value)
+                )
+        for place, values in self.pending.places():
+            of_place = deleted.get(place.topic)
+            if of_place is not None and any(map(of_place.has, values)):
+                places.add(place)
+        for place in sorted(places):
+            yield offset_tombstone(*place)
 
     def fetch(
         self,
@@ -245,7 +273,7 @@ class OffsetStore:
         """
         response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
         offsets = self.of_group(asked.group_id)
-        unstable = self.unstable(asked.group_id) if require_stable and self._pending else set()
+        unstable = self.pending.in_group(asked.group_id) if require_stable else ()
         by_id = version >= TOPIC_ID_VERSION
         if asked.topics is None:
             for name, partitions in offsets.items():

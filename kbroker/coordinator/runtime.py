@@ -24,7 +24,14 @@ from kbroker.coordinator.consumer_requests import check_heartbeat
 from kbroker.coordinator.effects import Waiter
 from kbroker.coordinator.group_members import Join
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
-from kbroker.coordinator.offsets import Commit, Topics, commit_records, resolve_commit
+from kbroker.coordinator.offsets import (
+    Commit,
+    DeletedTopic,
+    Topics,
+    commit_records,
+    resolve_commit,
+)
+from kbroker.coordinator.pending_offsets import OffsetPlace
 from kbroker.coordinator.records import offset_tombstone
 from kbroker.coordinator.shards import (
     LOAD_STEP_BYTES,
@@ -206,11 +213,11 @@ class GroupCoordinator:
         """
         self.runtime.on_leadership(partition, epoch)
 
-    def on_topics_deleted(self, names: Sequence[str]) -> None:
-        """Topics are gone: their committed offsets end."""
+    def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:
+        """Topics are gone: their offsets end, pending ones included."""
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.ACTIVE:
-                self.runtime.carry_out(host, host.shard.on_topics_deleted(names))
+                self.runtime.carry_out(host, host.shard.on_topics_deleted(topics))
 
     def close(self) -> None:
         """The broker stops."""
@@ -464,7 +471,7 @@ class GroupCoordinator:
         """OffsetDelete: of topics that the group does not read. Raises KafkaError."""
         host, known = self._member_host(request.group_id), self._topics().topics
         subscribed = host.shard.subscribed_topics(request.group_id)
-        offsets = host.shard.offsets.of_group(request.group_id)
+        offsets = host.shard.offsets
         response, records = OffsetDeleteResponse(), []
         for topic in request.topics:
             results: list[_DeletedOffset] = []
@@ -476,7 +483,7 @@ class GroupCoordinator:
                     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif subscribed is None or topic.name in subscribed:
                     error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-                elif index in offsets.get(topic.name, {}):
+                elif offsets.has(OffsetPlace(request.group_id, topic.name, index)):
                     records.append(offset_tombstone(request.group_id, topic.name, index))
                 result = _DeletedOffset(partition_index=index, error_code=error)
                 is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

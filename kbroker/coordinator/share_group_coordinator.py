@@ -342,11 +342,12 @@ class ShareGroupCoordinator:
                 result.resolve(error)
                 return
             try:
-                records = host.shard.share.end(group_id)
+                end = host.shard.share.end(group_id)
             except KafkaError as failure:
                 result.resolve(failure.code)
                 return
-            self._submit(host, records).on_done(result.resolve)
+            offsets = host.shard.offsets.tombstones_of_group(group_id)
+            self._submit(host, [*offsets, *end]).on_done(result.resolve)
 
         states = group.states
         topic_ids = [*states.initialized, *states.initializing, *sorted(states.deleting)]

@@ -5,7 +5,7 @@ their partitions' states as far as the group knows of them, and what tools are s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -256,19 +256,13 @@ class ShareGroups:
         )
         return [] if after == states else [state_partitions_record(group_id, after)]
 
-    def on_topics_deleted(self, names: Iterable[str]) -> list[CoordinatorRecord]:
+    def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
         """Topics are gone, and with them their states."""
-        gone, topics = frozenset(names), self._topics().topics_by_id
-        records = []
-        for group_id, group in self.groups.items():
-            states = group.states
-            ids = [
-                topic_id
-                for topic_id, name in states.names.items()
-                if name in gone and topic_id not in topics
-            ]
-            records += self.deleted_states(group_id, ids)
-        return records
+        return [
+            record
+            for group_id in self.groups
+            for record in self.deleted_states(group_id, topic_ids)
+        ]
 
     def end(self, group_id: str) -> list[CoordinatorRecord]:
         """The end of a group without members. Raises KafkaError: GROUP_ID_NOT_FOUND,

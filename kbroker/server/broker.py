@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from kbroker.coordinator.offsets import DeletedTopic
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
 from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
@@ -342,7 +343,12 @@ class Broker:
             self._replicas.mover.bytes_per_second = _move_limit(new, self.config.node_id)
         if new.topics is not old.topics and len(old.topics):
             changed = new.topics.changed_keys(old.topics)
-            gone = [name for name in changed if name not in new.topics]
+            former = (old.topics.get(name) for name in changed)
+            gone = [
+                DeletedTopic(topic.name, topic.topic_id)
+                for topic in former
+                if topic is not None and topic.topic_id not in new.topics_by_id
+            ]
             if gone:
                 self._groups.on_topics_deleted(gone)
                 if self._share is not None:

@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.offsets import DeletedTopic
 from kbroker.coordinator.records import CoordinatorRecord, decode_record
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import AppendOutcome
@@ -167,10 +168,12 @@ class FakeTopics:
         self.offset += 1
         return topic
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> DeletedTopic:
         self.topics = dict(self.topics)
-        del self.topics_by_id[self.topics.pop(name).topic_id]
+        topic_id = self.topics.pop(name).topic_id
+        del self.topics_by_id[topic_id]
         self.offset += 1
+        return DeletedTopic(name, topic_id)
 
 
 @dataclass(slots=True)
@@ -248,6 +251,10 @@ class World:
         """A world whose log ends after so many batches of this one's: the cluster's topics and
         clock are the same.
         """
+        return self.with_log({key: batches[:end] for key, batches in self.log.batches.items()})
+
+    def with_log(self, batches: dict[TopicPartition, list[bytes]]) -> World:
+        """A world that loads these batches; the cluster's topics and clock are the same."""
         world = World(config=self.config)
         world.resign()
         world.topics = replace(self.topics)
@@ -255,8 +262,7 @@ class World:
             self.timers.time_ms,
             self.timers.wall_jump_ms,
         )
-        for topic_partition, batches in self.log.batches.items():
-            world.log.batches[topic_partition] = batches[:end]
+        world.log.batches.update({key: list(value) for key, value in batches.items()})
         world.lead()
         return world
 

@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.group_state import GroupState
-from kbroker.model import Uuid
+from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.model import TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.compacted import compacted
 from tests.coordinator.consumers import Consumer, ask
 from tests.coordinator.members import PARTITION_COUNT, ClientMember
 from tests.coordinator.simulation import Context, World
 
 Any_Member = ClientMember | Consumer
+LOG = TopicPartition(GROUP_TOPIC, 0)
 
 
 def consumer(world: World, name: str, **fields: Any) -> Consumer:
@@ -448,3 +451,52 @@ def test_the_last_consumer_comes_back_as_a_classic_member_before_it_got_its_shar
         back.poll()
         check((slow, back))
     settle(world, slow, back)
+
+
+def test_a_group_that_settled_after_its_change_loads_as_stable() -> None:
+    """Compaction leaves one classic record of it, which looks like the first."""
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    new = consumer(world, "new")
+    settle(world, old)
+    settle(world, old, new)
+    leave(new)
+    settle(world, old)
+    assert world.shard().groups["g"].state is GroupState.STABLE
+    assert loaded_states(world) == [GroupState.STABLE] * 3
+
+
+def test_a_group_that_changes_without_a_rebalance_loads_as_stable() -> None:
+    """The last consumer, a static member, comes back as a classic one and has what it had."""
+    world = World()
+    olds = [ClientMember(world, f"old{n}", group="g", instance_id=f"i{n}") for n in range(2)]
+    settle(world, *olds)
+    olds[1].crash()
+    new = consumer(world, "new", instance_id="i1")
+    settle(world, olds[0], new)
+    leave_epoch = -2
+    new.leave(leave_epoch)
+    back = ClientMember(world, "back", group="g", instance_id="i1")
+    back.join()
+    assert world.shard().groups["g"].state is GroupState.STABLE
+    assert loaded_states(world) == [GroupState.STABLE] * 3
+
+
+def test_a_group_that_changes_with_a_rebalance_loads_as_rebalancing() -> None:
+    """Only its record tells that its partitions are not shared by those who are left."""
+    world = World()
+    old = ClientMember(world, "old", group="g")
+    settle(world, old)
+    new = consumer(world, "new")
+    settle(world, old, new)
+    leave(new)
+    assert loaded_states(world) == [GroupState.PREPARING_REBALANCE] * 3
+    settle(world, old)
+    assert owned(old) == set(range(PARTITION_COUNT))
+
+
+def loaded_states(world: World) -> list[GroupState]:
+    """Of the group, by a coordinator that loads the log: whole, compacted, without tombstones."""
+    batches = world.log.batches[LOG]
+    logs = [batches, *(compacted(batches, keep_tombstones=keep) for keep in (True, False))]
+    return [world.with_log({LOG: log}).shard().groups["g"].state for log in logs]

@@ -272,9 +272,9 @@ def test_offset_of_an_earlier_topic_of_that_name_is_not_given_by_id(world: World
 def test_deleted_topic_takes_its_offsets_along(world: World) -> None:
     commit(world, {0: 7, 1: 8})
     commit(world, {2: 9}, topic="other")
-    world.topics.remove("events")
+    deleted = world.topics.remove("events")
     assert fetch_all(world, version=10) == {("other", 2): 9}
-    world.coordinator.on_topics_deleted(["events"])
+    world.coordinator.on_topics_deleted([deleted])
     assert fetch_all(world) == {("other", 2): 9}
     assert world.replayed().offsets.of_group("g").keys() == {"other"}
 

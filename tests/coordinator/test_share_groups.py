@@ -315,8 +315,8 @@ def test_a_group_ends_with_the_states_of_its_partitions() -> None:
 def test_topics_that_go_take_their_states_with_them() -> None:
     shares = Shares()
     settle(shares)
-    shares.world.topics.remove("other")
-    shares.world.coordinator.on_topics_deleted(["other"])
+    deleted = shares.world.topics.remove("other")
+    shares.world.coordinator.on_topics_deleted([deleted])
     assert shares.group().states.is_empty()
     shares.world.timers.advance(1_000)
     answer = shares.ask(member_id="m", member_epoch=3)
@@ -484,8 +484,7 @@ class Simulation:
     def change_topics(self) -> None:
         topics = self.shares.world.topics
         if "new0" in topics.topics:
-            topics.remove("new0")
-            self.shares.world.coordinator.on_topics_deleted(["new0"])
+            self.shares.world.coordinator.on_topics_deleted([topics.remove("new0")])
         else:
             topics.add("new0", self.random.randrange(1, 5))
 
