@@ -106,4 +106,18 @@ class WriteMarkers:
         )
 
 
-Effect = Append | Reply | WriteMarkers
+class TakeProducerId:
+    """Take a fresh producer id; then: what follows, given (the id, now_ms). It is not called if
+    there is none, or if the shard is unloaded meanwhile.
+    """
+
+    __slots__ = ("then",)
+
+    def __init__(self, then: Callable[[int, int], list[Effect]]) -> None:
+        self.then = then
+
+    def __repr__(self) -> str:
+        return "TakeProducerId()"
+
+
+Effect = Append | Reply | WriteMarkers | TakeProducerId

@@ -20,7 +20,14 @@ from enum import Enum
 from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.effects import Append, Effect, MarkerResults, Reply, WriteMarkers
+from kbroker.coordinator.effects import (
+    Append,
+    Effect,
+    MarkerResults,
+    Reply,
+    TakeProducerId,
+    WriteMarkers,
+)
 from kbroker.coordinator.records import CoordinatorRecord, encode_batch
 from kbroker.log_lines import shown
 from kbroker.model import Deferred, InvariantError, TimerHandle, Timers, TopicPartition
@@ -195,6 +202,7 @@ class CoordinatorRuntime(Generic[S]):
         load_step_bytes: int = LOAD_STEP_BYTES,
         base_sequence: int = 0,
         markers: MarkerWriter | None = None,
+        next_producer_id: Callable[[], int | Deferred[int]] | None = None,
     ) -> None:
         self._topic = topic
         self._log = log
@@ -204,6 +212,7 @@ class CoordinatorRuntime(Generic[S]):
         self._load_step_bytes = load_step_bytes
         self._base_sequence = base_sequence
         self._markers = markers
+        self._next_producer_id = next_producer_id
         self._hosts: dict[int, Host[S]] = {}
         self._replies: deque[Reply] = deque()
         self._is_replying = False
@@ -362,6 +371,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._replies.append(effect)
             elif isinstance(effect, Append):
                 todo.extend(self._append(host, effect))
+            elif isinstance(effect, TakeProducerId):
+                todo.extend(self._take_producer_id(host, effect))
             else:
                 todo.extend(self._write_markers(host, effect))
         self._arm(host)
@@ -395,6 +406,23 @@ class CoordinatorRuntime(Generic[S]):
     def _markers_done(self, host: Host[S], effect: WriteMarkers, results: MarkerResults) -> None:
         if host.status is HostStatus.ACTIVE:
             self.carry_out(host, effect.then(results, self._timers.monotonic_ms()))
+
+    def _take_producer_id(self, host: Host[S], effect: TakeProducerId) -> list[Effect]:
+        if self._next_producer_id is None:
+            raise InvariantError(f"{self._topic} gives out no producer ids")
+        try:
+            fresh = self._next_producer_id()
+        except KafkaError as error:
+            logger.warning("%s: no producer id: %s", host.topic_partition, error)
+            return []
+        if isinstance(fresh, Deferred):
+            fresh.on_done(partial(self._on_producer_id, host, effect))
+            return []
+        return effect.then(fresh, self._timers.monotonic_ms())
+
+    def _on_producer_id(self, host: Host[S], effect: TakeProducerId, producer_id: int) -> None:
+        if host.status is HostStatus.ACTIVE:
+            self.carry_out(host, effect.then(producer_id, self._timers.monotonic_ms()))
 
     def write(
         self,

@@ -22,11 +22,11 @@ from kbroker.coordinator.shards import (
     MarkerWriter,
 )
 from kbroker.coordinator.topic_patterns import matcher
+from kbroker.coordinator.transaction_ends import Producer
 from kbroker.coordinator.transaction_records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, by_topic
 from kbroker.coordinator.transaction_state import STATE_BY_NAME, TransactionState
 from kbroker.coordinator.transactions import (
     Answer,
-    Producer,
     TransactionSettings,
     TransactionShard,
     init_error,
@@ -97,6 +97,7 @@ class TransactionCoordinator:
             make_shard=lambda: TransactionShard(config, timers.now_ms, self._log_version),
             base_sequence=-1,
             markers=markers,
+            next_producer_id=next_producer_id,
         )
 
     def _log_version(self) -> int:

@@ -56,6 +56,13 @@ class Transaction:
         """Whether the next epoch for a client needs a new producer id."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that ends a transaction or fences its producer. There is none above the last: a
+        transaction that an earlier version let begin with it ends in the same epoch.
+        """
+        return min(self.producer_epoch + 1, MAX_EPOCH)
+
 
 class TransactionRecord(CoordinatorRecord):
     """A record with the transaction it is: one made here has what the log does not hold, one that

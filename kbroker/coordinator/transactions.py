@@ -10,14 +10,28 @@ record closes it. A core: time and the log are its caller's (`transaction_coordi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.coordinator.deadlines import Deadline, Deadlines
-from kbroker.coordinator.effects import Append, Effect, MarkerResults, Reply, Waiter, WriteMarkers
+from kbroker.coordinator.effects import (
+    Append,
+    Effect,
+    MarkerResults,
+    Reply,
+    TakeProducerId,
+    Waiter,
+    WriteMarkers,
+)
 from kbroker.coordinator.records import CoordinatorRecord
+from kbroker.coordinator.transaction_ends import (
+    Producer,
+    check_producer,
+    decide_end_v1,
+    decide_end_v2,
+)
 from kbroker.coordinator.transaction_records import (
     LAST_CLIENT_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -65,13 +79,6 @@ class TransactionSettings(Protocol):
     def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
     @property
     def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
-
-
-class Producer(NamedTuple):
-    """Who says it: producer id and epoch."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class Answer(NamedTuple):
@@ -226,7 +233,9 @@ class TransactionShard:
             concurrent = Answer(
                 waiter, lambda error: init_error(error or ErrorCode.CONCURRENT_TRANSACTIONS)
             )
-            return self._fence(current, concurrent, now_ms)
+            if new_producer_id is None and self._rotates(current):
+                return failed.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return self._fence(current, concurrent, now_ms, new_producer_id)
         fresh = replace(
             current,
             timeout_ms=timeout_ms,
@@ -299,7 +308,9 @@ class TransactionShard:
         if self._is_busy(transactional_id):
             # before the producer is looked at: it may have been told who it is from the end on
             return answer.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
-        error = _check_producer(current, producer)
+        error = check_producer(current, producer)
+        if error is ErrorCode.NONE and producer.producer_epoch > LAST_CLIENT_EPOCH:
+            error = ErrorCode.PRODUCER_FENCED  # the epoch above it that its end needs is not left
         if error is not ErrorCode.NONE:
             return answer.reply(error)
         is_open = current.state is TransactionState.ONGOING
@@ -324,7 +335,7 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         if current is None:
             return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        error = _check_producer(current, producer)
+        error = check_producer(current, producer)
         if error is ErrorCode.NONE and self._is_busy(transactional_id):
             error = ErrorCode.CONCURRENT_TRANSACTIONS
         if error is not ErrorCode.NONE:
@@ -357,7 +368,7 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         if current is None:
             return failed.reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        decide = _decide_end_v2 if client_version >= 2 else _decide_end_v1
+        decide = decide_end_v2 if client_version >= 2 else decide_end_v1
         is_busy = self._is_busy(transactional_id)
         error, is_new = decide(current, producer, commit=commit, is_busy=is_busy)
         if error is not ErrorCode.NONE:
@@ -381,7 +392,7 @@ class TransactionShard:
                 next_id = new_producer_id
             prepared = replace(
                 prepared,
-                producer_epoch=current.producer_epoch + 1,
+                producer_epoch=current.next_epoch,
                 last_producer_epoch=current.producer_epoch,
                 next_producer_id=next_id,
             )
@@ -439,17 +450,34 @@ class TransactionShard:
             self._forget_end(transactional_id)
         return effects
 
-    def _fence(self, current: Transaction, answer: Answer | None, now_ms: int) -> list[Effect]:
-        """Abort an open transaction against its producer, whose epoch becomes stale. With it the
-        producer may ask for its new one, unless a successor was faster (KIP-588).
+    def _rotates(self, current: Transaction) -> bool:
+        """Whether the end of a transaction against its producer gives the id a new producer id. The
+        record of transaction.version 0 cannot say so.
         """
+        return current.is_epoch_exhausted and self._log_version() > 0
+
+    def _fence(
+        self,
+        current: Transaction,
+        answer: Answer | None,
+        now_ms: int,
+        new_producer_id: int | None = None,
+    ) -> list[Effect]:
+        """Abort an open transaction against its producer, whose epoch becomes stale. With it the
+        producer may ask for its new one, unless a successor was faster (KIP-588). Its last epoch is
+        followed by a new producer id, as in Kafka: a client is never told epoch 32767.
+        """
+        next_id = NO_PRODUCER_ID
+        if new_producer_id is not None and self._rotates(current):
+            next_id = new_producer_id
         fenced = replace(
             current,
             state=TransactionState.PREPARE_ABORT,
-            producer_epoch=current.producer_epoch + 1,
+            producer_epoch=current.next_epoch,
             last_producer_epoch=current.producer_epoch,
             last_update_ms=self._wall_ms(),
             previous_producer_id=current.producer_id,
+            next_producer_id=next_id,
         )
         return self._write(fenced, answer, now_ms)
 
@@ -556,10 +584,21 @@ class TransactionShard:
                 and transactional_id not in self._in_flight
                 and transaction.start_ms + transaction.timeout_ms < wall_ms
             ):
-                effects += self._fence(transaction, None, now_ms)
+                if self._rotates(transaction):
+                    effects.append(TakeProducerId(partial(self._time_out, transaction)))
+                else:
+                    effects += self._fence(transaction, None, now_ms)
         if self.transactions:
             self._arm(now_ms)
         return effects
+
+    def _time_out(self, timed_out: Transaction, producer_id: int, now_ms: int) -> list[Effect]:
+        """There is the producer id for what comes after it; without one it is tried again."""
+        transactional_id = timed_out.transactional_id
+        current = self.transactions.get(transactional_id)
+        if current != timed_out or transactional_id in self._in_flight:
+            return []
+        return self._fence(current, None, now_ms, producer_id)
 
     def _on_expiry(self, now_ms: int) -> list[Effect]:
         """Forget ids that nobody has used for transactional.id.expiration.ms."""
@@ -584,14 +623,6 @@ class TransactionShard:
         return []
 
 
-def _check_producer(current: Transaction, producer: Producer) -> ErrorCode:
-    if producer.producer_id != current.producer_id:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer.producer_epoch != current.producer_epoch:
-        return ErrorCode.PRODUCER_FENCED
-    return ErrorCode.NONE
-
-
 def _is_known(current: Transaction, expected: Producer) -> bool:
     """Whether InitProducerId comes from the present producer, or is a retry of its last one."""
     if expected.producer_id == current.producer_id:
@@ -604,74 +635,6 @@ def _is_known(current: Transaction, expected: Producer) -> bool:
         and expected.producer_epoch >= LAST_CLIENT_EPOCH
         and expected.producer_epoch == current.last_producer_epoch
     )
-
-
-_EndDecision = tuple[ErrorCode, bool]
-"""The error, and without one whether there is something to end (else it is a retry of what was
-done).
-"""
-_NEW: Final[_EndDecision] = (ErrorCode.NONE, True)
-_AGAIN: Final[_EndDecision] = (ErrorCode.NONE, False)
-_WRONG: Final[_EndDecision] = (ErrorCode.INVALID_TXN_STATE, False)
-_BUSY: Final[_EndDecision] = (ErrorCode.CONCURRENT_TRANSACTIONS, False)
-_FENCED: Final[_EndDecision] = (ErrorCode.PRODUCER_FENCED, False)
-_OTHER_ID: Final[_EndDecision] = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, False)
-
-_S = TransactionState
-END_V1: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
-    _S.EMPTY: {True: _WRONG, False: _WRONG},
-    _S.ONGOING: {True: _NEW, False: _NEW},
-    _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
-    _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
-    _S.DEAD: {True: _WRONG, False: _WRONG},
-    _S.PREPARE_EPOCH_FENCE: {True: _FENCED, False: _FENCED},
-}
-"""State, whether it is a commit: what an EndTxn of the present epoch comes to, before
-transaction.version 2. While an end is under way nothing is decided.
-"""
-END_V2_FIRST: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
-    **{state: {True: _FENCED, False: _FENCED} for state in TransactionState},
-    _S.EMPTY: {True: _WRONG, False: _NEW},
-    _S.ONGOING: {True: _NEW, False: _NEW},
-    _S.COMPLETE_COMMIT: {True: _WRONG, False: _NEW},
-    _S.COMPLETE_ABORT: {True: _WRONG, False: _NEW},
-}
-"""The same for transaction.version 2 and the present epoch, which a retry never has."""
-END_V2_RETRY: Final[Mapping[TransactionState, Mapping[bool, _EndDecision]]] = {
-    **{state: {True: _FENCED, False: _FENCED} for state in TransactionState},
-    _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
-    _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
-}
-"""And with the epoch that the last EndTxn raised: its answer was lost."""
-
-
-def _decide_end_v1(
-    current: Transaction, producer: Producer, *, commit: bool, is_busy: bool
-) -> _EndDecision:
-    error = _check_producer(current, producer)
-    if error is not ErrorCode.NONE:
-        return error, False
-    return _BUSY if is_busy else END_V1[current.state][commit]
-
-
-def _decide_end_v2(
-    current: Transaction, producer: Producer, *, commit: bool, is_busy: bool
-) -> _EndDecision:
-    if is_busy:  # its outcome is the producer's new epoch, perhaps its new id
-        return _BUSY
-    got_new_id = (
-        current.previous_producer_id == producer.producer_id
-        and producer.producer_id != current.producer_id
-        and producer.producer_epoch == LAST_CLIENT_EPOCH
-        and current.producer_epoch == 0
-    )
-    if producer.producer_id != current.producer_id and not got_new_id:
-        return _OTHER_ID
-    if got_new_id or producer.producer_epoch + 1 == current.producer_epoch:
-        return END_V2_RETRY[current.state][commit]
-    if producer.producer_epoch != current.producer_epoch:
-        return _FENCED
-    return END_V2_FIRST[current.state][commit]
 
 
 def init_error(error: ErrorCode) -> InitProducerIdResponse:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, cast
 
-from kbroker.coordinator.transactions import Producer
+from kbroker.coordinator.transaction_ends import Producer
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest

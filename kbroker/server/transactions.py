@@ -16,7 +16,7 @@ from kbroker.coordinator.effects import MarkerResults, WriteMarkers
 from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.shards import Transactional
 from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
-from kbroker.coordinator.transactions import Producer
+from kbroker.coordinator.transaction_ends import Producer
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import Deferred, Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode

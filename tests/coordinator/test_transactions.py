@@ -4,6 +4,7 @@ retries after lost answers, timeouts, expiry, and what is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,18 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.records import encode_key, encode_value
+from kbroker.coordinator.transaction_ends import Producer
 from kbroker.coordinator.transaction_records import (
     Transaction,
     TransactionRecord,
     decode_transaction_record,
 )
-from kbroker.coordinator.transaction_state import ENDING, TRANSITIONS, TransactionState
-from kbroker.coordinator.transactions import Producer
+from kbroker.coordinator.transaction_state import (
+    AT_REST,
+    ENDING,
+    TRANSITIONS,
+    TransactionState,
+)
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
@@ -327,6 +333,93 @@ def test_the_epoch_of_the_last_fence_is_given_to_nobody() -> None:
     assert world.state("tx") is S.COMPLETE_ABORT
     assert client.init(keep=True) is E.NONE
     assert (client.producer_id, client.epoch) == (world.last_producer_id, 0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_producer_of_the_last_epoch_that_timed_out_goes_on_with_a_new_id(commit: bool) -> None:
+    """Its abort is answered as if it had been lost; the epoch of the fence is not told."""
+    world = TransactionWorld()
+    world.put(Transaction("tx", 9, 32766, 15_000))
+    client = Client(world, version=2, producer_id=9, epoch=32766)
+    assert client.add(OUT) is E.NONE
+    world.timers.advance(25_000)
+    assert world.markers == [(OUT, 9, 32767, False)]
+    assert client.end(commit=False) is E.NONE
+    assert (client.producer_id, client.epoch) == (world.last_producer_id, 0)
+    assert client.add(OUT) is E.NONE
+    assert client.end(commit=commit) is E.NONE
+    assert world.markers[1:] == [(OUT, client.producer_id, 1, commit)]
+
+
+def test_a_transaction_waits_for_a_producer_id_to_time_out() -> None:
+    world = TransactionWorld()
+    world.put(Transaction("tx", 9, 32766, 15_000))
+    client = Client(world, version=2, producer_id=9, epoch=32766)
+    assert client.add(OUT) is E.NONE
+    world.producer_id_error = E.COORDINATOR_LOAD_IN_PROGRESS
+    world.timers.advance(25_000)
+    assert world.state("tx") is S.ONGOING
+    world.producer_id_error = E.NONE
+    world.timers.advance(10_000)
+    assert world.state("tx") is S.COMPLETE_ABORT
+
+
+def test_a_successor_of_the_last_epoch_gets_a_new_id() -> None:
+    world = TransactionWorld()
+    world.put(Transaction("tx", 9, 32766, 15_000))
+    client = Client(world, producer_id=9, epoch=32766)
+    assert client.add(OUT) is E.NONE
+    successor = Client(world)
+    assert successor.init() is E.CONCURRENT_TRANSACTIONS
+    assert world.shard().transactions["tx"].producer_epoch == 0
+    assert successor.init() is E.NONE
+    assert (successor.producer_id, successor.epoch) == (world.last_producer_id, 1)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_no_transaction_begins_with_the_last_epoch(version: int) -> None:
+    """As a fence of an earlier version left it: the producer that is told so begins anew."""
+    world = TransactionWorld()
+    world.put(Transaction("tx", 9, 32767, 15_000, S.COMPLETE_ABORT))
+    client = Client(world, version=version, producer_id=9, epoch=32767)
+    assert client.add(OUT) is E.PRODUCER_FENCED
+    assert client.init(keep=True) is E.NONE
+    assert (client.producer_id, client.epoch) == (world.last_producer_id, 0)
+
+
+def end_by_timeout(world: TransactionWorld, client: Client) -> None:
+    world.timers.advance(25_000)
+
+
+def end_by_successor(world: TransactionWorld, client: Client) -> None:
+    assert Client(world).init() is E.CONCURRENT_TRANSACTIONS
+
+
+def end_by_commit(world: TransactionWorld, client: Client) -> None:
+    assert client.end(commit=True) is E.NONE
+
+
+def end_by_abort(world: TransactionWorld, client: Client) -> None:
+    assert client.end(commit=False) is E.NONE
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("end", [end_by_timeout, end_by_successor, end_by_commit, end_by_abort])
+def test_a_transaction_that_began_with_the_last_epoch_ends(
+    end: Callable[[TransactionWorld, Client], None], version: int
+) -> None:
+    """As an earlier version let it begin; there is no epoch above it to end with."""
+    world = TransactionWorld()
+    began = Transaction("tx", 9, 32767, 15_000, S.ONGOING, frozenset({OUT}), start_ms=0)
+    world.put(replace(began, client_version=version))
+    client = Client(world, version=version, producer_id=9, epoch=32767)
+    end(world, client)
+    assert world.markers == [(OUT, 9, 32767, end is end_by_commit)]
+    assert world.state("tx") in AT_REST
+    again = Client(world, version=version)
+    assert again.init() is E.NONE
+    assert again.producer_id == world.last_producer_id
+    assert again.add(OUT) is E.NONE
 
 
 def test_unused_ids_expire() -> None:

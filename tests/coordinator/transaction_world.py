@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 from kbroker.coordinator.effects import MarkerResults, WriteMarkers
 from kbroker.coordinator.records import encode_batch
 from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
+from kbroker.coordinator.transaction_ends import Producer
 from kbroker.coordinator.transaction_records import Transaction, TransactionRecord
 from kbroker.coordinator.transaction_state import TransactionState
-from kbroker.coordinator.transactions import Producer, TransactionShard
+from kbroker.coordinator.transactions import TransactionShard
 from kbroker.model import Deferred, TopicPartition
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
 from kbroker.protocol.records import iter_batches, iter_records
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
@@ -30,7 +31,7 @@ class TransactionWorld:
     """Leads the only partition of `__transaction_state`.
 
     marker_error: what becomes of markers; those that are written are in `markers` as (partition,
-    producer id, epoch, commit).
+    producer id, epoch, commit). producer_id_error: why there is no producer id.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class TransactionWorld:
         self.epoch = 0
         self.last_producer_id = 1000
         self.marker_error = ErrorCode.NONE
+        self.producer_id_error = ErrorCode.NONE
         self.markers: list[tuple[TopicPartition, int, int, bool]] = []
         self.coordinator = self.build()
         self.lead()
@@ -56,6 +58,8 @@ class TransactionWorld:
         )
 
     def next_producer_id(self) -> int | Deferred[int]:
+        if self.producer_id_error is not ErrorCode.NONE:
+            raise KafkaError(self.producer_id_error)
         self.last_producer_id += 1
         return self.last_producer_id
 

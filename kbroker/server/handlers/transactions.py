@@ -19,7 +19,7 @@ from typing import Final
 from kbroker.coordinator.offsets import resolve_commit
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.coordinator.shards import Transactional
-from kbroker.coordinator.transactions import Producer
+from kbroker.coordinator.transaction_ends import Producer
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
