@@ -296,7 +296,9 @@ class ShareGroupCoordinator:
     def delete_offsets(
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest
     ) -> DeleteShareGroupOffsetsResponse | Deferred[Message]:
-        """DeleteShareGroupOffsets: of a group without members. Raises KafkaError."""
+        """DeleteShareGroupOffsets: of a group without members; also where an earlier deletion has
+        failed. Raises KafkaError.
+        """
         host = self._named_host(request.group_id)
         group = host.shard.share.require_empty(request.group_id)
         topics = self._topics().topics
@@ -310,7 +312,7 @@ class ShareGroupCoordinator:
             if known is None:
                 _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            if known.topic_id in states.initialized or known.topic_id in states.initializing:
+            if known.topic_id in {*states.initialized, *states.initializing, *states.deleting}:
                 results[known.topic_id] = result
                 result.topic_id = known.topic_id
             else:
@@ -364,7 +366,8 @@ class ShareGroupCoordinator:
         ends_group: bool = False,
     ) -> Deferred[ErrorCode]:
         """Delete all states of these topics; the first error, if there is one. ends_group: the
-        group's own end says that they are gone.
+        group's own end says that they are gone. After an error the log says that the deletion was
+        begun: it may be asked for again, and members that subscribe to the topics drop it.
         """
         share = host.shard.share
         group = share.groups.get(group_id)
@@ -372,6 +375,9 @@ class ShareGroupCoordinator:
             return Deferred.of(ErrorCode.NONE)
         places = self._places_of(group.states.initialized, group.states.initializing, topic_ids)
         result: Deferred[ErrorCode] = Deferred()
+        deleting = frozenset(topic_ids)
+        share.begin_deletion(group_id, deleting)
+        result.on_done(lambda _: share.end_deletion(group_id, deleting))
 
         def deleted(errors: Mapping[Place, ErrorCode]) -> None:
             failed = next((code for code in errors.values() if code), ErrorCode.NONE)

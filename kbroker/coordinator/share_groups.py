@@ -36,7 +36,10 @@ from kbroker.coordinator.share_membership import (
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import ListGroupsResponse
-from kbroker.protocol.messages.share_group_records import ShareGroupMetadataKey
+from kbroker.protocol.messages.share_group_records import (
+    ShareGroupMemberMetadataKey,
+    ShareGroupMetadataKey,
+)
 from kbroker.protocol.messages.share_groups import (
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
@@ -57,6 +60,7 @@ class ShareGroups:
 
     __slots__ = (
         "_deadlines",
+        "_deletions",
         "_initializing_until",
         "_overrides",
         "_sessions",
@@ -84,6 +88,8 @@ class ShareGroups:
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._initializing_until: dict[str, int] = {}
         """By group: until when states asked for last are taken to be under way."""
+        self._deletions: list[tuple[str, frozenset[Uuid]]] = []
+        """Of groups' states, by topic, that are under way."""
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -102,6 +108,8 @@ class ShareGroups:
                 return
             group = self.groups[key.group_id] = ShareGroup(key.group_id)
         group.replay(key, value)
+        if isinstance(key, ShareGroupMemberMetadataKey) and value is None:
+            self._forget(key.group_id, key.member_id)
 
     def on_loaded(self, now_ms: int) -> None:
         """All records were replayed: sessions begin."""
@@ -151,6 +159,9 @@ class ShareGroups:
             client_id=client_id,
             client_host=client_host,
             is_initializing=now_ms < self._initializing_until.get(request.group_id, now_ms),
+            deleting=frozenset[Uuid]().union(
+                *(ids for group_id, ids in self._deletions if group_id == request.group_id)
+            ),
         )
         return share_heartbeat(group, request, around)
 
@@ -226,6 +237,14 @@ class ShareGroups:
         after = replace(states, initializing=initializing, initialized=initialized)
         return [] if after == states else [state_partitions_record(group_id, after)]
 
+    def begin_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
+        """Members get no new states of these topics until `end_deletion`."""
+        self._deletions.append((group_id, topic_ids))
+
+    def end_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
+        """The states of these topics were deleted, or that failed."""
+        self._deletions.remove((group_id, topic_ids))
+
     def delete_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
         """The states of these topics are to go."""
         group = self.groups.get(group_id)
@@ -242,27 +261,29 @@ class ShareGroups:
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def deleted_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
-        """The states of these topics are gone."""
+        """The states of these topics are gone, as was asked for."""
         group = self.groups.get(group_id)
         if group is None:
             return []
-        gone = frozenset(topic_ids)
         states = group.states
-        after = StatePartitions(
-            _without(states.initializing, gone),
-            _without(states.initialized, gone),
-            states.deleting - gone,
-            states.names,
-        )
+        after = replace(states, deleting=states.deleting - frozenset(topic_ids))
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
         """Topics are gone, and with them their states."""
-        return [
-            record
-            for group_id in self.groups
-            for record in self.deleted_states(group_id, topic_ids)
-        ]
+        gone = frozenset(topic_ids)
+        records = []
+        for group_id, group in self.groups.items():
+            states = group.states
+            after = StatePartitions(
+                _without(states.initializing, gone),
+                _without(states.initialized, gone),
+                states.deleting - gone,
+                states.names,
+            )
+            if after != states:
+                records.append(state_partitions_record(group_id, after))
+        return records
 
     def end(self, group_id: str) -> list[CoordinatorRecord]:
         """The end of a group without members. Raises KafkaError: GROUP_ID_NOT_FOUND,

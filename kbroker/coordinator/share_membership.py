@@ -59,8 +59,8 @@ class ShareSettings(Protocol):
 @dataclass(frozen=True, slots=True)
 class ShareSurroundings:
     """What a decision needs besides the group and the request: the group's settings, the topics,
-    the time, who asks. is_initializing: whether the
-    states the log calls initializing are being made right now.
+    the time, who asks. is_initializing: whether the states the log calls initializing are being
+    made right now; deleting: topics whose states are being deleted right now.
     """
 
     max_size: int
@@ -71,6 +71,7 @@ class ShareSurroundings:
     client_id: str
     client_host: str
     is_initializing: bool
+    deleting: frozenset[Uuid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +337,13 @@ class _Plan:
         return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
 
     def to_initialize(self) -> Assignment:
-        """Partitions of subscribed topics without a state, unless that is under way."""
+        """Partitions of subscribed topics without a state, unless that is under way. A deletion
+        of states that failed does not count: the states begin anew.
+        """
         states, found = self._group.states, {}
         is_complete = True
         for topic_id, topic in self._topics.items():
-            if topic_id in states.deleting:
+            if topic_id in self._around.deleting:
                 continue
             missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())
             is_complete = is_complete and not missing
@@ -355,7 +358,7 @@ class _Plan:
 def with_initializing(
     group: ShareGroup, added: Assignment, topics: ClusterTopics
 ) -> StatePartitions:
-    """The group's states once these are being made."""
+    """The group's states once these are being made; a deletion that was begun is dropped."""
     states = group.states
     by_id = topics.topics_by_id
     return replace(
@@ -367,6 +370,7 @@ def with_initializing(
                 for topic_id, partitions in added.items()
             },
         },
+        deleting=states.deleting - added.keys(),
         names={
             **states.names,
             **{topic_id: by_id[topic_id].name for topic_id in added if topic_id in by_id},

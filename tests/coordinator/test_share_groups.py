@@ -18,7 +18,7 @@ from kbroker.coordinator.share_persister import (
     StateSummary,
     StateWrite,
 )
-from kbroker.model import Deferred, TopicPartition, Uuid
+from kbroker.model import Deferred, InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.share_groups import (
@@ -310,6 +310,77 @@ def test_a_group_ends_with_the_states_of_its_partitions() -> None:
     assert not shares.persister.offsets
     assert not shares.world.shard().share.groups
     assert not shares.world.replayed().share.groups
+
+
+def delete_offsets(shares: Shares) -> int:
+    topic = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic(topic_name="other")
+    request = DeleteShareGroupOffsetsRequest(group_id="s", topics=[topic])
+    answer = shares.coordinator.delete_offsets(Context(0), request)
+    response = answer.value if isinstance(answer, Deferred) else answer
+    assert isinstance(response, DeleteShareGroupOffsetsResponse)
+    return response.responses[0].error_code
+
+
+def read_again(shares: Shares) -> list[int]:
+    """What a member gets that joins and sends heartbeats."""
+    epoch = shares.join("n").member_epoch
+    for _ in range(3):
+        shares.world.timers.advance(2_000)
+        epoch = shares.ask(member_id="n", member_epoch=epoch).member_epoch
+    assert shares.group().states.deleting == frozenset()
+    return sorted(
+        partition
+        for partitions in shares.group().current("n").assigned.values()
+        for partition in partitions
+    )
+
+
+@pytest.mark.parametrize("reload", [False, True])
+@pytest.mark.parametrize("delete", [delete_group, delete_offsets])
+def test_a_deletion_that_failed_blocks_no_topic(
+    delete: Callable[[Shares], int], reload: bool
+) -> None:
+    shares = Shares()
+    settle(shares)
+    shares.ask(member_id="m", member_epoch=-1)
+    shares.persister.errors.append(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert delete(shares) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if reload:
+        shares.world.resign()
+        shares.world.lead()
+    assert shares.group().states.deleting
+    assert read_again(shares) == [0, 1, 2]
+    assert len(shares.persister.offsets) == 3
+
+
+def test_the_deletion_of_offsets_that_failed_is_asked_for_again() -> None:
+    shares = Shares()
+    settle(shares)
+    shares.ask(member_id="m", member_epoch=-1)
+    shares.persister.errors.append(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert delete_offsets(shares) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert delete_offsets(shares) == ErrorCode.NONE
+    assert not shares.persister.offsets
+    assert shares.group().states.is_empty()
+
+
+@pytest.mark.parametrize("delete", [delete_group, delete_offsets])
+def test_a_member_joins_while_states_are_deleted(delete: Callable[[Shares], int]) -> None:
+    """It gets new states when the deletion is over, whatever has become of the group's end."""
+    shares = Shares()
+    settle(shares)
+    shares.ask(member_id="m", member_epoch=-1)
+    shares.persister.delayed = True
+    with pytest.raises(InvariantError):
+        delete(shares)  # no answer yet
+    shares.persister.delayed = False
+    epoch = shares.join("n").member_epoch
+    assert len(shares.persister.offsets) == 3
+    shares.persister.answer()
+    assert not shares.persister.offsets
+    shares.ask(member_id="n", member_epoch=epoch)
+    assert read_again(shares) == [0, 1, 2]
+    assert len(shares.persister.offsets) == 3
 
 
 def test_topics_that_go_take_their_states_with_them() -> None:
