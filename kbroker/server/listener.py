@@ -28,6 +28,11 @@ class BoundListener:
     port: int
     security_protocol: str
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine can connect to it."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"

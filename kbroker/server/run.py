@@ -23,6 +23,7 @@ from kbroker.log_lines import LineFormatter
 from kbroker.model import StartupError
 from kbroker.server.broker import Broker
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -175,12 +176,7 @@ async def _serve(config: BrokerConfig) -> int:
         starting.result()
         keep_collections_short()
         collect_at_rest(asyncio.get_running_loop().call_later, lambda: broker.stalls.resting)
-        for listener in broker.bound_listeners:
-            print(
-                f"kbroker {__version__} listening on {listener}"
-                f" (node {config.node_id}, cluster {broker.services.cluster_id})",
-                flush=True,
-            )
+        _announce(broker)
         await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
     else:
         logger.info("stopping before the start is complete")
@@ -193,6 +189,29 @@ async def _serve(config: BrokerConfig) -> int:
     await _or_at_once(stop, at_once)
     stop.result()
     return 1 if broker.failure is not None else 0
+
+
+def _announce(broker: Broker) -> None:
+    """A line for each listener with the address that clients are told, and who is let in."""
+    services = broker.services
+    told = services.image.brokers[services.node_id].endpoints
+    for listener in broker.bound_listeners:
+        endpoint = told.get(listener.name)
+        advertised = "not advertised"
+        if endpoint is not None:
+            where = Listener(endpoint.name, endpoint.host, endpoint.port, "")
+            advertised = f"advertised as {where}"
+        print(
+            f"kbroker {__version__} listening on {listener}, {advertised}"
+            f" (node {services.node_id}, cluster {services.cluster_id})",
+            flush=True,
+        )
+    listeners = broker.bound_listeners
+    logger.log(
+        logging.INFO if all(listener.is_local for listener in listeners) else logging.WARNING,
+        "clients are not authenticated: every client that can reach %s has access to all topics",
+        " or ".join(map(str, listeners)),
+    )
 
 
 async def _or_at_once(task: asyncio.Future[None], at_once: asyncio.Event) -> None:

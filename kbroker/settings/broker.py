@@ -2,7 +2,7 @@
 
 Topic defaults in typed form are in `log_config`, the network's and the group coordinator's in
 `network` and `group_coordinator`. A broker that is told nothing is a single
-node, id 1, on port 9092.
+node, id 1, on port 9092 of localhost, with its data in ./data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kbroker.settings.listeners import (
     parse_protocol_map,
 )
 from kbroker.settings.properties import parse_overrides, read_properties
-from kbroker.settings.served import OWN_KEYS, SINGLE_NODE_DEFAULTS
+from kbroker.settings.security import refuse_unserved
+from kbroker.settings.served import OWN_KEYS, SINGLE_NODE_DEFAULTS, WITHOUT_FILE_DEFAULTS
 from kbroker.settings.table import BROKER_KEYS
 from kbroker.settings.warnings import warnings_for
 
@@ -63,31 +64,43 @@ class BrokerConfig:
     inter_broker_listener_name: str
 
     def __init__(
-        self, explicit: Mapping[str, str], values: dict[str, Value], source: str, notes: list[str]
+        self,
+        explicit: Mapping[str, str],
+        values: dict[str, Value],
+        source: str,
+        notes: list[str],
+        defaults: Mapping[str, str],
     ) -> None:
         self.explicit: Mapping[str, str] = MappingProxyType(dict(explicit))
         self.source = source
         self._values = values
-        self._defaults: Mapping[str, str] = {}
+        self._defaults: Mapping[str, str] = defaults
         if not explicit.get("controller.quorum.bootstrap.servers") and (
             "," not in explicit.get("controller.quorum.voters", "")
         ):
-            self._defaults = SINGLE_NODE_DEFAULTS
+            self._defaults = {**SINGLE_NODE_DEFAULTS, **defaults}
         self.node_id = self._node_id()
         self.process_roles = self._list_or("process.roles", ("broker", "controller"))
         self.log_dirs = self.get_list("log.dirs") or self.get_list("log.dir")
         self.metadata_log_dir = self.get_optional_string("metadata.log.dir") or self.log_dirs[0]
+        refuse_unserved(self.explicit)
         self._set_listeners()
         rules.check(self)
         self.warnings = (*notes, *warnings_for(self.explicit))
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
-        """From a properties file (None: defaults) and `key=value` pairs. Raises StartupError."""
-        pairs = read_properties(Path(path)) if path is not None else {}
+        """From a properties file and `key=value` pairs. Raises StartupError.
+
+        path: None for no file; the broker then listens on localhost only and keeps its data in
+        ./data, unless the pairs say otherwise.
+        """
         overriding = parse_overrides(overrides)
-        source = str(path) if path is not None else "defaults"
-        return cls._build({**pairs, **overriding}, source, frozenset(overriding))
+        if path is None:
+            overridden = frozenset(overriding)
+            return cls._build(overriding, "defaults", overridden, WITHOUT_FILE_DEFAULTS)
+        pairs = {**read_properties(Path(path)), **overriding}
+        return cls._build(pairs, str(path), frozenset(overriding))
 
     @classmethod
     def from_properties(
@@ -98,14 +111,18 @@ class BrokerConfig:
 
     @classmethod
     def _build(
-        cls, properties: Mapping[str, str], source: str, overridden: frozenset[str]
+        cls,
+        properties: Mapping[str, str],
+        source: str,
+        overridden: frozenset[str],
+        defaults: Mapping[str, str] = MappingProxyType({}),
     ) -> BrokerConfig:
         try:
             explicit, notes = translate(properties)
             values = {
                 name: parse(_key(name), text) for name, text in explicit.items() if _known(name)
             }
-            config = cls(explicit, values, source, notes)
+            config = cls(explicit, values, source, notes, defaults)
         except ConfigError as error:
             raise _startup_error(error, source, overridden) from None
         for line in config.warnings:
@@ -117,7 +134,7 @@ class BrokerConfig:
         return name in self.explicit
 
     def default_text(self, name: str) -> str | None:
-        """The default as text; on a single node, of one copy."""
+        """The default as text; on a single node, of one copy, and without a file, a local one."""
         return self._defaults.get(name, _key(name).default)
 
     def get(self, name: str) -> Value:
@@ -209,7 +226,7 @@ class BrokerConfig:
             text = ",".join(self.get_list("listeners"))
             message = "There must be at least one listener for clients"
             raise ConfigError("listeners", text, message, "PLAINTEXT://localhost:9092, say")
-        check_served(self.listeners)
+        check_served(every)
         key = "advertised.listeners"
         if self.is_explicit(key):
             told = parse_listeners(key, self.get_list(key), protocols, controllers)

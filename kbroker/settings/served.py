@@ -122,3 +122,10 @@ SINGLE_NODE_DEFAULTS: Final[Mapping[str, str]] = {
     "transaction.state.log.replication.factor": "1",
 }
 """What replaces Kafka's defaults (2 and 3 copies) on a broker that is its whole cluster."""
+
+WITHOUT_FILE_DEFAULTS: Final[Mapping[str, str]] = {
+    "listeners": "PLAINTEXT://localhost:9092",
+    "log.dir": "./data",
+}
+"""What replaces Kafka's defaults (every interface, the temporary directory) on a broker that is
+started without a properties file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import resource
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from kbroker.server.run import ROOM_FOR_FILES
 from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import frame_of
 
+ROOT = Path(__file__).parents[2]
+
 
 def serve(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "kbroker", "serve"]
@@ -33,12 +37,20 @@ def serve(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     )
 
 
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """The process does not outlive the block."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    process = serve(tmp_path / "data")
-    yield process
-    process.kill()
-    process.communicate()
+    with ended(serve(tmp_path / "data")) as process:
+        yield process
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -52,12 +64,80 @@ def test_it_says_where_it_listens_and_stops_in_order(
 ) -> None:
     line = first_line(broker)
     pattern = rf"kbroker {re.escape(__version__)} listening on PLAINTEXT://127.0.0.1:(\d+)"
+    pattern += r", advertised as PLAINTEXT://127.0.0.1:\1"
     match = re.match(pattern + r" \(node 1, cluster [\w-]{22}\)$", line)
     assert match, line
     with socket.create_connection(("127.0.0.1", int(match[1])), timeout=5):
         broker.send_signal(number)
         assert broker.wait(20) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_it_says_what_clients_are_told_to_connect_to(tmp_path: Path) -> None:
+    overrides = (
+        "listeners=INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+        "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "advertised.listeners=OUTSIDE://broker.example.com:19092",
+        "inter.broker.listener.name=OUTSIDE",
+    )
+    with ended(serve(tmp_path / "data", *overrides)) as process:
+        lines = [first_line(process), first_line(process)]
+    assert re.search(r"listening on INSIDE://127.0.0.1:\d+, not advertised \(node 1", lines[0])
+    assert re.search(
+        r"listening on OUTSIDE://\S+, advertised as OUTSIDE://broker.example.com:19092 \(", lines[1]
+    )
+
+
+def test_without_a_file_data_is_in_the_working_directory(tmp_path: Path) -> None:
+    """Which listener it has then is in tests/settings: its port may be in use here."""
+    command = [sys.executable, "-m", "kbroker", "serve", "-o", "listeners=PLAINTEXT://localhost:0"]
+    started = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with ended(started) as process:
+        assert "listening on PLAINTEXT://localhost:" in first_line(process)
+        assert (tmp_path / "data" / "meta.properties").is_file()
+
+
+@pytest.mark.parametrize(
+    ("listener", "level"), [("127.0.0.1", "INFO"), ("localhost", "INFO"), ("0.0.0.0", "WARNING")]
+)
+def test_it_says_that_clients_are_not_authenticated(
+    tmp_path: Path, listener: str, level: str
+) -> None:
+    with ended(serve(tmp_path / "data", f"listeners=PLAINTEXT://{listener}:0")) as process:
+        first_line(process)
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    (notice,) = [line for line in errors.splitlines() if "not authenticated" in line]
+    assert f" {level} " in notice and f"PLAINTEXT://{listener}:" in notice
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "author"),
+        ("super.users=User:admin", "super.users=User:admin: it asks for protection"),
+        ("ssl.client.auth=required", "ssl.client.auth=required: it asks for protection"),
+        ("listeners=SASL_SSL://127.0.0.1:0", "listener SASL_SSL uses SASL_SSL, which"),
+    ],
+)
+def test_a_secured_configuration_does_not_start_open(
+    tmp_path: Path, override: str, said: str
+) -> None:
+    with ended(serve(tmp_path / "data", override)) as process:
+        assert first_line(process) == ""
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    (line,) = errors.splitlines()
+    assert line.startswith(f"kbroker: --override {override.partition('=')[0]}=")
+    assert said in line and "; allowed: " in line
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux only")

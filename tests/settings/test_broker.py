@@ -11,6 +11,7 @@ from kbroker.model import StartupError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.network import NetworkConfig
+from kbroker.settings.properties import parse_properties
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,15 +22,21 @@ def config(**properties: str) -> BrokerConfig:
     )
 
 
-def test_nothing_set() -> None:
-    broker = BrokerConfig.load(None)
+@pytest.mark.parametrize(
+    ("broker", "listener", "folder"),
+    [
+        pytest.param(BrokerConfig.load(None), "localhost", "./data", id="no file"),
+        pytest.param(BrokerConfig.from_properties({}), "", "/tmp/kafka-logs", id="empty file"),
+    ],
+)
+def test_nothing_set(broker: BrokerConfig, listener: str, folder: str) -> None:
     assert broker.node_id == 1
     assert broker.process_roles == ("broker", "controller")
-    assert list(map(str, broker.listeners)) == ["PLAINTEXT://:9092"]
+    assert list(map(str, broker.listeners)) == [f"PLAINTEXT://{listener}:9092"]
     assert broker.advertised_listeners == broker.listeners
     assert broker.inter_broker_listener_name == "PLAINTEXT"
-    assert broker.log_dirs == ("/tmp/kafka-logs",)
-    assert broker.metadata_log_dir == "/tmp/kafka-logs"
+    assert broker.log_dirs == (folder,)
+    assert broker.metadata_log_dir == folder
     assert broker.warnings == ()
     assert NetworkConfig.from_broker(broker) == NetworkConfig()
     assert GroupCoordinatorConfig.from_broker(broker) == GroupCoordinatorConfig()
@@ -73,6 +80,33 @@ def test_every_default_can_be_read() -> None:
     broker = BrokerConfig.load(None)
     for name in BROKER_KEYS:
         broker.get(name)
+
+
+def test_without_a_file_it_is_what_the_document_says() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    block = text.partition("```properties\n")[2].partition("```")[0]
+    written = BrokerConfig.from_properties(parse_properties(block, source="configuration.md"))
+    broker = BrokerConfig.load(None)
+    assert broker.node_id == written.node_id
+    assert broker.process_roles == written.process_roles
+    assert broker.listeners == written.listeners
+    assert broker.log_dirs == written.log_dirs
+
+
+@pytest.mark.parametrize(
+    ("override", "listeners", "folders"),
+    [
+        ("log.dir=/a", "PLAINTEXT://localhost:9092", ("/a",)),
+        ("log.dirs=/a,/b", "PLAINTEXT://localhost:9092", ("/a", "/b")),
+        ("listeners=PLAINTEXT://:0", "PLAINTEXT://:0", ("./data",)),
+        ("port=9093", "PLAINTEXT://:9093", ("./data",)),
+    ],
+)
+def test_without_a_file_overrides_win(
+    override: str, listeners: str, folders: tuple[str, ...]
+) -> None:
+    broker = BrokerConfig.load(None, [override])
+    assert (str(broker.listeners[0]), broker.log_dirs) == (listeners, folders)
 
 
 def test_overrides_win(tmp_path: Path) -> None:
