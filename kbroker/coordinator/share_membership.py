@@ -344,6 +344,7 @@ class _Plan:
         is_complete = True
         for topic_id, topic in self._topics.items():
             if topic_id in self._around.deleting:
+                is_complete = False
                 continue
             missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())
             is_complete = is_complete and not missing
