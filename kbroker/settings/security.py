@@ -1,4 +1,4 @@
-"""Security settings that this version does not act on: a broker that has one of them does not start.
+"""Security settings this version does not act on: a broker that has one of them does not start.
 
 kbroker serves PLAINTEXT listeners without authentication and authorization. In Kafka the keys below
 decide who may connect and what a client may do; a broker that ignored them would be open to every
