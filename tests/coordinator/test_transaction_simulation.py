@@ -29,8 +29,8 @@ STEPS = 35
 PARTITIONS = [TopicPartition("out", index) for index in range(3)]
 
 
-class CrashError(Exception):
-    """The process ends here."""
+class CrashError(BaseException):
+    """The process ends here: no handler of exceptions goes on after it."""
 
 
 class CrashingLog(MemoryLog):

@@ -48,7 +48,7 @@ def test_retention_moves_the_start_and_tells_readers(make_world: Callable[..., W
     world.timers.advance(60_000)
     data = partitions_of(world.fetch_now(fetch_request({0: 0})))[0]
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert world.replicas.list_offset(TopicPartition(TOPIC, 0), -2).offset >= 3
+    assert world.replicas.offset_of(TopicPartition(TOPIC, 0), -2).value.offset >= 3
 
 
 def flip_magic(world: World, index: int) -> None:

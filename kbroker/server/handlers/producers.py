@@ -27,7 +27,6 @@ from kbroker.server.sliced import (
     TOO_LARGE,
     AnswerSize,
     Steps,
-    once_each,
     sliced,
 )
 
@@ -62,23 +61,30 @@ def describe_producers_error(
 def handle_describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
-    """Each partition by itself, in the order of the request."""
+    """Each partition by itself, in the order and the grouping of the request."""
     del context
-    asked = yield from once_each(
-        (topic.name, index) for topic in request.topics for index in topic.partition_indexes
-    )
-    topics: dict[str, _Topic] = {}
+    named: set[TopicPartition] = set()
+    topics: list[_Topic] = []
+    count = 0
     with AnswerSize(services) as size:
-        for count, (name, index) in enumerate(asked, 1):
+        for asked in request.topics:
+            topic = _Topic(name=asked.name)
+            count += 1
+            for index in asked.partition_indexes:
+                count += 1
+                if count % STEP_ITEMS == 0:
+                    yield None
+                key = TopicPartition(asked.name, index)
+                if key not in named:
+                    named.add(key)
+                    answer = _Partition(partition_index=index)
+                    yield from _describe(services, key, answer, size)
+                    topic.partitions.append(answer)
+            if topic.partitions or not asked.partition_indexes:
+                topics.append(topic)
             if count % STEP_ITEMS == 0:
                 yield None
-            answer = _Partition(partition_index=index)
-            yield from _describe(services, TopicPartition(name, index), answer, size)
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = _Topic(name=name)
-            topic.partitions.append(answer)
-    return DescribeProducersResponse(topics=list(topics.values()))
+    return DescribeProducersResponse(topics=topics)
 
 
 def _describe(
