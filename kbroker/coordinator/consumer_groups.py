@@ -55,6 +55,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 from kbroker.protocol.messages.group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
 )
@@ -160,6 +161,10 @@ class ConsumerGroups:
         group.replay(key, value)
         if isinstance(key, ConsumerGroupMemberMetadataKey) and value is None:
             self._forget(key.group_id, key.member_id)
+        elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey) and not group.is_unrevoked(
+            key.member_id
+        ):
+            self._sessions.returned(key.group_id, key.member_id)
 
     def on_loaded(self, now_ms: int) -> None:
         """All records were replayed: sessions begin."""

@@ -29,6 +29,7 @@ from kbroker.coordinator.streams_records import StreamsGroupKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import ListGroupsResponse
 from kbroker.protocol.messages.streams_group_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
 )
@@ -95,6 +96,10 @@ class StreamsGroups:
         group.replay(key, value)
         if isinstance(key, StreamsGroupMemberMetadataKey) and value is None:
             self._sessions.forget(key.group_id, key.member_id)
+        elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey) and not group.is_unrevoked(
+            key.member_id
+        ):
+            self._sessions.returned(key.group_id, key.member_id)
 
     def on_loaded(self, now_ms: int) -> None:
         """All records were replayed: sessions begin."""

@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator.records import offset_commit_record
+from kbroker.coordinator.records import (
+    group_metadata_record,
+    group_tombstone,
+    offset_commit_record,
+)
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.coordinator.shards import Transactional
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -234,6 +238,33 @@ def test_a_share_group_whose_log_has_offsets_goes_on(
         for again in reloads(one):
             assert groups(again) == [("s", "share")]
             assert not again.shard().offsets.has_group("s")
+
+
+def test_a_classic_group_under_the_id_of_a_share_group_is_removed() -> None:
+    """A client of an earlier version could join the group that its offsets had made."""
+    shares = Shares()
+    shares.join("m")
+    write_offset(shares.world, "s", None)
+    host = shares.world.coordinator.runtime.host(0)
+    value = GroupMetadataValue(protocol_type="consumer", generation=3, protocol=None, leader=None)
+    record = group_metadata_record("s", value)
+    assert shares.world.coordinator.runtime.write(host, [record]) is E.NONE
+    for one in reloads(shares.world)[1:]:
+        assert groups(one) == [("s", "share")]
+        assert one.shard().metadata == {}
+        assert one.replayed().metadata == {}
+
+
+def test_a_group_that_ended_before_its_transaction_is_there_for_the_offsets(world: World) -> None:
+    """As an earlier version wrote it: without the tombstones of pending offsets."""
+    commit_in_transaction(world, {0: 100})
+    host = world.coordinator.runtime.host(0)
+    assert world.coordinator.runtime.write(host, [group_tombstone("g")]) is E.NONE
+    for one in reloads(world):
+        end_transaction(one, commit=True)
+        assert groups(one) == [("g", "classic")]
+        assert fetch(one, 0) == {0: (100, "")}
+        assert one.shard().delete_group("g")[0] is E.NONE
 
 
 def test_an_offset_before_the_first_record_of_a_share_group() -> None:

@@ -1,0 +1,141 @@
+"""What a group coordinator's shard knows, in a form that can be compared: all of it but what is
+not durable by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.group_state import GroupState
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.messages.groups import ListGroupsRequest
+from tests.coordinator.simulation import Context, World
+
+NOT_DURABLE = frozenset(
+    {
+        "configured",
+        "endpoint_epoch",
+        "is_hash_current",
+        "matched_topics",
+        "seen_topics",
+        "shutdown_by",
+    }
+)
+"""Attributes of groups: made anew by the next heartbeat, or lost as in Kafka."""
+AT_REST = (GroupState.EMPTY, GroupState.STABLE)
+
+
+def plain(value: Any) -> Any:
+    """Values as dicts and lists, whatever their classes; the order of dicts does not count."""
+    if isinstance(value, Enum | str | bytes | int | float | bool) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, set | frozenset):
+        return frozenset(value)
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return {
+        name: plain(getattr(value, name))
+        for kind in type(value).__mro__
+        for name in getattr(kind, "__slots__", ())
+        if name not in NOT_DURABLE
+    }
+
+
+def classic(group: ClassicGroup) -> dict[str, Any]:
+    """A classic group at rest."""
+    return {
+        "state": group.state.value,
+        "since": group.state_since_ms,
+        "generation": group.generation_id,
+        "protocol": (group.protocol_type, group.protocol_name),
+        "leader": group.leader_id,
+        "static": dict(group.static_members),
+        "members": {
+            member.member_id: (
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.session_timeout_ms,
+                member.rebalance_timeout_ms,
+                member.metadata(group.protocol_name),
+                member.assignment,
+            )
+            for member in group.members.values()
+        },
+    }
+
+
+def in_flux(shard: GroupShard) -> frozenset[str]:
+    """Classic groups in the middle of a rebalance: members and state of it are not durable."""
+    return frozenset(
+        group_id
+        for group_id, group in shard.groups.items()
+        if group.state not in AT_REST
+        or any(member.join_waiter is not None for member in group.members.values())
+    )
+
+
+def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """All that the shard knows. flux: classic groups of which only the record is looked at."""
+    shard = world.shard()
+    offsets = shard.offsets
+    bare = {
+        group_id
+        for group_id in shard.groups
+        if group_id not in shard.metadata and not offsets.has_group(group_id)
+    }
+    return {
+        "listed": sorted(
+            (one.group_id, one.group_type, one.protocol_type, one.group_state)
+            for one in world.coordinator.list_groups(Context(5), ListGroupsRequest()).groups
+            if one.group_id not in bare | flux
+        ),
+        "records": plain(shard.metadata),
+        "classic": {
+            group_id: classic(group)
+            for group_id, group in shard.groups.items()
+            if group_id not in bare | flux and group_id in shard.metadata
+        },
+        "consumer": plain(shard.consumer.groups),
+        "share": plain(shard.share.groups),
+        "streams": plain(shard.streams.groups),
+        "states": {
+            group_id: group.state()
+            for groups in (shard.consumer.groups, shard.share.groups, shard.streams.groups)
+            for group_id, group in groups.items()
+        },
+        "offsets": {group_id: plain(offsets.of_group(group_id)) for group_id in offsets.groups()},
+        "pending": {place: plain(values) for place, values in offsets.pending.places()},
+        "deletable": {group_id: deletable(shard, group_id) for group_id in sorted(shard.metadata)}
+        if not flux
+        else {},
+        "timers": timers(shard),
+    }
+
+
+def deletable(shard: GroupShard, group_id: str) -> object:
+    """What DeleteGroups and OffsetDelete would say."""
+    error, records = shard.delete_group(group_id)
+    try:
+        subscribed: object = shard.subscribed_topics(group_id)
+    except KafkaError as refused:
+        subscribed = refused.code
+    return error, len(records), subscribed
+
+
+def timers(shard: GroupShard) -> dict[str, object]:
+    """Which members have a session timeout, and which a rebalance timeout."""
+    consumer, streams = shard.consumer._sessions, shard.streams._sessions
+    return {
+        "consumer sessions": sorted(consumer._sessions),
+        "consumer revocations": sorted(consumer._rebalances),
+        "share sessions": sorted(shard.share._sessions),
+        "streams sessions": sorted(streams._sessions),
+        "streams revocations": sorted(streams._rebalances),
+    }
