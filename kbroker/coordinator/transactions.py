@@ -150,9 +150,13 @@ class TransactionShard:
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record that is in the log."""
         if isinstance(record, TransactionRecord):
-            self.transactions[record.transaction.transactional_id] = record.transaction
+            transaction = record.transaction
+            self.transactions[transaction.transactional_id] = transaction
+            if transaction.state not in ENDING:
+                self._forget_end(transaction.transactional_id)
         elif isinstance(record.key, TransactionLogKey):
             self.transactions.pop(record.key.transactional_id, None)
+            self._forget_end(record.key.transactional_id)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
         """Nothing of this topic is written inside a transaction."""
@@ -446,8 +450,6 @@ class TransactionShard:
             return effects
         if after.state in ENDING:
             effects += self._start_end(after, now_ms)
-        elif after.state in AT_REST:
-            self._forget_end(transactional_id)
         return effects
 
     def _rotates(self, current: Transaction) -> bool:

@@ -49,6 +49,21 @@ def test_a_refused_write_is_asked_again(refusal: ErrorCode, told: ErrorCode, ver
         assert world.replayed().transactions.keys() == world.shard().transactions.keys()
 
 
+def test_an_end_whose_last_write_timed_out_does_not_pass_for_the_next_one() -> None:
+    """It is in the log, so the transaction is over; the next one needs markers of its own."""
+    world = TransactionWorld()
+    client = Client(world)
+    assert client.init() is E.NONE
+    assert client.add(OUT) is E.NONE
+    world.log.errors = [E.NONE, E.REQUEST_TIMED_OUT]  # of the decision, and of its completion
+    assert client.end(commit=True) is E.NONE
+    assert world.state("tx") is S.COMPLETE_COMMIT
+    assert client.add(OUT) is E.NONE
+    assert client.end(commit=False) is E.NONE
+    assert world.state("tx") is S.COMPLETE_ABORT
+    assert world.markers == [(OUT, client.producer_id, 0, commit) for commit in (True, False)]
+
+
 @pytest.mark.parametrize("how", ["loading", "gone"])
 def test_a_coordinator_that_is_not_there(how: str) -> None:
     world = TransactionWorld()
