@@ -11,6 +11,7 @@ from typing import Any
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.group_state import GroupState
+from kbroker.coordinator.subscriptions import Subscription
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import ListGroupsRequest
 from tests.coordinator.simulation import Context, World
@@ -21,6 +22,7 @@ NOT_DURABLE = frozenset(
         "endpoint_epoch",
         "is_hash_current",
         "matched_topics",
+        "quiet_on",
         "seen_topics",
         "shutdown_by",
     }
@@ -34,7 +36,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum | str | bytes | int | float | bool) or value is None:
         return value
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
+        return {_key(key): plain(one) for key, one in value.items()}
     if isinstance(value, set | frozenset):
         return frozenset(value)
     if isinstance(value, list | tuple):
@@ -45,6 +47,11 @@ def plain(value: Any) -> Any:
         for name in getattr(kind, "__slots__", ())
         if name not in NOT_DURABLE
     }
+
+
+def _key(key: Any) -> Any:
+    """Subscriptions are keys by identity."""
+    return (key.names, key.regex) if isinstance(key, Subscription) else key
 
 
 def classic(group: ClassicGroup) -> dict[str, Any]:
