@@ -260,9 +260,9 @@ class GroupShard:
         return effects
 
     def _leftovers(self) -> Iterator[CoordinatorRecord]:
-        """The tombstones of records that an earlier version could write: offsets under the id of a
-        share group, which has none, and then a classic group of that id. A group of another type
-        takes precedence over a classic one.
+        """Tombstones for records that an earlier version could write: offsets under the id of a
+        share group, and a classic group of the same id. A group of another type takes precedence
+        over a classic group.
         """
         for group_id in self.share.groups:
             yield from self.offsets.tombstones_of_group(group_id)

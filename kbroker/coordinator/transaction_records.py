@@ -58,8 +58,8 @@ class Transaction:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that ends a transaction or fences its producer. There is none above the last: a
-        transaction that an earlier version let begin with it ends in the same epoch.
+        """The epoch that ends a transaction or fences its producer. A transaction that an earlier
+        version let begin with MAX_EPOCH ends with that epoch.
         """
         return min(self.producer_epoch + 1, MAX_EPOCH)
 

@@ -314,7 +314,7 @@ class TransactionShard:
             return answer.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
         error = check_producer(current, producer)
         if error is ErrorCode.NONE and producer.producer_epoch > LAST_CLIENT_EPOCH:
-            error = ErrorCode.PRODUCER_FENCED  # the epoch above it that its end needs is not left
+            error = ErrorCode.PRODUCER_FENCED  # its end needs a higher epoch, and there is none
         if error is not ErrorCode.NONE:
             return answer.reply(error)
         is_open = current.state is TransactionState.ONGOING
@@ -595,7 +595,9 @@ class TransactionShard:
         return effects
 
     def _time_out(self, timed_out: Transaction, producer_id: int, now_ms: int) -> list[Effect]:
-        """There is the producer id for what comes after it; without one it is tried again."""
+        """Abort a transaction that timed out with the last epoch; producer_id: the id's next one.
+        When no id is to be had, this is not called, and the next check tries again.
+        """
         transactional_id = timed_out.transactional_id
         current = self.transactions.get(transactional_id)
         if current != timed_out or transactional_id in self._in_flight:

@@ -209,7 +209,7 @@ def test_a_share_group_takes_no_offsets() -> None:
 
 
 def write_offset(world: World, group_id: str, transaction: Transactional | None) -> None:
-    """A record that no request of today leads to."""
+    """Write an offset that this version refuses."""
     host = world.coordinator.runtime.host(0)
     value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=world.timers.now_ms())
     record = offset_commit_record(group_id, "events", 0, value)
@@ -221,7 +221,7 @@ def write_offset(world: World, group_id: str, transaction: Transactional | None)
 def test_a_share_group_whose_log_has_offsets_goes_on(
     is_transactional: bool, is_ended: bool
 ) -> None:
-    """As an earlier version wrote it; the offsets are removed."""
+    """An earlier version accepted the offsets; loading the log removes them."""
     shares = Shares()
     shares.join("m")
     transaction = Transactional(7, PRODUCER_EPOCH) if is_transactional else None
@@ -256,7 +256,7 @@ def test_a_classic_group_under_the_id_of_a_share_group_is_removed() -> None:
 
 
 def test_a_group_that_ended_before_its_transaction_is_there_for_the_offsets(world: World) -> None:
-    """As an earlier version wrote it: without the tombstones of pending offsets."""
+    """An earlier version deleted a group without tombstones for its pending offsets."""
     commit_in_transaction(world, {0: 100})
     host = world.coordinator.runtime.host(0)
     assert world.coordinator.runtime.write(host, [group_tombstone("g")]) is E.NONE

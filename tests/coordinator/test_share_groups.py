@@ -366,7 +366,7 @@ def test_the_deletion_of_offsets_that_failed_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("delete", [delete_group, delete_offsets])
 def test_a_member_joins_while_states_are_deleted(delete: Callable[[Shares], int]) -> None:
-    """It gets new states when the deletion is over, whatever has become of the group's end."""
+    """The member gets new states when the deletion is over; DeleteGroups then fails."""
     shares = Shares()
     settle(shares)
     shares.ask(member_id="m", member_epoch=-1)

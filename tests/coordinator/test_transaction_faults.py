@@ -49,8 +49,8 @@ def test_a_refused_write_is_asked_again(refusal: ErrorCode, told: ErrorCode, ver
         assert world.replayed().transactions.keys() == world.shard().transactions.keys()
 
 
-def test_an_end_whose_last_write_timed_out_does_not_pass_for_the_next_one() -> None:
-    """It is in the log, so the transaction is over; the next one needs markers of its own."""
+def test_the_transaction_after_one_whose_completion_timed_out_gets_its_markers() -> None:
+    """The Complete record is in the log although its append timed out."""
     world = TransactionWorld()
     client = Client(world)
     assert client.init() is E.NONE

@@ -337,7 +337,7 @@ def test_the_epoch_of_the_last_fence_is_given_to_nobody() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_producer_of_the_last_epoch_that_timed_out_goes_on_with_a_new_id(commit: bool) -> None:
-    """Its abort is answered as if it had been lost; the epoch of the fence is not told."""
+    """Its EndTxn is answered like a retry, with the new producer id, not the fence's epoch."""
     world = TransactionWorld()
     world.put(Transaction("tx", 9, 32766, 15_000))
     client = Client(world, version=2, producer_id=9, epoch=32766)
@@ -378,7 +378,7 @@ def test_a_successor_of_the_last_epoch_gets_a_new_id() -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_no_transaction_begins_with_the_last_epoch(version: int) -> None:
-    """As a fence of an earlier version left it: the producer that is told so begins anew."""
+    """A fence of an earlier version left the id at that epoch; InitProducerId gives a new id."""
     world = TransactionWorld()
     world.put(Transaction("tx", 9, 32767, 15_000, S.COMPLETE_ABORT))
     client = Client(world, version=version, producer_id=9, epoch=32767)
@@ -408,7 +408,7 @@ def end_by_abort(world: TransactionWorld, client: Client) -> None:
 def test_a_transaction_that_began_with_the_last_epoch_ends(
     end: Callable[[TransactionWorld, Client], None], version: int
 ) -> None:
-    """As an earlier version let it begin; there is no epoch above it to end with."""
+    """An earlier version let it begin; no higher epoch is left to end it with."""
     world = TransactionWorld()
     began = Transaction("tx", 9, 32767, 15_000, S.ONGOING, frozenset({OUT}), start_ms=0)
     world.put(replace(began, client_version=version))
