@@ -97,10 +97,6 @@ class PendingOffsets:
                 values = [self._by_producer[producer_id][place] for producer_id in producers]
                 yield place, [value for value in values if value is not None]
 
-    def group_ids(self) -> Collection[str]:
-        """Groups with a pending offset."""
-        return self._by_group.keys()
-
     def _producers(self, place: OffsetPlace) -> dict[int, None]:
         return self._by_group.get(place.group_id, {}).get((place.topic, place.partition), {})
 
