@@ -131,6 +131,7 @@ class GroupShard:
         "_topics",
         "_wall_ms",
         "consumer",
+        "deleted_topics",
         "groups",
         "metadata",
         "offsets",
@@ -150,6 +151,8 @@ class GroupShard:
         self.metadata: dict[str, GroupMetadataValue] = {}
         """The last record of every group that has one."""
         self.offsets = OffsetStore()
+        self.deleted_topics: list[DeletedTopic] = []
+        """Topics deleted while the log was loaded."""
         self._known_keys: dict[bytes, CoordinatorKey] = {}
         """While the log is loaded: a partition holds many commits of few keys."""
         self._settings = settings
@@ -244,6 +247,8 @@ class GroupShard:
         """All records were replayed: start sessions and deadlines of the groups."""
         self._known_keys.clear()
         effects = _in_batches(list(self._leftovers()))
+        effects += self.on_topics_deleted(self.deleted_topics)
+        self.deleted_topics = []
         for group_id, value in self.metadata.items():
             if self._has_other_type(group_id):
                 continue

@@ -85,6 +85,13 @@ class Commit:
         self.accepted: list[tuple[str, Uuid, _CommitPartition, _CommitResult]] = []
         self.response = OffsetCommitResponse()
 
+    def refuse_deleted(self, topics: Topics) -> None:
+        """Refuse partitions of topics that were deleted after the first step."""
+        for _, topic_id, _, result in self.accepted:
+            if topic_id not in topics.topics_by_id:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self.accepted = [one for one in self.accepted if one[3].error_code == ErrorCode.NONE]
+
     def fail(self, error: ErrorCode) -> OffsetCommitResponse:
         """Give every accepted partition the group's error, or that of the write."""
         for _, _, _, result in self.accepted:

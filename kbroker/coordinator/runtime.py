@@ -214,10 +214,14 @@ class GroupCoordinator:
         self.runtime.on_leadership(partition, epoch)
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:
-        """Topics are gone: their offsets end, pending ones included."""
+        """Topics are gone: their offsets end, pending ones included; those of a shard that is
+        loading, once it is loaded.
+        """
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.ACTIVE:
                 self.runtime.carry_out(host, host.shard.on_topics_deleted(topics))
+            elif host.status is HostStatus.LOADING:
+                host.shard.deleted_topics += topics
 
     def close(self) -> None:
         """The broker stops."""
@@ -550,9 +554,10 @@ class GroupCoordinator:
         self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
     ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
         """TxnOffsetCommit, after its first step and once the group's partition belongs to the
-        transaction: the offsets wait for its end.
+        transaction: the offsets are pending until its end.
         """
         group_id = request.group_id
+        commit.refuse_deleted(self._topics())
         try:
             host = self._host(group_id)
         except KafkaError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator.offsets import resolve_commit
+from kbroker.coordinator.offsets import Commit, resolve_commit
 from kbroker.coordinator.shards import Transactional
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode
@@ -12,17 +12,16 @@ from tests.coordinator.simulation import World
 PRODUCER_EPOCH = 3
 
 
-def commit_in_transaction(
+def resolved_commit(
     world: World,
     offsets: dict[int, int],
     *,
-    producer_id: int = 7,
     group: str = "g",
     topic: str = "events",
     generation: int = -1,
     member_id: str = "",
-) -> dict[int, ErrorCode]:
-    """TxnOffsetCommit: the error of each partition."""
+) -> tuple[Commit, OffsetCommitRequest]:
+    """TxnOffsetCommit after its first step."""
     request = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,
@@ -39,10 +38,25 @@ def commit_in_transaction(
             )
         ],
     )
+    return resolve_commit(request, 9, world.topics), request
+
+
+def commit_in_transaction(
+    world: World,
+    offsets: dict[int, int],
+    *,
+    producer_id: int = 7,
+    group: str = "g",
+    topic: str = "events",
+    generation: int = -1,
+    member_id: str = "",
+) -> dict[int, ErrorCode]:
+    """TxnOffsetCommit: the error of each partition."""
+    commit, request = resolved_commit(
+        world, offsets, group=group, topic=topic, generation=generation, member_id=member_id
+    )
     answer = world.coordinator.offset_commit_in_transaction(
-        resolve_commit(request, 9, world.topics),
-        request,
-        Transactional(producer_id, PRODUCER_EPOCH),
+        commit, request, Transactional(producer_id, PRODUCER_EPOCH)
     )
     response = answer.value if isinstance(answer, Deferred) else answer
     return {one.partition_index: ErrorCode(one.error_code) for one in response.topics[0].partitions}

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
 )
 from kbroker.protocol.messages.offsets import (
+    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -34,6 +35,7 @@ from tests.coordinator.offset_transactions import (
     PRODUCER_EPOCH,
     commit_in_transaction,
     end_transaction,
+    resolved_commit,
 )
 from tests.coordinator.simulation import Context, World
 from tests.coordinator.streams_members import StreamsThread
@@ -168,6 +170,41 @@ def test_what_deletes_an_offset_deletes_the_pending_one(
         assert fetch(one, 0) == {0: (-1, "")}
         if delete is delete_group:
             assert groups(one) == []
+
+
+def test_a_topic_that_is_deleted_before_the_transaction_was_asked_for_takes_no_offset(
+    world: World,
+) -> None:
+    """Whether the group's partition belongs to the transaction may be known only later."""
+    checked, request = resolved_commit(world, {0: 100})
+    delete_topic(world)
+    world.topics.add("events", 1)
+    transaction = Transactional(7, PRODUCER_EPOCH)
+    answer = world.coordinator.offset_commit_in_transaction(checked, request, transaction)
+    assert isinstance(answer, OffsetCommitResponse)
+    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    end_transaction(world, commit=True)
+    for one in reloads(world):
+        assert fetch(one, 0) == {0: (-1, "")}
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(
+    world: World, is_pending: bool
+) -> None:
+    write = commit_in_transaction if is_pending else commit
+    write(world, {0: 100})
+    world.resign()
+    world.coordinator.on_leadership(0, world.epoch + 1)
+    assert world.coordinator.list_groups(Context(5), ListGroupsRequest()).error_code == (
+        E.COORDINATOR_LOAD_IN_PROGRESS
+    )
+    delete_topic(world)
+    world.timers.advance(0)
+    end_transaction(world, commit=True)
+    world.topics.add("events", 1)
+    for one in reloads(world):
+        assert fetch(one, 0) == {0: (-1, "")}
 
 
 def test_offsets_committed_after_the_deletion_count(world: World) -> None:
