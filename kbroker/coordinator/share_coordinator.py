@@ -149,10 +149,14 @@ class ShareCoordinator:
             self._arm()
 
     def on_topics_deleted(self) -> None:
-        """Topics are gone: the states of their partitions end."""
+        """Topics are gone: the states of their partitions end; those of a shard that is loading,
+        once it is loaded.
+        """
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.ACTIVE:
                 self.runtime.carry_out(host, host.shard.on_topics_deleted())
+            elif host.status is HostStatus.LOADING:
+                host.shard.has_deleted_topics = True
 
     def close(self) -> None:
         """The broker stops."""

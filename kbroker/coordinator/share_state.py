@@ -135,7 +135,14 @@ class ShareStateShard:
     stored.
     """
 
-    __slots__ = ("_settings", "_topics", "_wall_ms", "record_count", "states")
+    __slots__ = (
+        "_settings",
+        "_topics",
+        "_wall_ms",
+        "has_deleted_topics",
+        "record_count",
+        "states",
+    )
 
     def __init__(
         self,
@@ -146,6 +153,8 @@ class ShareStateShard:
         self.states: dict[SharePlace, ShareState] = {}
         self.record_count = 0
         """How many the log has, as far as nobody has set it back."""
+        self.has_deleted_topics = False
+        """Whether topics were deleted while the log was loaded."""
         self._settings = settings
         self._wall_ms = wall_ms
         self._topics = topics
@@ -197,8 +206,11 @@ class ShareStateShard:
         """There are no transactions in this topic."""
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
-        """Nothing goes by itself here."""
-        return []
+        """All records were replayed: the states of topics deleted since the start end."""
+        if not self.has_deleted_topics:
+            return []
+        self.has_deleted_topics = False
+        return self.on_topics_deleted()
 
     def unload(self, error: ErrorCode) -> list[Effect]:
         """Nobody waits here."""

@@ -135,6 +135,19 @@ class Life:
         again.close()
 
 
+def test_states_of_a_topic_that_is_deleted_while_they_are_loaded() -> None:
+    life = Life(1)
+    life.coordinator.initialize(life.any_place(), 1, 5)
+    life.coordinator.on_leadership(0, None)
+    life.coordinator.on_leadership(0, 2)
+    for name in ("events", "new"):
+        life.topics.remove(name)
+    life.coordinator.on_topics_deleted()
+    life.timers.advance(0)
+    assert states(life.coordinator) == {}
+    life.check()
+
+
 def states(coordinator: ShareCoordinator) -> dict[SharePlace, dict[str, Any]]:
     """All that is known of each share partition."""
     return {
