@@ -17,7 +17,7 @@ from kbroker.coordinator.records import (
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.coordinator.shards import Transactional
 from kbroker.model import TopicPartition
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -140,12 +140,12 @@ def delete_group(world: World) -> None:
     assert response.results[0].error_code == E.NONE
 
 
-def delete_offset(world: World, partition: int = 0) -> None:
+def delete_offset(world: World, partition: int = 0, group: str = "g") -> None:
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(
         name="events",
         partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)],
     )
-    request = OffsetDeleteRequest(group_id="g", topics=[topic])
+    request = OffsetDeleteRequest(group_id=group, topics=[topic])
     world.coordinator.offset_delete(Context(0), request)
 
 
@@ -238,6 +238,9 @@ def test_a_share_group_takes_no_offsets() -> None:
     assert commit(shares.world, {0: 1}, group="s") == {0: E.GROUP_ID_NOT_FOUND}
     assert commit_in_transaction(shares.world, {0: 1}, group="s") == {0: E.GROUP_ID_NOT_FOUND}
     end_transaction(shares.world, commit=True, group="s")
+    with pytest.raises(KafkaError) as refused:
+        delete_offset(shares.world, group="s")
+    assert refused.value.code is E.GROUP_ID_NOT_FOUND
     for one in reloads(shares.world):
         assert groups(one) == [("s", "share")]
         assert not one.shard().offsets.has_group("s")
