@@ -43,9 +43,14 @@ BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""
 ZSTD_SINCE_PRODUCE_VERSION: Final = 7
 SHOWN_RECORD_ERRORS: Final = 3
-MAX_RECORD_ERRORS: Final = 10_000
-"""No more refused records of a batch are looked for; Kafka has no bound, and an entry for each."""
+MAX_RECORD_ERRORS: Final = 1_000
+"""No more refused records of a batch are looked for; Kafka has no bound, and an entry for each. A
+client gives the others the error of the batch.
+"""
+RECORD_ERROR_BYTES: Final = 320
+"""Memory that a refused record takes until its answer is encoded."""
 LOG_APPEND_TIME: Final = "LogAppendTime"
+NO_KEY: Final = "a compacted topic takes no record without a key"
 
 CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
@@ -393,8 +398,7 @@ def _check_records(
             message = f"record {index} has offset {record.offset}"
             errors.append(RecordError(index, ErrorCode.INVALID_RECORD, message))
         elif compacted and record.key is None:
-            message = "a compacted topic takes no record without a key"
-            errors.append(RecordError(index, ErrorCode.INVALID_RECORD, message))
+            errors.append(RecordError(index, ErrorCode.INVALID_RECORD, NO_KEY))
         elif timestamp != NO_TIMESTAMP and (
             (latest is not None and timestamp > latest)
             or (earliest is not None and timestamp < earliest)

@@ -18,7 +18,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.roll import RollDue
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic
-from kbroker.model import Deferred, InvariantError, Timers
+from kbroker.model import Chained, Deferred, InvariantError, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.partition import NEVER_MS, OffsetWaiter, Partition, Role
 from kbroker.replication.preparation import Checked, Preparation
@@ -199,7 +199,7 @@ class Appender:
             except RollDue as raised:
                 due = raised.with_traceback(None)  # which holds this frame, and so itself
                 batches = due.validated.batches
-        answer: Deferred[PartitionAppendResult] = Deferred()
+        answer: Chained[PartitionAppendResult] = Chained()
         self._preparation.add(
             partition.topic_partition,
             batches,
@@ -223,7 +223,7 @@ class Appender:
 
     def _append_later(
         self,
-        answer: Deferred[PartitionAppendResult],
+        answer: Chained[PartitionAppendResult],
         partition: Partition,
         admit: Callable[[], ErrorCode] | None,
         checked: Checked,
@@ -258,10 +258,13 @@ class Appender:
         except Exception:  # the request's own top frame has gone
             logger.exception("%s: a batch was not appended", partition.topic_partition)
             outcome = PartitionAppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
-        if isinstance(outcome, Deferred):
-            outcome.on_done(answer.resolve)
-        else:
+        if not isinstance(outcome, Deferred):
             answer.resolve(outcome)
+        elif answer.is_cancelled:
+            outcome.cancel()
+        else:
+            answer.waits_for = outcome
+            outcome.on_done(answer.resolve)
 
     def _append_now(
         self,
@@ -336,7 +339,7 @@ class Appender:
         """flush.messages is reached: whoever wants an answer gets it after the fsync, which is done
         off the loop (docs/adr/0010).
         """
-        answer: Deferred[PartitionAppendResult] = Deferred()
+        answer: Chained[PartitionAppendResult] = Chained()
 
         def flushed(is_on_disk: bool) -> None:
             if not is_on_disk:
@@ -344,9 +347,10 @@ class Appender:
                 answer.resolve(PartitionAppendResult(error))
             elif acks != -1 or partition.high_watermark > result.last_offset:
                 answer.resolve(result)
-            else:
-                waiting = _PendingAppend(self._purgatory, partition, result)
-                waiting.start(timeout_ms).on_done(answer.resolve)
+            elif not answer.is_cancelled:
+                waiting = _PendingAppend(self._purgatory, partition, result).start(timeout_ms)
+                answer.waits_for = waiting
+                waiting.on_done(answer.resolve)
 
         self._when_flushed(log, result.last_offset + 1, flushed)
         if acks == 0:

@@ -18,13 +18,22 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from struct import Struct
 from typing import Final
 
 from kbroker.log.append_cost import A_WORKERS, LOOP_BYTES, loop_cost
 from kbroker.log.roll import RollDue
-from kbroker.log.validator import AppendOrigin, ValidatedBatches, validate_batches
+from kbroker.log.validator import (
+    MAX_RECORD_ERRORS,
+    RECORD_ERROR_BYTES,
+    AppendOrigin,
+    InvalidRecords,
+    ValidatedBatches,
+    validate_batches,
+)
 from kbroker.model import Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BATCH_OVERHEAD
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
 from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.settings.log_config import LogConfig
@@ -37,6 +46,8 @@ checks those beyond it, however small they are.
 """
 
 MAPPED_BYTES: Final = 128 * 1024
+
+_RECORD_COUNT: Final = Struct(">57xi")
 
 UNKNOWN: Final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 STOPPED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -62,6 +73,7 @@ def own_copy(batches: bytearray | memoryview) -> bytearray | memoryview:
 class _Job:
     __slots__ = (
         "append",
+        "charged_bytes",
         "config",
         "data",
         "is_checked",
@@ -84,6 +96,7 @@ class _Job:
         self.origin = origin
         self.produce_version = produce_version
         self.append = append
+        self.charged_bytes = 0
         self.is_checked = False
         self.needs_thread = False  # known before its turn came
         self.outcome: ValidatedBatches | KafkaError = UNKNOWN
@@ -95,8 +108,9 @@ class _Job:
 
 
 class Preparation:
-    """See the module. Empty most of the time. check, roll: where that is done. memory: told of the
-    copies. unpacking: held while a batch is, so that one worker at a time does.
+    """See the module. Empty most of the time. check, roll: where that is done. memory: charged for
+    the copies, for what a check may and then does make of them, until they have been appended, and
+    released on the loop. unpacking: held while a batch is, so that one worker at a time does.
     """
 
     __slots__ = (
@@ -178,12 +192,14 @@ class Preparation:
         queue = self.queues.get(key)
         if queue is None:
             queue = self.queues[key] = deque()
-        self._memory.charge(len(job.data))
         queue.append(job)
         if due is not None:
+            self._charge(job, len(job.data))
             due.validated.batches = memoryview(job.data)
             self._roll(key, queue, due)
-        elif len(queue) == 1:
+            return
+        self._charge(job, len(job.data) + _most_error_bytes(job.data, config))
+        if len(queue) == 1:
             job.needs_thread = True
             self._begin(key, queue)
 
@@ -217,7 +233,13 @@ class Preparation:
         del self.queues[key]
 
     def _leave(self, queue: deque[_Job]) -> None:
-        self._memory.release(len(queue.popleft().data))
+        self._charge(queue.popleft(), 0)
+
+    def _charge(self, job: _Job, held_bytes: int) -> None:
+        """Charge what a job holds now, in place of what it held before."""
+        self._memory.charge(held_bytes)
+        self._memory.release(job.charged_bytes)
+        job.charged_bytes = held_bytes
 
     def _roll(self, key: TopicPartition, queue: deque[_Job], due: RollDue) -> None:
         """Have the first one's new segment made, then let it append."""
@@ -250,11 +272,31 @@ class Preparation:
                 validate_records=config.validate_records,
             )
         except KafkaError as error:
-            # its traceback holds what was unpacked, and would go round in a circle with this frame
+            # tracebacks hold what was unpacked, and would form a cycle with this frame
+            error.__cause__ = error.__context__ = None
             job.outcome = error.with_traceback(None)
         except Exception:  # top frame of a thread: logged, answered as UNKNOWN_SERVER_ERROR
             logger.exception("a batch of %d bytes could not be checked", len(job.data))
 
     def _checked(self, key: TopicPartition, queue: deque[_Job]) -> None:
-        queue[0].is_checked = True
+        job = queue[0]
+        job.is_checked = True
+        job.data = bytearray()  # where it became the batches to append, they hold it
+        self._charge(job, _held_bytes(job.outcome))
         self._begin(key, queue)
+
+
+def _most_error_bytes(batches: bytearray | memoryview, config: LogConfig) -> int:
+    """What the refused records of a batch may take, if all it says it has are refused."""
+    if not config.needs_records or len(batches) < BATCH_OVERHEAD:
+        return 0
+    count: int = _RECORD_COUNT.unpack_from(batches)[0]
+    return RECORD_ERROR_BYTES * min(max(count, 0), MAX_RECORD_ERRORS)
+
+
+def _held_bytes(outcome: ValidatedBatches | KafkaError) -> int:
+    if isinstance(outcome, ValidatedBatches):
+        return len(outcome.batches)
+    if isinstance(outcome, InvalidRecords):
+        return RECORD_ERROR_BYTES * len(outcome.record_errors)
+    return 0

@@ -83,11 +83,10 @@ def asked_again(
         return None
     producer = Producer(*_PRODUCER.unpack_from(records, _PRODUCER_POSITION))
     key = partition.topic_partition
+    transactional_id = request.transactional_id or ""  # the request holds the receive buffer
 
     def ask() -> ErrorCode:
-        verdicts = services.partition_gate.ask(
-            request.transactional_id or "", producer, [key], adds=False
-        )
+        verdicts = services.partition_gate.ask(transactional_id, producer, [key], adds=False)
         if isinstance(verdicts, Deferred):
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return produce_error_of(verdicts.get(key, ErrorCode.NONE), version)

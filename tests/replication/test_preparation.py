@@ -5,6 +5,8 @@ the answers of the others.
 from __future__ import annotations
 
 import errno
+import struct
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,14 +17,17 @@ from kbroker.log import validator
 from kbroker.log.append_cost import LOOP_BYTES, LOOP_PACKED_BYTES, MESSAGE_SET_BYTES, loop_cost
 from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol import compression
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import Record, build_batch, iter_batches
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.preparation import LOOP_TURN_BYTES
+from kbroker.server.memory_pool import MemoryPool
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
@@ -473,3 +478,110 @@ def test_small_batches_behind_a_large_one_do_not_fill_one_turn(world: World) -> 
         runs += 1
     assert [value(answer).base_offset for answer in answers] == [0, *range(10, 74)]
     assert runs > 32
+
+
+# what waits is charged
+
+
+@pytest.fixture
+def memory() -> MemoryPool:
+    return MemoryPool()
+
+
+@pytest.fixture
+def charged(make_world: Callable[..., World], memory: MemoryPool) -> World:
+    """A world with a memory account."""
+    return make_world(partitions=3, memory=memory)
+
+
+def keyless(count: int) -> bytearray:
+    return build_batch([(NOW_MS, None, b"", [])] * count, compression=Compression.ZSTD)
+
+
+def test_what_refused_records_may_take_is_charged_while_a_batch_waits(
+    charged: World, memory: MemoryPool
+) -> None:
+    held = opened_anew(charged, cleanup_policy="compact")
+    sent = [keyless(5_000), keyless(10), large()]
+    answers = [charged.append(batches=one) for one in sent]
+    most = RECORD_ERROR_BYTES * (MAX_RECORD_ERRORS + 10 + 10)
+    assert memory.used == sum(map(len, sent)) + most
+    for _ in sent:
+        held.run()
+    assert [len(value(answer).record_errors) for answer in answers] == [MAX_RECORD_ERRORS, 10, 0]
+    assert memory.used == 0
+
+
+@pytest.mark.parametrize("overrides", [{"cleanup_policy": "compact"}, {}], ids=["keys", "times"])
+def test_refused_records_take_no_more_than_they_are_charged_for(
+    charged: World, overrides: dict[str, str]
+) -> None:
+    held = opened_anew(charged, **overrides)
+    far_ms = NOW_MS + 7_200_000
+    sent = build_batch([(far_ms, None, b"", [])] * 5_000)
+    charged.append(batches=bytearray(sent))
+    held.run()  # imports, caches
+    answer = charged.append(batches=sent)
+    tracemalloc.start()
+    held.run()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    count = len(value(answer).record_errors)
+    assert count == MAX_RECORD_ERRORS
+    assert taken < RECORD_ERROR_BYTES * count * 2 // 3, "the rest is for the answer's own objects"
+
+
+def test_what_a_batch_was_unpacked_to_is_charged_while_it_waits_for_a_segment(
+    charged: World, memory: MemoryPool
+) -> None:
+    held = opened_anew(charged, segment_bytes=str(MEGABYTE), compression_type="uncompressed")
+    for _ in range(2):
+        assert isinstance(charged.append(batches=bomb(400_000)), Deferred)
+        held.run()
+    answer = charged.append(batches=bomb(400_000))
+    held.run()
+    assert (len(held.held), memory.used > 400_000) == (1, True), "it rolls"
+    held.run()
+    assert value(answer).base_offset == 2
+    assert memory.used == 0
+
+
+def test_an_error_holds_nothing_of_what_was_unpacked(
+    world: World, offload: HeldOffload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does what it was raised from."""
+    outcomes: list[KafkaError] = []
+    append = Appender._append_now
+
+    def noted(self: Appender, partition: Any, batches: Any, **options: Any) -> Any:
+        if isinstance(batches, KafkaError):
+            outcomes.append(batches)
+        return append(self, partition, batches, **options)
+
+    monkeypatch.setattr(Appender, "_append_now", noted)
+    damaged = build_batch([(NOW_MS, b"k", bytes(LARGE), [])], compression=Compression.GZIP)
+    damaged[80] ^= 255
+    struct.pack_into(">I", damaged, 17, crc32c(memoryview(damaged)[21:]))
+    damaged += bytes(LOOP_PACKED_BYTES)
+    struct.pack_into(">i", damaged, 8, len(damaged) - 12)
+    struct.pack_into(">I", damaged, 17, crc32c(memoryview(damaged)[21:]))
+    answer = world.append(batches=damaged)
+    offload.run()
+    assert value(answer).error is ErrorCode.CORRUPT_MESSAGE
+    (error,) = outcomes
+    assert error.__cause__ is error.__context__ is None
+
+
+def test_an_append_for_a_connection_that_is_gone_waits_for_no_replica(world: World) -> None:
+    held = opened_anew(world, compression_type="zstd")
+    world.host(0, epoch=1, replicas=(1, 2), compression_type="zstd")
+    waits, later = (world.append(batches=large(), acks=-1, timeout_ms=2**31 - 1) for _ in range(2))
+    assert isinstance(waits, Deferred) and isinstance(later, Deferred)
+    held.run()
+    assert world.replicas.purgatory.waiting == 1
+    waits.cancel()
+    later.cancel()
+    assert world.replicas.purgatory.waiting == 0
+    held.run()
+    assert world.replicas.purgatory.waiting == 0
+    assert world.logs.get(KEY).log_end_offset == 20, "appended all the same"  # type: ignore[union-attr]  # hosted

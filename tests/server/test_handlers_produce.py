@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.metadata.image import (
     BrokerRegistration,
     Endpoint,
@@ -24,11 +25,18 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import BatchHeader, Record, iter_batches, iter_records
+from kbroker.protocol.records import (
+    BatchHeader,
+    Record,
+    build_batch,
+    iter_batches,
+    iter_records,
+)
 from kbroker.server.dispatch import CloseConnection, RequestContext
 from kbroker.server.handlers.produce import HANDLERS
 from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.transactions import Verdicts
+from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import (
     NOW_MS,
     TOPIC,
@@ -78,6 +86,7 @@ def produce(
     client_id: str = "test",
     transactional_id: str | None = None,
     gate: object = None,
+    memory: MemoryPool | None = None,
 ) -> Any:  # a response, a Deferred or None
     data = [
         ProduceRequest.PartitionProduceData(index=index, records=raw)
@@ -97,13 +106,15 @@ def produce(
         replicas=world.replicas,
         image=image(),
         partition_gate=gate,
-        memory=MemoryPool(),
+        memory=memory or MemoryPool(),
         node_id=1,
     )
     context = RequestContext(
         ApiKey.PRODUCE, version, client_id=client_id, arrived_ms=world.timers.now_ms()
     )
     outcome = HANDLER.handle(services, context, received)
+    del received
+    frame += b"used again"  # a BufferError if anything still has a view of it
     if isinstance(outcome, ProduceResponse):
         outcome, _ = decode(ProduceResponse, encode(outcome, version), version)
     return outcome
@@ -312,3 +323,61 @@ def test_a_request_given_up(world: World) -> None:
     assert isinstance(response, ProduceResponse)
     assert answer(response, 3).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert answer(response, 3).error_message == "why"
+
+
+def compacted_with_thread(world: World) -> HeldOffload:
+    """The world's topic, of two partitions, becomes a compacted one; its batches wait for this."""
+    held = HeldOffload()
+    world.replicas.close()
+    world.logs.close()
+    world.open(held)
+    for index in (0, 1):
+        world.host(index, cleanup_policy="compact")
+    return held
+
+
+def keyless(count: int) -> bytes:
+    return bytes(build_batch([(NOW_MS, None, b"", [])] * count))
+
+
+def test_refused_records_are_charged_while_another_partition_waits(world: World) -> None:
+    held = compacted_with_thread(world)
+    memory = MemoryPool()
+    outcome = produce(world, records={0: keyless(2_000), 1: keyless(2_000)}, memory=memory)
+    (_, second) = held.held
+    held.held.pop()
+    held.run()
+    assert not outcome.done
+    assert memory.used == MAX_RECORD_ERRORS * RECORD_ERROR_BYTES
+    held.held.append(second)
+    held.run()
+    assert len(answer(outcome.value, 1).record_errors) == MAX_RECORD_ERRORS
+    assert memory.used == 0
+
+
+def test_refused_records_of_a_connection_that_is_gone_are_charged_no_more(world: World) -> None:
+    held = compacted_with_thread(world)
+    memory = MemoryPool()
+    outcome = produce(world, records={0: keyless(2_000), 1: keyless(2_000)}, memory=memory)
+    (_, second) = held.held
+    held.held.pop()
+    held.run()
+    outcome.cancel()
+    assert memory.used == 0
+    held.held.append(second)
+    held.run()
+    assert memory.used == 0
+    assert not outcome.done
+
+
+def test_a_transactional_batch_that_waits_holds_nothing_of_its_request(world: World) -> None:
+    """`produce` looks whether the receive buffer is free again."""
+    held = compacted_with_thread(world)
+    records = [(NOW_MS, b"key", bytes(40_000), [])]
+    sent = build_batch(
+        records, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    gate = SimpleNamespace(ask=lambda *_, **__: {})
+    outcome = produce(world, records={0: bytes(sent)}, transactional_id="t", gate=gate)
+    held.run()
+    assert answer(outcome.value).error_code == 0

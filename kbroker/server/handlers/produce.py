@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from kbroker.log.validator import RECORD_ERROR_BYTES
 from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
-from kbroker.model import Deferred, InvariantError, TopicPartition
+from kbroker.model import Chained, Deferred, InvariantError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -34,6 +36,7 @@ from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import HostedTopic, ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
+from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.transactional_produce import (
     asked_again,
@@ -188,7 +191,7 @@ def _append_all(
         return None
     response = ProduceResponse(responses=topics)
     if waiting is not None:
-        return _when_all(waiting, lambda: _finish(services, context, response))
+        return _Waiting(services.memory, waiting, lambda: _finish(services, context, response))
     return response if failures is None else _finish(services, context, response)
 
 
@@ -258,16 +261,38 @@ def _describe(failures: list[tuple[str, _Partition]]) -> str:
     return f"Produce with acks=0 failed: {shown(name)}-{first.index} {error}{more}"
 
 
-def _when_all(
-    waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]],
-    finish: Callable[[], ProduceResponse],
-) -> Outcome:
-    """Resolve once every partition is answered."""
-    response: Deferred[ProduceResponse] = Deferred()
-    left = len(waiting)
+class _Waiting(Chained[ProduceResponse]):
+    """Resolves once every partition is answered. Refused records that are known by then are charged
+    meanwhile. `cancel` ends the waits for replicas; what is to be appended is appended.
+    """
 
-    def filled(answer: _Partition, result: PartitionAppendResult) -> None:
-        nonlocal left
+    __slots__ = ("_charged_bytes", "_finish", "_left", "_memory", "_waiting")
+
+    def __init__(
+        self,
+        memory: MemoryPool,
+        waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]],
+        finish: Callable[[], ProduceResponse],
+    ) -> None:
+        super().__init__()
+        self._memory = memory
+        self._finish = finish
+        self._left = len(waiting)
+        self._charged_bytes = 0
+        self._waiting = [deferred for _, deferred in waiting]
+        for answer, deferred in waiting:
+            deferred.on_done(partial(self._filled, answer))
+
+    def cancel(self) -> None:
+        super().cancel()
+        waiting, self._waiting = self._waiting, []
+        for deferred in waiting:
+            deferred.cancel()
+        self._release()
+
+    def _filled(self, answer: _Partition, result: PartitionAppendResult) -> None:
+        if self.is_cancelled:
+            return
         answer.error_code = int(result.error)
         answer.base_offset = result.base_offset
         answer.log_append_time_ms = result.log_append_time_ms
@@ -275,13 +300,18 @@ def _when_all(
         answer.error_message = result.error_message
         if result.record_errors:
             _add_record_errors(answer, result)
-        left -= 1
-        if not left:
-            response.resolve(finish())
+            held_bytes = RECORD_ERROR_BYTES * len(result.record_errors)
+            self._charged_bytes += held_bytes
+            self._memory.charge(held_bytes)
+        self._left -= 1
+        if not self._left:
+            self._waiting.clear()
+            self.resolve(self._finish())
+            self._release()
 
-    for answer, deferred in waiting:
-        deferred.on_done(lambda result, answer=answer: filled(answer, result))  # type: ignore[misc]  # bound now
-    return response
+    def _release(self) -> None:
+        charged_bytes, self._charged_bytes = self._charged_bytes, 0
+        self._memory.release(charged_bytes)
 
 
 def _finish(
