@@ -345,8 +345,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._enqueue(pending)
                     if pending.message is not None and pending.api_key not in _SMALL_ANSWER:
                         self._flush()  # before the next one is built
-                if memory.contended and self._held_bytes:
-                    self._give_way()
+                if self._held_bytes and (memory.contended or memory.used > memory.limit):
+                    self._give_way()  # the request may have left a copy that waits
                 handled += 1 if size <= LARGE_FRAME_BYTES else FRAMES_PER_TURN
                 if buffer.start_over():
                     self._may_pass = False

@@ -397,6 +397,43 @@ def test_large_requests_take_turns(new_loop: NewLoop) -> None:
     run(new_loop, main)
 
 
+def test_requests_whose_copies_wait_fill_no_more_than_the_limit(new_loop: NewLoop) -> None:
+    """As pipelined batches that wait for a worker: a connection that keeps its buffer for the next
+    request would bring one after the other, and never ask for memory again.
+    """
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            size, count = 300_000, 20
+            memory = loopback.use_memory(4 * 310_000)
+            script = loopback.script
+            script.on_request = lambda body: memory.charge(len(body))
+            peers = [await loopback.connect() for _ in range(2)]
+            for peer in peers:
+                name = b"%d" % peers.index(peer)
+                bodies = (b"d%s %02d" % (name, i) + bytes(size) for i in range(count))
+                peer.writer.write(b"".join(map(frame, bodies)))
+            answered: list[bytes] = []
+            while len(answered) < 2 * count:
+                await until(lambda: memory.waiting == 2 or len(script.seen) == 2 * count)
+                assert memory.used <= memory.limit + 2 * size
+                for body, waiting in list(script.waiting.items()):
+                    del script.waiting[body]
+                    memory.release(len(body) + 1)
+                    waiting.resolve(body[:4])
+                    answered.append(body)
+                await asyncio.sleep(0)
+            for peer in peers:
+                for _ in range(count):
+                    await peer.receive()
+                await peer.close()
+            await until(lambda: not loopback.shared.connections)
+            assert memory.peak <= memory.limit + 2 * size
+            assert memory.used == 0
+
+    run(new_loop, main)
+
+
 def test_who_does_not_send_its_request_makes_room(
     new_loop: NewLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
