@@ -15,6 +15,9 @@ A broker of its own for each kind of attack, all connections at once:
                same
     waiting    each has a fetch of 10,000 partitions wait for 30 s; a producer beside them must get
                through
+    compacted  a twentieth of them pipelines 20 batches of 800 KB to a compacted topic: small
+               records that a worker looks through, in every other batch without keys, so that all
+               are refused
     cleaning   a tenth of them sends to a compacted topic, five times: a batch that unpacks to 64
                MB, one that unpacks to 4 MB and 5,000 new keys; the topic is cleaned meanwhile
 
@@ -37,7 +40,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from kbroker.protocol.codec import decode
@@ -126,7 +129,7 @@ def produce_frame(topic: str, size: int = MEGABYTE - 4096) -> bytes:
 
 
 def batch_frame(
-    topic: str, pairs: list[tuple[bytes, bytes]], codec: Compression = Compression.NONE
+    topic: str, pairs: Sequence[tuple[bytes | None, bytes]], codec: Compression = Compression.NONE
 ) -> bytes:
     """A Produce request with a batch of these keys and values."""
     now_ms = time.time_ns() // 1_000_000
@@ -307,6 +310,24 @@ async def waiting(port: int, count: int) -> str:
     )
 
 
+async def compacted(port: int, count: int) -> str:
+    await create(port, ["keyed"], {"cleanup.policy": "compact"})
+    frames = [batch_frame("keyed", [(key, b"")] * 90_000) for key in (b"", None)] * 10
+    clients = await connect_all(port, max(1, count // 20))
+    errors: Counter[int] = Counter()
+
+    async def one(client: Client) -> None:
+        sending = asyncio.ensure_future(client.send(b"".join(frames)))
+        errors.update([await client.produced() for _ in frames])
+        await sending
+
+    await asyncio.gather(*map(one, clients))
+    for client in clients:
+        client.close()
+    refused = errors.pop(int(ErrorCode.INVALID_RECORD), 0)
+    return f"{errors.pop(0, 0)} batches acknowledged, {refused} refused, others {dict(errors)}"
+
+
 async def cleaning(port: int, count: int) -> str:
     configs = {
         "cleanup.policy": "compact",
@@ -348,6 +369,7 @@ KINDS: dict[str, Callable[[int, int], Awaitable[str]]] = {
     "fetch": fetch,
     "sessions": sessions,
     "waiting": waiting,
+    "compacted": compacted,
     "cleaning": cleaning,
 }
 
