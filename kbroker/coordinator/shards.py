@@ -287,21 +287,29 @@ class CoordinatorRuntime(Generic[S]):
         self.carry_out(host, host.shard.on_loaded(now_ms))
 
     def _replay_step(self, host: Host[S], data: bytes) -> None:
+        """Replay what was read, up to as many bytes unpacked as a turn may read; what is left is
+        read again in the next turn.
+        """
         if host.status is not HostStatus.LOADING:
             return
+        replayed_bytes = 0
         try:
             for position, header in iter_batches(data):
+                if replayed_bytes >= self._load_step_bytes:
+                    break
                 if header.last_offset >= host.load_offset:
                     batch = memoryview(data)[position : position + header.size_bytes]
-                    self._replay_batch(host, batch, header)
+                    replayed_bytes += self._replay_batch(host, batch, header)
                     host.load_offset = header.next_offset
         except KafkaError as error:
             self._load_failed(host, error)
             return
         self._load_step(host)
 
-    def _replay_batch(self, host: Host[S], batch: memoryview, header: BatchHeader) -> None:
+    def _replay_batch(self, host: Host[S], batch: memoryview, header: BatchHeader) -> int:
+        """Returns the bytes of its keys and values."""
         shard = host.shard
+        size = 0
         host.record_count += header.record_count
         records = iter_records(batch, header)
         if header.is_control:
@@ -310,11 +318,12 @@ class CoordinatorRuntime(Generic[S]):
                 if kind in (ControlType.COMMIT, ControlType.ABORT):
                     commit = kind is ControlType.COMMIT
                     shard.end_transaction(header.producer_id, commit=commit)
-            return
+            return 0
         decode, replay = shard.decode, shard.replay
         if header.is_transactional:
             replay = partial(shard.replay_transactional, header.producer_id)
         for record in records:
+            size += len(record.key or b"") + len(record.value or b"")
             try:
                 decoded = decode(record.key, record.value)
             except KafkaError as error:
@@ -324,6 +333,7 @@ class CoordinatorRuntime(Generic[S]):
                 continue
             if decoded is not None:
                 replay(decoded)
+        return size
 
     def _load_failed(self, host: Host[S], error: KafkaError) -> None:
         logger.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from kbroker.coordinator.group_state import GroupState
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.coordinator.shards import CoordinatorRuntime, HostStatus
 from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
     DescribeGroupsRequest,
@@ -26,10 +28,18 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.members import ClientMember, settle
-from tests.coordinator.simulation import Context, FakeTopics, MemoryLog, Outcome, SimTimers, World
+from tests.coordinator.simulation import (
+    Context,
+    FakeTopics,
+    MemoryLog,
+    Outcome,
+    SimTimer,
+    SimTimers,
+    World,
+)
 from tests.coordinator.test_offsets import commit, fetch, fetch_all
 
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
@@ -90,6 +100,54 @@ def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
     assert "group-consumer" not in states  # its offsets are the consumer group's
     (member,) = shard.groups["group-classic"].members.values()
     assert (member.instance_id, member.client_host) == ("static-1", "/127.0.0.1")
+
+
+def test_a_turn_of_the_load_replays_a_bounded_number_of_unpacked_bytes() -> None:
+    """Batches of a few hundred bytes may unpack to far more than a turn reads."""
+    size, count, step = 100_000, 8, 1 << 18
+    log = MemoryLog()
+    log.batches[PARTITION] = [
+        bytes(
+            build_batch(
+                [(0, b"unknown key", bytes(size), [])],
+                base_offset=offset,
+                compression=Compression.ZSTD,
+            )
+        )
+        for offset in range(count)
+    ]
+    assert sum(map(len, log.batches[PARTITION])) < step, "all are read at once"
+    timers = SimTimers()
+    decoded: list[int] = []
+
+    class Shard(GroupShard):
+        def decode(self, key: bytes | None, value: bytes | None) -> None:
+            decoded.append(len(value or b""))
+
+    runtime = CoordinatorRuntime(
+        GROUP_TOPIC,
+        log=log,
+        timers=timers,
+        make_shard=lambda: Shard(GroupCoordinatorConfig(), Random(1), timers.now_ms, FakeTopics),
+        load_step_bytes=step,
+    )
+    turns: list[int] = []
+    later = timers.call_later
+
+    def call_later(delay_ms: float, callback: Callable[[], None]) -> SimTimer:
+        def turn() -> None:
+            before = len(decoded)
+            callback()
+            turns.append(sum(decoded[before:]))
+
+        return later(delay_ms, turn)
+
+    timers.call_later = call_later  # type: ignore[method-assign]  # counted
+    runtime.on_leadership(0, 4)
+    timers.advance(0)
+    assert runtime.host(0).status is HostStatus.ACTIVE
+    assert sum(turns) == size * count
+    assert max(turns) < step + size
 
 
 def answers_without_a_shard(world: World) -> set[ErrorCode]:
