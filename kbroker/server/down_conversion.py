@@ -221,19 +221,28 @@ class DownConversion(Chained[FetchResponse]):
         self.waits_for = None
         self._on_read(message)
         self._message = message
-        self._charge(ANSWER_BYTES * sum(len(topic.partitions) for topic in message.responses))
         self._parts = _found(self._request, message)
-        self._begin()
+        is_pressed = self._memory.is_pressed
+        self._charge(ANSWER_BYTES * sum(len(topic.partitions) for topic in message.responses))
+        self._begin(is_pressed)
 
-    def _begin(self) -> None:
-        """Convert in its turn, or resolve at once if there is nothing to convert."""
+    def _begin(self, is_pressed: bool) -> None:
+        """Convert in its turn, or resolve at once if there is nothing to convert. Where so much
+        waits for memory that this cannot too, the answer leaves without the records: the client
+        asks for them again.
+        """
+        memory = self._memory
         if not self._parts:
             self._finish()
-        elif self._memory.is_pressed:
-            turn = self.waits_for = _Turn(self._memory)
-            turn.ticket = self._memory.wait_turn(self._convert)
-        else:
+        elif not is_pressed:
             self._convert()
+        elif memory.may_park_answer(self._charged_bytes):
+            turn = self.waits_for = _Turn(memory)
+            turn.ticket = memory.wait_turn(self._convert, held=self._charged_bytes)
+        else:
+            for data, _ in self._parts:
+                data.records = b""
+            self._finish()
 
     def _convert(self) -> None:
         memory, unpacking = self._memory, self._unpacking
@@ -276,7 +285,7 @@ class DownConversion(Chained[FetchResponse]):
             self._finish()
             return
         self._parts = self._behind(empty)
-        self._begin()
+        self._begin(self._memory.is_pressed)
 
     def _behind(
         self, empty: list[tuple[PartitionData, _Conversion]]

@@ -83,6 +83,7 @@ class MemoryPool:
         "on_pressure",
         "park_limit",
         "parked",
+        "parked_answers",
         "peak",
         "request_limit",
         "requests",
@@ -105,6 +106,8 @@ class MemoryPool:
         """Of `used`, what receive buffers have."""
         self.parked = 0
         """Of `requests`, what those who wait hold."""
+        self.parked_answers = 0
+        """What those hold that wait in `wait_turn`."""
         self.peak = 0
         self.contended = False
         """Whether anybody waits."""
@@ -128,8 +131,8 @@ class MemoryPool:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether large answers must wait."""
-        answers = self.used - self.requests - self.kept
+        """Whether large answers must wait. What waits itself is no reason to."""
+        answers = self.used - self.requests - self.kept - self.parked_answers
         return answers > self.answer_limit or self.used > self.limit
 
     @property
@@ -205,15 +208,26 @@ class MemoryPool:
         self.parked += held
         return self._queue_up(Ticket(self._requests, then, count, held))
 
-    def wait_turn(self, then: Callable[[], None], *, light: bool = False) -> Ticket:
-        """Wait until a large answer may be begun; light: until the limit is not exceeded."""
-        return self._queue_up(Ticket(self._light if light else self._answers, then))
+    def may_park_answer(self, held: int) -> bool:
+        """Whether an answer for which so much is charged already may wait."""
+        return self.parked_answers + held <= self.park_limit
+
+    def wait_turn(self, then: Callable[[], None], *, light: bool = False, held: int = 0) -> Ticket:
+        """Wait until a large answer may be begun; light: until the limit is not exceeded.
+
+        held: what is charged for the answer already, see `may_park_answer`.
+        """
+        self.parked_answers += held
+        return self._queue_up(Ticket(self._light if light else self._answers, then, held=held))
 
     def withdraw(self, ticket: Ticket) -> None:
         """Wait no more: the connection is gone. Harmless for a ticket that is served."""
         if ticket in ticket.queue:
             ticket.queue.remove(ticket)
-            self.parked -= ticket.held
+            if ticket.queue is self._requests:
+                self.parked -= ticket.held
+            else:
+                self.parked_answers -= ticket.held
             self._grant()
 
     def _queue_up(self, ticket: Ticket) -> Ticket:
@@ -241,9 +255,13 @@ class MemoryPool:
         self._granting = True
         try:
             while self._light and self.used <= self.limit:
-                self._light.popleft().then()
+                ticket = self._light.popleft()
+                self.parked_answers -= ticket.held
+                ticket.then()
             while self._answers and not self.is_pressed:
-                self._answers.popleft().then()
+                ticket = self._answers.popleft()
+                self.parked_answers -= ticket.held
+                ticket.then()
             while self._requests and self._fits(self._requests[0].count):
                 ticket = self._requests.popleft()
                 self.parked -= ticket.held

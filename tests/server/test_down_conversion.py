@@ -14,7 +14,7 @@ import pytest
 from kbroker.model import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.legacy_records import iter_any_batches
-from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import ANSWER_BYTES
 from kbroker.server.down_conversion import COPIES, share_of
 from kbroker.server.memory_pool import MemoryPool
@@ -211,3 +211,50 @@ def test_one_answer_converts_no_more_than_its_share(world: World) -> None:
         for _, header in iter_any_batches(partitions_of(outcome.value)[0].records):  # type: ignore[arg-type]  # bytes
             offset = header.next_offset
     assert requests == 2, "a reader that goes on gets everything"
+
+
+def wide(world: World, partitions: int) -> tuple[FetchRequest, FetchResponse]:
+    """A Fetch of so many partitions, of which the first has records."""
+    request = fetch_request({0: 0})
+    stored = world.fetch_now(request)
+    stored.responses[0].partitions += [
+        FetchResponse.PartitionData(partition_index=index, records=b"")
+        for index in range(1, partitions)
+    ]
+    return request, stored
+
+
+def test_answers_that_wait_do_not_wait_for_each_other(world: World) -> None:
+    """What is charged for those that wait is no reason to wait."""
+    world.append()
+    memory, worker = MemoryPool(LIMIT), Held()
+    memory.charge(memory.answer_limit + 1)
+    count = memory.answer_limit // (100 * ANSWER_BYTES)
+    outcomes = []
+    for _ in range(count + 3):
+        request, stored = wide(world, 100)
+        outcomes.append(conversion_of(world, request, worker, memory).follow(stored))
+    assert memory.waiting == count
+    assert [outcome.done for outcome in outcomes] == [False] * count + [True] * 3
+    assert not partitions_of(outcomes[-1].value)[0].records, "the client asks again"
+    assert memory.parked_answers == count * 100 * ANSWER_BYTES
+    memory.release(memory.answer_limit + 1)
+    while worker.works:
+        worker.run()
+        world.timers.advance(0)
+    assert all(outcome.done for outcome in outcomes)
+    assert partitions_of(outcomes[0].value)[0].records
+    assert (memory.used, memory.parked_answers, memory.waiting) == (0, 0, 0)
+
+
+def test_an_answer_larger_than_what_may_wait_is_converted_where_memory_is_not_short(
+    world: World,
+) -> None:
+    world.append()
+    memory, worker = MemoryPool(LIMIT), Held()
+    request, stored = wide(world, 2 * memory.answer_limit // ANSWER_BYTES)
+    outcome = conversion_of(world, request, worker, memory).follow(stored)
+    worker.run()
+    assert partitions_of(outcome.value)[0].records
+    world.timers.advance(0)
+    assert memory.used == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -175,6 +176,25 @@ def test_a_request_that_is_as_large_as_may_be_gets_its_turn() -> None:
     assert not parked.want(900)
     other.give_back()
     assert large.held == pool.largest_request
+
+
+def test_what_waits_for_its_turn_is_no_reason_to_wait() -> None:
+    pool = MemoryPool(LIMIT)
+    pool.charge(pool.answer_limit + 1)
+    served: list[int] = []
+    held = pool.park_limit // 3
+    tickets = []
+    for number in range(3):
+        assert pool.may_park_answer(held)
+        pool.charge(held)
+        tickets.append(pool.wait_turn(partial(served.append, number), held=held))
+    assert not pool.may_park_answer(held)
+    pool.withdraw(tickets[1])
+    pool.release(held)
+    assert pool.parked_answers == 2 * held
+    pool.release(pool.answer_limit + 1)
+    assert served == [0, 2]
+    assert (pool.parked_answers, pool.used) == (0, 2 * held)
 
 
 @pytest.mark.parametrize("seed", range(20))
