@@ -47,6 +47,9 @@ checks those beyond it, however small they are.
 
 MAPPED_BYTES: Final = 128 * 1024
 
+APPEND_TURN_BYTES: Final = 4 << 20
+"""What one turn of the loop appends of a queue; the rest has further turns."""
+
 _RECORD_COUNT: Final = Struct(">57xi")
 
 UNKNOWN: Final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -211,9 +214,14 @@ class Preparation:
                 offload.close()
 
     def _begin(self, key: TopicPartition, queue: deque[_Job]) -> None:
-        """Work off what needs no thread, up to the first job that does."""
+        """Work off what needs no thread, up to the first job that does, or for one turn."""
+        begun_bytes = 0
         while queue:
+            if begun_bytes >= APPEND_TURN_BYTES and not self._closed:
+                self._timers.call_later(0, partial(self._begin, key, queue))
+                return
             job = queue[0]
+            begun_bytes += job.charged_bytes
             if not (self._closed or job.is_checked) and (
                 job.needs_thread
                 or not self._fits_this_turn(job.data, job.config, job.produce_version)

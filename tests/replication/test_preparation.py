@@ -26,7 +26,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import Record, build_batch, iter_batches
 from kbroker.replication.append import Appender, PartitionAppendResult
-from kbroker.replication.preparation import LOOP_TURN_BYTES
+from kbroker.replication.preparation import APPEND_TURN_BYTES, LOOP_TURN_BYTES
 from kbroker.server.memory_pool import MemoryPool
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
@@ -585,3 +585,19 @@ def test_an_append_for_a_connection_that_is_gone_waits_for_no_replica(world: Wor
     held.run()
     assert world.replicas.purgatory.waiting == 0
     assert world.logs.get(KEY).log_end_offset == 20, "appended all the same"  # type: ignore[union-attr]  # hosted
+
+
+def test_a_long_queue_is_appended_in_several_turns(world: World) -> None:
+    held = opened_anew(world)
+    refused = world.append(batches=batch(1, timestamp=NOW_MS + 7_200_000, size=LARGE * 10))
+    assert len(held.held) == 1
+    answers = [world.append(batches=middling()) for _ in range(30)]
+    held.run()
+    assert value(refused).error is ErrorCode.INVALID_TIMESTAMP
+    log = world.logs.get(KEY)
+    assert log is not None
+    assert log.log_end_offset == APPEND_TURN_BYTES // len(middling()) + 1, "in the first turn"
+    behind = world.append(batches=batch(1))
+    assert isinstance(behind, Deferred), "the order stays"
+    world.timers.advance(0)
+    assert [value(answer).base_offset for answer in (*answers, behind)] == list(range(31))
