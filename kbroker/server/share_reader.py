@@ -3,7 +3,7 @@
 A request's acknowledgements are kept first, then it reads: from each share partition of its session
 the batches that hold what may be delivered next, as file ranges; of what they hold the acquired
 offsets say what is meant. A fetch that finds nothing waits on its share partitions, woken by
-appends, releases and locks that end.
+appends, releases and locks that end; one whose records were all skipped reads on at once.
 """
 
 from __future__ import annotations
@@ -285,6 +285,17 @@ class ShareReader:
             ],
         )
 
+    def has_skipped(self, session: ShareSession, found: Iterable[Readable]) -> bool:
+        """Whether one of these share partitions now reads elsewhere, though nothing was acquired:
+        the records that were read are of aborted transactions, or compacted away.
+        """
+        max_locks = self.config_of(session.key[0]).group_share_partition_max_record_locks
+        next_offsets = [
+            (readable.found.core.next_fetch_offset(max_locks), readable.offset)
+            for readable in found
+        ]
+        return any(offset not in (None, former) for offset, former in next_offsets)
+
     def wait_on(self, session: ShareSession) -> list[OpenSharePartition]:
         """What a fetch of this session waits for."""
         group_id = session.key[0]
@@ -400,6 +411,13 @@ class PendingFetch:
         left_ms = self._deadline_ms - self._reader.monotonic_ms()
         if is_urgent or left_ms <= 0 or size_bytes >= max(self.limits.min_bytes, 1):
             answer = self._acquired(found)
+            has_skipped = not answer and self._reader.has_skipped(self.session, found)
+            if has_skipped and left_ms > 0 and not is_urgent:
+                # What was read is passed over, and more may be readable: read on in the next turn.
+                again = self._reader.waiter(self)
+                self.answer.waits_for = again
+                again.ready()
+                return
             if answer or failed or left_ms <= 0:
                 self.answer.resolve({**failed, **answer})
                 return

@@ -1,0 +1,192 @@
+"""A ShareFetch whose records are skipped: it reads on, or waits when nothing is left. That a fetch
+that waits ends with its connection is in test_share_reader.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, cast
+
+from kbroker.coordinator.share_persister import SharePersister, SharePlace, StateFound, StateWrite
+from kbroker.model import Chained, Deferred, TopicPartition
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.share_groups import ShareFetchResponse
+from kbroker.protocol.records import build_batch
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.purgatory import Purgatory, Watcher
+from kbroker.server.share_partitions import SharePartitions
+from kbroker.server.share_reader import ReadLimits, ShareReader
+from kbroker.settings.share_groups import ShareGroupConfig
+from tests.coordinator.simulation import SimTimers
+
+PLACE = (bytes(15) + b"t", 0)
+ABORTED_PRODUCER, OTHER_PRODUCER = 7, 8
+
+
+class Aborted(NamedTuple):
+    first_offset: int
+    producer_id: int
+
+
+@dataclass
+class FakeLog:
+    log_start_offset: int = 0
+    aborted: list[Aborted] = field(default_factory=list)
+
+    def aborted_transactions(self, fetch_offset: int, upper_offset: int) -> list[Aborted]:
+        return [one for one in self.aborted if one.first_offset < upper_offset]
+
+
+class Read(NamedTuple):
+    records: bytes
+    end_offset: int
+
+
+class FakeReplica:
+    """A partition of batches with one record each."""
+
+    topic_partition = TopicPartition("events", 0)
+    leader_epoch = 0
+
+    def __init__(self, batches: list[bytes]) -> None:
+        self.batches = batches
+        self.log = FakeLog()
+        self.high_watermark = self.last_stable_offset = len(batches)
+        self.watchers: list[Watcher] = []
+
+    def check_leader(self) -> ErrorCode:
+        return ErrorCode.NONE
+
+    def watch(self, watcher: Watcher) -> None:
+        self.watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self.watchers.remove(watcher)
+
+
+class FakeReplicas:
+    """One partition; `reads` has the offset of each read."""
+
+    def __init__(self, replica: FakeReplica, timers: SimTimers) -> None:
+        self.replica = replica
+        self.purgatory = Purgatory(timers)
+        self.reads: list[int] = []
+
+    def find(self, topic_id: bytes, index: int) -> FakeReplica:
+        return self.replica
+
+    def on_leadership(self, callback: object) -> None:
+        pass
+
+    def read_records(
+        self,
+        replica: FakeReplica,
+        offset: int,
+        *,
+        max_bytes: int,
+        upper_offset: int,
+        min_one_batch: bool,
+    ) -> Read:
+        self.reads.append(offset)
+        end = offset + 1
+        while end < upper_offset and sum(map(len, replica.batches[offset : end + 1])) <= max_bytes:
+            end += 1
+        return Read(b"".join(replica.batches[offset:end]), end)
+
+
+class FakePersister:
+    """No state yet, and writes that succeed."""
+
+    def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
+        return Deferred.of(StateFound(ErrorCode.NONE, start_offset=0, state_epoch=1, batches=[]))
+
+    def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        return Deferred.of(ErrorCode.NONE)
+
+
+def batch(offset: int, producer_id: int) -> bytes:
+    return bytes(
+        build_batch(
+            [(1_000, None, b"value", ())],
+            base_offset=offset,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=offset,
+            is_transactional=True,
+        )
+    )
+
+
+class Fetching:
+    """A session that reads a partition; its first aborted_count records are of an aborted
+    transaction, the others are not.
+    """
+
+    def __init__(self, aborted_count: int, committed_count: int) -> None:
+        self.timers = SimTimers()
+        producers = [ABORTED_PRODUCER] * aborted_count + [OTHER_PRODUCER] * committed_count
+        replica = FakeReplica([batch(offset, one) for offset, one in enumerate(producers)])
+        replica.log.aborted = [Aborted(0, ABORTED_PRODUCER)]
+        self.replicas = FakeReplicas(replica, self.timers)
+        config = replace(ShareGroupConfig(), reads_committed=True)
+        replicas = cast(ReplicaManager, self.replicas)
+        partitions = SharePartitions(
+            replicas, cast(SharePersister, FakePersister()), self.timers, lambda _: config
+        )
+        self.reader = ShareReader(
+            replicas, partitions, self.timers, lambda _: config, max_sessions=1
+        )
+        self.session = self.reader.session(("g", "member"), 0, "connection")
+        self.reader.update(self.session, [PLACE], [])
+        self.batch_bytes = len(replica.batches[0])
+
+    def fetch(
+        self, *, max_wait_ms: int = 500
+    ) -> Deferred[Mapping[tuple[bytes, int], ShareFetchResponse.PartitionData]]:
+        """Reads two batches at most."""
+        limits = ReadLimits(max_wait_ms, 1, 2 * self.batch_bytes, 500, 500, False)
+        return self.reader.fetch(self.session, limits)
+
+
+def test_a_fetch_whose_records_are_all_skipped_reads_on() -> None:
+    fetching = Fetching(aborted_count=5, committed_count=2)
+    answer = fetching.fetch()
+    assert fetching.replicas.reads == [0]  # the others are in turns of their own
+    fetching.timers.advance(0)
+    assert fetching.replicas.reads == [0, 2, 4]
+    assert answer.done
+    acquired = answer.value[PLACE].acquired_records
+    assert [(one.first_offset, one.last_offset) for one in acquired] == [(5, 5)]
+
+
+def test_a_fetch_waits_when_all_there_is_was_skipped() -> None:
+    fetching = Fetching(aborted_count=5, committed_count=0)
+    answer = fetching.fetch(max_wait_ms=500)
+    fetching.timers.advance(499)
+    assert fetching.replicas.reads == [0, 2, 4]
+    assert not answer.done
+    fetching.timers.advance(1)
+    assert answer.done
+    assert answer.value == {}
+    assert fetching.replicas.replica.watchers == []
+
+
+def test_a_fetch_that_reads_on_can_be_cancelled() -> None:
+    fetching = Fetching(aborted_count=50, committed_count=0)
+    answer = fetching.fetch()
+    assert isinstance(answer, Chained)
+    answer.cancel()
+    fetching.timers.advance(1_000)
+    assert not answer.done
+    assert fetching.replicas.reads == [0]
+
+
+def test_a_fetch_reads_no_further_once_its_session_has_ended() -> None:
+    fetching = Fetching(aborted_count=50, committed_count=0)
+    answer = fetching.fetch()
+    fetching.reader.disconnected("connection")
+    fetching.timers.advance(0)
+    assert answer.done
+    assert answer.value == {}
+    assert fetching.replicas.reads == [0]
