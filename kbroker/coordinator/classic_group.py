@@ -21,6 +21,7 @@ from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join, Member
+from kbroker.coordinator.group_memory import Digest, MemberMemory, PendingMembers, digest_of
 from kbroker.coordinator.group_state import MAY_REBALANCE, TRANSITIONS, GroupState
 from kbroker.coordinator.records import group_metadata_record
 from kbroker.coordinator.roster import Roster
@@ -72,6 +73,8 @@ class ClassicGroup:
         "_deadlines",
         "_delay_ms",
         "_join_deadline",
+        "_memory",
+        "_pending_members",
         "_random",
         "_remaining_delay_ms",
         "_roster",
@@ -101,6 +104,8 @@ class ClassicGroup:
         deadlines: Deadlines,
         random: Random,
         wall_ms: Callable[[], int],
+        pending_members: PendingMembers,
+        memory: MemberMemory,
     ) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -113,11 +118,13 @@ class ClassicGroup:
         self._roster = Roster()
         self.members = self._roster.members
         self.static_members = self._roster.static_members
-        self.pending_joins: dict[str, Deadline] = {}
-        """Ids given out by MEMBER_ID_REQUIRED that have not come back."""
+        self.pending_joins: dict[Digest, Deadline] = {}
+        """Of ids given out by MEMBER_ID_REQUIRED that have not come back."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not sent SyncGroup."""
         self.new_member_added = False
+        self._pending_members = pending_members
+        self._memory = memory
         self._settings = settings
         self._deadlines = deadlines
         self._random = random
@@ -177,6 +184,7 @@ class ClassicGroup:
                 assignment=bytes(metadata.assignment),
             )
             self._roster.add(member)
+            self._memory.add(member.size_bytes)
             self._renew_session(member, now_ms)
         if self.members:
             self.state = GroupState.STABLE
@@ -217,6 +225,7 @@ class ClassicGroup:
     def begin(self, now_ms: int, *, rebalance: bool) -> list[Effect]:
         """Start the sessions of adopted members, and perhaps a rebalance."""
         for member in self.members.values():
+            self._memory.add(member.size_bytes)
             self._renew_session(member, now_ms)
         return self._prepare_rebalance(now_ms) if rebalance else []
 
@@ -237,16 +246,24 @@ class ClassicGroup:
             effects: list[Effect] = []
             if join.member_id in self.members:
                 effects = self._remove(self.members[join.member_id], ErrorCode.UNKNOWN_MEMBER_ID)
-            self._forget_pending(join.member_id)
+            self._forget_pending(digest_of(join.member_id))
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
             effects.append(Reply(join.waiter, join_error(UNKNOWN_MEMBER, error)))
             return effects + self._maybe_complete_join(now_ms)
         if not self._roster.supports(join, self.protocol_type):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(join.waiter, join_error(join.member_id, error))]
+        member = self.members.get(join.member_id)
+        if not self._memory.has_room(join.size_bytes - (member.size_bytes if member else 0)):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # which makes the client try again later
+            return [Reply(join.waiter, join_error(join.member_id, error))]
         if join.member_id == UNKNOWN_MEMBER:
             return self._join_without_id(join, now_ms)
         return self._join_with_id(join, now_ms)
+
+    def is_pending(self, member_id: str) -> bool:
+        """Whether that id was given out by MEMBER_ID_REQUIRED and has not come back."""
+        return bool(self.pending_joins) and digest_of(member_id) in self.pending_joins
 
     def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
         """SyncGroup: the leader's carries the assignment, everybody's asks for their own."""
@@ -296,8 +313,8 @@ class ClassicGroup:
             member_id, instance_id = identity.member_id, identity.group_instance_id
             if member_id == UNKNOWN_MEMBER:
                 member_id = self.static_members.get(instance_id or "", UNKNOWN_MEMBER)
-            if member_id in self.pending_joins and instance_id is None:
-                self._forget_pending(member_id)
+            if instance_id is None and self.is_pending(member_id):
+                self._forget_pending(digest_of(member_id))
                 error, left = ErrorCode.NONE, True
             else:
                 error = self.check_member(member_id, instance_id)
@@ -350,8 +367,8 @@ class ClassicGroup:
         effects: list[Effect] = []
         for member in list(self.members.values()):
             effects += self._remove(member, error)
-        for member_id in list(self.pending_joins):
-            self._forget_pending(member_id)
+        for digest in list(self.pending_joins):
+            self._forget_pending(digest)
         self._deadlines.cancel(self._join_deadline)
         self._deadlines.cancel(self._sync_deadline)
         self.state = GroupState.DEAD
@@ -399,13 +416,16 @@ class ClassicGroup:
         member_id = self._new_member_id(join.client_id)
         if join.version < REQUIRES_MEMBER_ID_VERSION:
             return self._add_member(join, member_id, now_ms)
-        deadline = Deadline(partial(self._on_pending_deadline, member_id))
-        self.pending_joins[member_id] = deadline
+        digest = digest_of(member_id)
+        deadline = Deadline(partial(self._on_pending_deadline, digest))
+        self.pending_joins[digest] = deadline
         self._deadlines.set(deadline, now_ms + join.session_timeout_ms)
+        forget = partial(self._on_pending_evicted, digest)
+        self._pending_members.add(self.group_id, digest, forget, now_ms)
         return [Reply(join.waiter, join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))]
 
     def _join_with_id(self, join: Join, now_ms: int) -> list[Effect]:
-        if join.member_id in self.pending_joins and join.instance_id is None:
+        if join.instance_id is None and self.is_pending(join.member_id):
             return self._add_member(join, join.member_id, now_ms)
         error = self.check_member(join.member_id, join.instance_id)
         if error is not ErrorCode.NONE:
@@ -426,7 +446,7 @@ class ClassicGroup:
         return [Reply(join.waiter, self._join_response(member))]
 
     def _add_member(self, join: Join, member_id: str, now_ms: int) -> list[Effect]:
-        self._forget_pending(member_id)
+        self._forget_pending(digest_of(member_id))
         if self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY:
             self.new_member_added = True
         if not self.members:
@@ -445,6 +465,7 @@ class ClassicGroup:
         member.join_waiter = join.waiter
         self._awaiting_join_count += 1
         self._roster.add(member)
+        self._memory.add(member.size_bytes)
         if self.leader_id is None:
             self.leader_id = member_id
         self._deadlines.set(member.session, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -452,7 +473,9 @@ class ClassicGroup:
 
     def _update_member(self, member: Member, join: Join) -> list[Effect]:
         """Take the member's new word, and let this JoinGroup wait in place of an older one."""
+        former_bytes = member.size_bytes
         self._roster.set_protocols(member, join.protocols)
+        self._memory.add(member.size_bytes - former_bytes)
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         older, member.join_waiter = member.join_waiter, join.waiter
@@ -508,6 +531,7 @@ class ClassicGroup:
         effects = self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
         self._deadlines.cancel(old.session)
         self._roster.replace(old, member)
+        self._memory.add(member.size_bytes - old.size_bytes)
         self._forget_pending_sync(old.member_id)
         if self.leader_id == old.member_id:
             self.leader_id = member.member_id
@@ -717,9 +741,16 @@ class ClassicGroup:
         effects = self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         return effects + self._after_members_left(now_ms)
 
-    def _on_pending_deadline(self, member_id: str, now_ms: int) -> list[Effect]:
-        self._forget_pending(member_id)
+    def _on_pending_deadline(self, digest: Digest, now_ms: int) -> list[Effect]:
+        self._forget_pending(digest)
         return self._maybe_complete_join(now_ms)
+
+    def _on_pending_evicted(self, digest: Digest, now_ms: int) -> None:
+        """Too many ids are pending, and this is the oldest."""
+        self._forget_pending(digest)
+        is_initial = self.previous_state is GroupState.EMPTY
+        if self.state is GroupState.PREPARING_REBALANCE and not is_initial and self._all_joined():
+            self._deadlines.set(self._join_deadline, now_ms)
 
     # -- members -----------------------------------------------------------------------------
 
@@ -733,15 +764,17 @@ class ClassicGroup:
         effects = self._answer(member, error)
         self._deadlines.cancel(member.session)
         self._roster.remove(member)
+        self._memory.add(-member.size_bytes)
         self._forget_pending_sync(member.member_id)
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
         return effects
 
-    def _forget_pending(self, member_id: str) -> None:
-        deadline = self.pending_joins.pop(member_id, None)
+    def _forget_pending(self, digest: Digest) -> None:
+        deadline = self.pending_joins.pop(digest, None)
         if deadline is not None:
             self._deadlines.cancel(deadline)
+            self._pending_members.remove(self.group_id, digest)
 
     def _forget_pending_sync(self, member_id: str) -> None:
         self.pending_syncs.discard(member_id)

@@ -13,6 +13,15 @@ UNKNOWN_MEMBER: Final = ""
 
 Protocols = list[tuple[str, bytes]]
 """(name, metadata) of the assignment protocols a member knows, best first."""
+_MEMBER_BYTES: Final = 1_500
+_PROTOCOL_BYTES: Final = 200
+"""Memory of a member, and of each of its protocols, besides what the client chose."""
+
+
+def said_bytes(protocols: Protocols, *texts: str | None) -> int:
+    """Memory of a member with these protocols, ids and names."""
+    size = _MEMBER_BYTES + sum(len(text) for text in texts if text)
+    return size + sum(_PROTOCOL_BYTES + len(name) + len(data) for name, data in protocols)
 
 
 class Join:
@@ -59,6 +68,12 @@ class Join:
         self.protocols = protocols
         self.version = version
         self.waiter = waiter
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory for what it says, the id that a member without one gets included."""
+        member_id = self.member_id or self.instance_id or self.client_id
+        return said_bytes(self.protocols, member_id, self.client_id, self.instance_id)
 
 
 class Member:
@@ -111,6 +126,11 @@ class Member:
         self.is_new = False
         self.join_waiter: Waiter | None = None
         self.sync_waiter: Waiter | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory for what it said."""
+        return said_bytes(self.protocols, self.member_id, self.client_id, self.instance_id)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What it said for that protocol; b"" if it does not know it."""

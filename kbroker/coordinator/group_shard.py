@@ -35,6 +35,7 @@ from kbroker.coordinator.consumer_records import ConsumerGroupKey, group_tombsto
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.group_memory import MemberMemory, PendingMembers
 from kbroker.coordinator.group_state import GroupState
 from kbroker.coordinator.migration import (
     Joining,
@@ -113,19 +114,26 @@ class ShardSettings(GroupSettings, ConsumerSettings, ShareSettings, StreamsSetti
     def offsets_retention_minutes(self) -> int: ...
     @property
     def offsets_retention_check_interval_ms(self) -> int: ...
+    @property
+    def kbroker_group_max_pending_members(self) -> int: ...
+    @property
+    def kbroker_group_members_max_bytes(self) -> int: ...
 
 
 class GroupShard:
     """The groups of one partition.
 
     wall_ms: the wall clock, for what is stored and how old that is. The now_ms of requests and
-    deadlines is monotonic: a jump of the wall clock expires no member.
+    deadlines is monotonic: a jump of the wall clock expires no member. memory: of classic groups,
+    shared by the shards of a coordinator.
     """
 
     __slots__ = (
         "_deadlines",
         "_expiry",
         "_known_keys",
+        "_memory",
+        "_pending_members",
         "_random",
         "_settings",
         "_topics",
@@ -146,6 +154,7 @@ class GroupShard:
         wall_ms: Callable[[], int],
         topics: Callable[[], ClusterTopics],
         overrides: GroupOverrides = NO_OVERRIDES,
+        memory: MemberMemory | None = None,
     ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self.metadata: dict[str, GroupMetadataValue] = {}
@@ -153,6 +162,8 @@ class GroupShard:
         self.offsets = OffsetStore()
         self.deleted_topics: list[DeletedTopic] = []
         """Topics deleted while the log was loaded."""
+        self._pending_members = PendingMembers(settings.kbroker_group_max_pending_members)
+        self._memory = memory or MemberMemory(settings.kbroker_group_members_max_bytes)
         self._known_keys: dict[bytes, CoordinatorKey] = {}
         """While the log is loaded: a partition holds many commits of few keys."""
         self._settings = settings
@@ -809,6 +820,8 @@ class GroupShard:
             deadlines=self._deadlines,
             random=self._random,
             wall_ms=self._wall_ms,
+            pending_members=self._pending_members,
+            memory=self._memory,
         )
 
     def _on_creation_appended(

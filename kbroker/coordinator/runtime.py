@@ -23,6 +23,7 @@ from kbroker.coordinator.consumer_membership import (
 from kbroker.coordinator.consumer_requests import check_heartbeat
 from kbroker.coordinator.effects import Waiter
 from kbroker.coordinator.group_members import Join
+from kbroker.coordinator.group_memory import MemberMemory
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
 from kbroker.coordinator.offsets import (
     Commit,
@@ -192,11 +193,12 @@ class GroupCoordinator:
         self._topics = topics
         self.delete_share_group: Callable[[str], Deferred[ErrorCode]] | None = None
         """Ends a share group and the states of its partitions, which are elsewhere."""
+        memory = MemberMemory(config.kbroker_group_members_max_bytes)
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUP_TOPIC,
             log=log,
             timers=timers,
-            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides),
+            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides, memory),
             compression=Compression(config.offsets_topic_compression_codec),
             load_step_bytes=min(config.offsets_load_buffer_size, LOAD_STEP_BYTES),
         )

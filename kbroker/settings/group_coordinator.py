@@ -39,6 +39,8 @@ class GroupCoordinatorConfig:
     group_streams_num_standby_replicas: int = 0
     group_streams_initial_rebalance_delay_ms: int = 3_000
     group_streams_assignment_interval_ms: int = 1_000
+    kbroker_group_max_pending_members: int = 1_000
+    kbroker_group_members_max_bytes: int = 67_108_864
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kbroker.coordinator.group_state import TRANSITIONS, GroupState
@@ -433,6 +435,101 @@ def test_group_max_size() -> None:
     members[2].join()
     assert members[2].errors[-1] is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert state(world) is GroupState.STABLE
+
+
+def ask_for_id(world: World, client_id: str, group: str = "g", member_id: str = "") -> Any:
+    """A JoinGroup on its own; its answer, or the Deferred of it."""
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=30_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    return world.coordinator.join_group(Context(9, client_id=client_id), request)
+
+
+def test_ids_of_pending_members_are_bounded_in_size_and_number() -> None:
+    config = GroupCoordinatorConfig(kbroker_group_max_pending_members=10)
+    world = World(config=config)
+    long = "x" * 32_000
+    ids = [ask_for_id(world, f"{n}{long}", f"g{n % 2}").member_id for n in range(30)]
+    assert all(member_id.startswith(f"{n}{long}-") for n, member_id in enumerate(ids))
+    groups = [world.shard().groups[f"g{n}"] for n in range(2)]
+    assert sum(len(group.pending_joins) for group in groups) == 10
+    assert max(len(key) for group in groups for key in group.pending_joins) <= 64
+    assert [n for n, member_id in enumerate(ids) if groups[n % 2].is_pending(member_id)] == list(
+        range(20, 30)
+    )
+    refused = ask_for_id(world, f"0{long}", "g0", ids[0])
+    assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    joined = ask_for_id(world, f"29{long}", "g1", ids[29])
+    assert not joined.done
+    assert world.shard().groups["g1"].members.keys() == {ids[29]}
+    world.timers.advance(10_000)
+    assert not any(group.pending_joins for group in groups)
+    assert len(world.shard()._pending_members) == 0
+
+
+def test_a_flood_of_joins_ends_no_client() -> None:
+    """One whose id was forgotten meanwhile asks for another."""
+    world = World(config=GroupCoordinatorConfig(kbroker_group_max_pending_members=2))
+    member = ClientMember(world, "a")
+    settle(world, [member])
+    late = ask_for_id(world, "late")
+    for n in range(3):
+        ask_for_id(world, f"flood{n}")
+    assert ask_for_id(world, "late", member_id=late.member_id).error_code == (
+        ErrorCode.UNKNOWN_MEMBER_ID
+    )
+    again = ask_for_id(world, "late")
+    assert not ask_for_id(world, "late", member_id=again.member_id).done
+    assert again.member_id in world.shard().groups["g"].members
+
+
+def test_a_rebalance_that_waits_for_a_forgotten_id_goes_on() -> None:
+    world = World(config=GroupCoordinatorConfig(kbroker_group_max_pending_members=1))
+    member = ClientMember(world, "a")
+    settle(world, [member])
+    ask_for_id(world, "late")
+    member.topics = ["other"]
+    member.join()
+    assert member.joining
+    ask_for_id(world, "x", "another group")
+    world.timers.advance(1)
+    assert not member.joining
+    assert state(world) is GroupState.STABLE
+
+
+def test_what_members_say_is_bounded_over_all_groups() -> None:
+    world = World(config=GroupCoordinatorConfig(kbroker_group_members_max_bytes=1_048_576))
+    memory = world.shard()._memory
+    large = ClientMember(world, "large", group="other", protocols=("range",))
+    large.topics = ["x" * 200] * 2_000
+    large.join()
+    world.timers.advance(3_000)
+    assert large.errors[-1] is ErrorCode.NONE
+    assert 400_000 < memory.used_bytes < 500_000
+    larger = ClientMember(world, "larger", group="third", protocols=("range",))
+    larger.topics = ["x" * 200] * 4_000
+    larger.join()
+    assert larger.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    member = ClientMember(world, "a")
+    settle(world, [member])
+    large.join()  # says no more than before
+    assert large.errors[-1] is ErrorCode.NONE
+    used = memory.used_bytes
+    world.resign()
+    assert memory.used_bytes == 0
+    world.lead()
+    assert 0 < memory.used_bytes <= used
+    for one in (large, member):
+        one.leave()
+    assert memory.used_bytes == 0
+    larger.join()
+    world.timers.advance(3_000)
+    assert larger.errors[-1] is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def check_group(shard: GroupShard, group_id: str) -> None:
     group = shard.groups[group_id]
     assert set(group.static_members.values()) <= set(group.members)
     assert group.pending_syncs <= set(group.members)
-    assert not set(group.pending_joins) & set(group.members)
+    assert not any(group.is_pending(member_id) for member_id in group.members)
     assert group.leader_id is None or group.leader_id in group.members
     waiting = [member for member in group.members.values() if member.join_waiter is not None]
     if group.state is GroupState.EMPTY:
