@@ -261,6 +261,11 @@ class ClassicGroup:
             return self._join_without_id(join, now_ms)
         return self._join_with_id(join, now_ms)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no members and none is about to join."""
+        return self.state is GroupState.EMPTY and not self.pending_joins
+
     def is_pending(self, member_id: str) -> bool:
         """Whether that id was given out by MEMBER_ID_REQUIRED and has not come back."""
         return bool(self.pending_joins) and digest_of(member_id) in self.pending_joins

@@ -44,7 +44,7 @@ from kbroker.coordinator.migration import (
     may_downgrade,
     upgrade,
 )
-from kbroker.coordinator.offset_expiry import OffsetExpiry
+from kbroker.coordinator.offset_expiry import ExpirySweep, OffsetExpiry
 from kbroker.coordinator.offsets import DeletedTopic, OffsetStore
 from kbroker.coordinator.records import (
     CoordinatorRecord,
@@ -136,6 +136,7 @@ class GroupShard:
         "_pending_members",
         "_random",
         "_settings",
+        "_sweep",
         "_topics",
         "_wall_ms",
         "consumer",
@@ -172,6 +173,7 @@ class GroupShard:
         self._wall_ms = wall_ms
         self._deadlines = Deadlines()
         self._expiry = Deadline(self._on_expiry)
+        self._sweep: ExpirySweep | None = None
         self.consumer = ConsumerGroups(
             settings,
             topics=topics,
@@ -532,7 +534,7 @@ class GroupShard:
         group_id = request.group_id
         group = self.groups.get(group_id)
         is_joining = request.member_epoch == 0 and group_id not in self.consumer.groups
-        if group is not None and is_joining and not self._is_idle(group):
+        if group is not None and is_joining and not group.is_idle:
             return self._upgrade(group, request, client_id, client_host)
         end = self._end_of_classic(group_id, request.member_epoch, CONSUMER_TYPE)
         decision = self.consumer.heartbeat(request, client_id, client_host)
@@ -561,7 +563,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         is_other = group_id in (self.consumer.groups if is_streams else self.streams.groups)
         is_other = is_other or group_id in self.share.groups
-        if is_other or (group is not None and (member_epoch != 0 or not self._is_idle(group))):
+        if is_other or (group is not None and (member_epoch != 0 or not group.is_idle)):
             message = f"Group {group_id} is not a {kind} group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
         has_record = group is not None and group_id in self.metadata
@@ -640,7 +642,7 @@ class GroupShard:
                 return ErrorCode.NON_EMPTY_GROUP, []
             end = streams_group_tombstones(group_id)
         elif group is not None:
-            if not self._is_idle(group):
+            if not group.is_idle:
                 return ErrorCode.NON_EMPTY_GROUP, []
             end = [group_tombstone(group_id)]
         else:
@@ -758,31 +760,19 @@ class GroupShard:
         )
 
     def _on_expiry(self, now_ms: int) -> list[Effect]:
-        interval_ms = self._settings.offsets_retention_check_interval_ms
-        self._deadlines.set(self._expiry, now_ms + interval_ms)
+        """One turn of a round through all groups; the next round is an interval later."""
         retention_ms = self._settings.offsets_retention_minutes * 60_000
         expiry = OffsetExpiry(self.offsets, retention_ms, self._wall_ms())
-        records: list[CoordinatorRecord] = []
-        for group_id, consumer_group in self.consumer.groups.items():
-            ends, is_bare = expiry.of_group(group_id, consumer_group.subscribed_names())
-            records += ends
-            if is_bare and not consumer_group.members:
-                records += group_tombstones(group_id)
-        for group_id, streams_group in self.streams.groups.items():
-            ends, is_bare = expiry.of_group(group_id, streams_group.subscribed_names())
-            records += ends
-            if is_bare and not streams_group.members:
-                records += streams_group_tombstones(group_id)
-        for group_id, group in self.groups.items():
-            ends, is_bare = expiry.of_classic(group)
-            records += ends
-            if is_bare and self._is_idle(group):
-                records.append(group_tombstone(group_id))
+        sweep = self._sweep
+        if sweep is None:
+            sweep = self._sweep = ExpirySweep(self.consumer, self.streams, self.groups)
+        records = sweep.advance(expiry)
+        interval_ms = 1
+        if sweep.is_over:
+            self._sweep = None
+            interval_ms = self._settings.offsets_retention_check_interval_ms
+        self._deadlines.set(self._expiry, now_ms + interval_ms)
         return _in_batches(records)
-
-    @staticmethod
-    def _is_idle(group: ClassicGroup) -> bool:
-        return group.state is GroupState.EMPTY and not group.pending_joins
 
     def is_other_than_share(self, group_id: str) -> bool:
         """Whether it is a group, but no share group."""

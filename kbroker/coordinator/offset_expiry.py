@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.consumer_groups import ConsumerGroups
+from kbroker.coordinator.consumer_records import group_tombstones
 from kbroker.coordinator.group_state import GroupState
 from kbroker.coordinator.offsets import OffsetStore
-from kbroker.coordinator.records import NO_EXPIRY, CoordinatorRecord, offset_tombstone
+from kbroker.coordinator.records import (
+    NO_EXPIRY,
+    CoordinatorRecord,
+    group_tombstone,
+    offset_tombstone,
+)
+from kbroker.coordinator.streams_groups import StreamsGroups
+from kbroker.coordinator.streams_records import streams_group_tombstones
+
+OFFSETS_PER_TURN: Final = 5_000
+"""Committed offsets whose age is looked at in one turn of the loop; those of one group are in one
+turn.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +70,53 @@ class OffsetExpiry:
                 else:
                     is_bare = False
         return tombstones, is_bare
+
+
+class ExpirySweep:
+    """One round through all groups of a shard, in turns."""
+
+    __slots__ = ("_classic", "_consumer", "_left", "_streams")
+
+    def __init__(
+        self,
+        consumer: ConsumerGroups,
+        streams: StreamsGroups,
+        classic: Mapping[str, ClassicGroup],
+    ) -> None:
+        self._consumer = consumer
+        self._streams = streams
+        self._classic = classic
+        self._left = [*classic, *streams.groups, *consumer.groups]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all groups were visited."""
+        return not self._left
+
+    def advance(self, expiry: OffsetExpiry) -> list[CoordinatorRecord]:
+        """The records of one turn: the end of offsets whose time is over, and of groups that have
+        no others left and no members.
+        """
+        records: list[CoordinatorRecord] = []
+        visited = 0
+        while self._left and visited < OFFSETS_PER_TURN:
+            group_id = self._left.pop()
+            visited += 1 + sum(map(len, expiry.offsets.of_group(group_id).values()))
+            records += self._expired(group_id, expiry)
+        return records
+
+    def _expired(self, group_id: str, expiry: OffsetExpiry) -> list[CoordinatorRecord]:
+        consumer_group = self._consumer.groups.get(group_id)
+        modern = consumer_group or self._streams.groups.get(group_id)
+        if modern is not None:
+            ends, is_bare = expiry.of_group(group_id, modern.subscribed_names())
+            if not is_bare or modern.members:
+                return ends
+            is_consumer = consumer_group is not None
+            tombstones = group_tombstones if is_consumer else streams_group_tombstones
+            return [*ends, *tombstones(group_id)]
+        group = self._classic.get(group_id)
+        if group is None:
+            return []
+        ends, is_bare = expiry.of_classic(group)
+        return [*ends, group_tombstone(group_id)] if is_bare and group.is_idle else ends

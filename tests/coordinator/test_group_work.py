@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import regex_refresh
+from kbroker.coordinator import offset_expiry, regex_refresh
 from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.records import offset_commit_record
+from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer, ask
 from tests.coordinator.simulation import FakeTopic, World
 from tests.coordinator.test_share_groups import Shares
@@ -163,3 +166,56 @@ def test_a_share_heartbeat_that_changes_nothing_visits_no_topic_and_no_member() 
     world.topics.add("another", 1)
     with pytest.raises(AssertionError, match="visited"):
         shares.ask(member_id="a", member_epoch=epochs["a"])
+
+
+class CountedId(str):
+    """A group id that counts how often it is compared."""
+
+    comparisons = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedId.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_the_expiry_of_offsets_does_not_search_all_pending_ones_for_each_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups, pending = 50, 2_000
+    world = World(config=GroupCoordinatorConfig(offsets_retention_check_interval_ms=1_000))
+    shard = world.shard()
+    value = OffsetCommitValue(offset=1, commit_timestamp=world.timers.now_ms())
+    for number in range(groups):
+        shard.replay(offset_commit_record(f"g{number}", "events", 0, value))
+    for number in range(pending):
+        group_id = CountedId(f"t{number % groups}")
+        record = offset_commit_record(group_id, "events", number, value)
+        shard.replay_transactional(number % 7, record)
+    monkeypatch.setattr(CountedId, "comparisons", 0)
+    world.timers.advance(1_000)
+    assert CountedId.comparisons <= 10 * groups
+    assert len(shard.groups) == 2 * groups
+
+
+def test_the_expiry_of_many_offsets_is_done_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_expiry, "OFFSETS_PER_TURN", 10)
+    config = GroupCoordinatorConfig(
+        offsets_retention_check_interval_ms=1_000, offsets_retention_minutes=1
+    )
+    world = World(config=config)
+    shard = world.shard()
+    value = OffsetCommitValue(offset=1, commit_timestamp=world.timers.now_ms() - 59_500)
+    for number in range(20):
+        shard.replay(offset_commit_record(f"g{number}", "events", 0, value))
+    world.timers.advance(1_000)
+    assert len(shard.groups) == 15
+    world.timers.advance(3)
+    assert len(shard.groups) == 0
+    late = OffsetCommitValue(offset=1, commit_timestamp=world.timers.now_ms() - 59_900)
+    shard.replay(offset_commit_record("late", "events", 0, late))
+    world.timers.advance(990)
+    assert len(shard.groups) == 1
+    world.timers.advance(20)
+    assert len(shard.groups) == 0
