@@ -43,6 +43,7 @@ from kbroker.coordinator.consumer_records import ConsumerGroupKey
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.group_members import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.member_errors import group_not_found
 from kbroker.coordinator.member_sessions import MemberSessions
 from kbroker.coordinator.migration import Joining
 from kbroker.coordinator.reconciliation import STATIC_LEAVE_EPOCH
@@ -198,8 +199,7 @@ class ConsumerGroups:
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_epoch != 0:
-                message = f"There is no consumer group {request.group_id}."
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+                raise group_not_found("consumer", request.group_id)
             group = ConsumerGroup(request.group_id)
         if request.member_epoch < 0:
             return self._leave(group, request)

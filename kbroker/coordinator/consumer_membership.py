@@ -26,6 +26,7 @@ from kbroker.coordinator.consumer_records import (
     target_record,
 )
 from kbroker.coordinator.effects import Effect
+from kbroker.coordinator.member_errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.metadata_hash import PartitionRacks, metadata_hash
 from kbroker.coordinator.reconciliation import (
     CurrentAssignment,
@@ -250,7 +251,7 @@ def check_leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) ->
     """Whether this member may leave. Raises KafkaError."""
     _check_static(group, request)
     if request.member_id not in group.members:
-        raise _unknown_member(group, request.member_id)
+        raise unknown_member(group.group_id, request.member_id)
 
 
 def leave_for_a_while(group: ConsumerGroup, member_id: str) -> list[CoordinatorRecord]:
@@ -315,7 +316,7 @@ def _find_member(
     if request.member_epoch != 0:
         _check_static(group, request)
         if member_id not in group.members:
-            raise _unknown_member(group, member_id)
+            raise unknown_member(group.group_id, member_id)
         _check_epoch(group.current(member_id), request)
         return None
     owner = group.static_members.get(request.instance_id or "")
@@ -323,7 +324,8 @@ def _find_member(
         if not (group.is_away(owner) or group.is_classic(owner)):
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Instance {request.instance_id} is member {owner}, which has not left.",
+                f"Static member {member_id} with instance id {request.instance_id} cannot join the "
+                f"group because the instance id is owned by {owner} member.",
             )
         return owner
     check_room(group, member_id, settings)
@@ -333,10 +335,7 @@ def _find_member(
 def check_room(group: ConsumerGroup, member_id: str, settings: ConsumerSettings) -> None:
     """Whether the group has a place for that member. Raises KafkaError."""
     if member_id not in group.members and len(group.members) >= settings.group_consumer_max_size:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"Group {group.group_id} has {len(group.members)} members, no more are allowed.",
-        )
+        raise group_is_full("consumer", settings.group_consumer_max_size)
 
 
 def _check_static(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -344,11 +343,11 @@ def _check_static(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) 
         return
     owner = group.static_members.get(request.instance_id)
     if owner is None:
-        message = f"Group {group.group_id} has no instance {request.instance_id}."
+        message = f"Instance id {request.instance_id} is unknown."
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
     if owner != request.member_id:
-        message = f"Instance {request.instance_id} is member {owner} now."
-        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
+        message = f"Static member {request.member_id} with instance id {request.instance_id}"
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"{message} was fenced by member {owner}.")
 
 
 def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -365,15 +364,7 @@ def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequ
         and current.owns_all(reported)
     ):
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"Member epoch {epoch} is not {current.member_epoch}: let go of all partitions and rejoin.",
-    )
-
-
-def _unknown_member(group: ConsumerGroup, member_id: str) -> KafkaError:
-    message = f"Group {group.group_id} has no member {member_id}."
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+    raise fenced_epoch("consumer", epoch, current.member_epoch)
 
 
 def _updated(

@@ -21,25 +21,26 @@ def check_heartbeat(
     """What is wrong with a request by itself. Raises KafkaError."""
     epoch = request.member_epoch
     problem = None
-    if not request.group_id:
-        problem = "the group has no id"
+    if not request.member_id and (epoch > 0 or epoch == -1 or version >= CLIENT_MEMBER_ID_VERSION):
+        problem = "MemberId can't be empty."
+    elif not request.group_id:
+        problem = "GroupId can't be empty."
     elif request.instance_id == "":
-        problem = "the instance id is empty"
+        problem = "InstanceId can't be empty."
     elif request.rack_id == "":
-        problem = "the rack is empty"
-    elif epoch < STATIC_LEAVE_EPOCH:
-        problem = f"there is no member epoch {epoch}"
-    elif not request.member_id and (epoch != 0 or version >= CLIENT_MEMBER_ID_VERSION):
-        problem = "the member has no id"
-    elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
-        problem = "only a static member leaves for a while"
+        problem = "RackId can't be empty."
     elif epoch == 0:
         problem = _problem_of_join(request)
+    elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        problem = "InstanceId can't be null."
+    elif epoch < STATIC_LEAVE_EPOCH:
+        problem = "MemberEpoch is invalid."
     if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem[0].upper()}{problem[1:]}.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     if request.server_assignor is not None and request.server_assignor not in assignors:
         known = ", ".join(assignors)
-        message = f"There is no assignor {request.server_assignor}, only {known}."
+        message = f"ServerAssignor {request.server_assignor} is not supported."
+        message += f" Supported assignors: {known}."
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
     if request.subscribed_topic_regex:
         check_pattern(request.subscribed_topic_regex)
@@ -47,9 +48,10 @@ def check_heartbeat(
 
 def _problem_of_join(request: ConsumerGroupHeartbeatRequest) -> str | None:
     if request.rebalance_timeout_ms == -1:
-        return "a member that joins names its rebalance timeout"
+        return "RebalanceTimeoutMs must be provided in first request."
     if request.topic_partitions is None or request.topic_partitions:
-        return "a member that joins says that it has no partitions"
+        return "TopicPartitions must be empty when (re-)joining."
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        return "a member that joins subscribes to topics by name or by a regular expression"
+        names = "SubscribedTopicNames or SubscribedTopicRegex"
+        return f"Either {names} must be non-null when (re-)joining."
     return None

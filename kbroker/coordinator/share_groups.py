@@ -15,6 +15,7 @@ from kbroker.coordinator.consumer_group import Topic
 from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect
+from kbroker.coordinator.member_errors import group_not_found
 from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.coordinator.share_group import ShareGroup
 from kbroker.coordinator.share_group_records import (
@@ -351,7 +352,7 @@ class ShareGroups:
 
 
 def _not_found(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no share group {group_id}.")
+    return group_not_found("share", group_id)
 
 
 def _without(places: Assignment, topic_ids: frozenset[Uuid]) -> Assignment:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from kbroker.coordinator.assignors import Assignment, Subscriber
 from kbroker.coordinator.consumer_membership import ClusterTopics
+from kbroker.coordinator.member_errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.metadata_hash import metadata_hash
 from kbroker.coordinator.records import CoordinatorRecord
 from kbroker.coordinator.share_assignor import assign_simple
@@ -92,15 +93,15 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
     """What is wrong with a request by itself. Raises KafkaError(INVALID_REQUEST)."""
     problem = None
     if not request.member_id:
-        problem = "The member has no id."
+        problem = "MemberId can't be empty."
     elif not request.group_id:
-        problem = "The group has no id."
+        problem = "GroupId can't be empty."
     elif request.rack_id == "":
-        problem = "The rack is empty."
+        problem = "RackId can't be empty."
     elif request.member_epoch < LEAVE_EPOCH:
-        problem = f"There is no member epoch {request.member_epoch}."
+        problem = "MemberEpoch is invalid."
     elif request.member_epoch == 0 and not request.subscribed_topic_names:
-        problem = "A member that joins names its topics."
+        problem = "SubscribedTopicNames must be set in first request."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
@@ -178,7 +179,7 @@ def share_leave(
 ) -> ShareDecision:
     """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
     if request.member_id not in group.members:
-        raise _unknown_member(group, request.member_id)
+        raise unknown_member(group.group_id, request.member_id)
     response = ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
     return ShareDecision(share_removal(group, request.member_id, topics), response)
 
@@ -199,23 +200,15 @@ def _check_member(group: ShareGroup, request: ShareGroupHeartbeatRequest, max_si
     epoch = request.member_epoch
     if request.member_id not in group.members:
         if epoch != 0:
-            raise _unknown_member(group, request.member_id)
+            raise unknown_member(group.group_id, request.member_id)
         if len(group.members) >= max_size:
-            message = f"The group has {max_size} members already."
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+            raise group_is_full("share", max_size)
         return
     current = group.current(request.member_id)
     if epoch not in (0, current.member_epoch, current.previous_epoch):
-        raise KafkaError(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"Member epoch {epoch} is not {current.member_epoch}: "
-            "let go of all partitions and rejoin.",
-        )
-
-
-def _unknown_member(group: ShareGroup, member_id: str) -> KafkaError:
-    message = f"Group {group.group_id} has no member {member_id}."
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        previous = f", and it does not match the previous member epoch ({current.previous_epoch})"
+        detail = previous if epoch < current.member_epoch else ""
+        raise fenced_epoch("share", epoch, current.member_epoch, detail)
 
 
 def _updated(

@@ -12,6 +12,7 @@ from typing import Final
 from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
 from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect
+from kbroker.coordinator.member_errors import group_not_found
 from kbroker.coordinator.member_sessions import MemberSessions
 from kbroker.coordinator.streams_description import described
 from kbroker.coordinator.streams_group import StreamsGroup
@@ -26,7 +27,7 @@ from kbroker.coordinator.streams_membership import (
     streams_removal,
 )
 from kbroker.coordinator.streams_records import StreamsGroupKey
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import ListGroupsResponse
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -123,8 +124,7 @@ class StreamsGroups:
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_epoch != 0:
-                message = f"There is no streams group {request.group_id}."
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+                raise group_not_found("streams", request.group_id)
             group = StreamsGroup(request.group_id)
         if request.member_epoch < 0:
             return streams_leave(group, request)

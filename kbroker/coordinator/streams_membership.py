@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kbroker.coordinator.consumer_membership import ClusterTopics, GroupOverrides
+from kbroker.coordinator.member_errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.metadata_hash import metadata_hash
 from kbroker.coordinator.reconciliation import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.records import CoordinatorRecord
@@ -144,43 +145,49 @@ def check_streams_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
     said = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     problem = None
     if request.instance_id is not None:
-        problem = "static members are not there yet in streams groups"
-    elif request.task_offsets is not None or request.task_end_offsets is not None:
-        problem = "task offsets are not there yet in streams groups"
+        problem = "Static membership is not yet supported."
+    elif request.task_offsets is not None:
+        problem = "TaskOffsets are not supported yet."
+    elif request.task_end_offsets is not None:
+        problem = "TaskEndOffsets are not supported yet."
     elif request.warmup_tasks:
-        problem = "warm-up tasks are not there yet in streams groups"
+        problem = "WarmupTasks are not supported yet."
     elif request.topology is not None and any(
         one.source_topic_regex for one in request.topology.subtopologies
     ):
-        problem = "source topics by regular expression are not there yet in streams groups"
+        problem = "Regular expressions for source topics are not supported yet."
     elif not request.member_id:
-        problem = "the member has no id"
+        problem = "MemberId can't be empty."
     elif not request.group_id:
-        problem = "the group has no id"
+        problem = "GroupId can't be empty."
     elif request.rack_id == "":
-        problem = "the rack is empty"
+        problem = "RackId can't be empty."
     elif epoch == 0:
         problem = _problem_of_join(request)
     elif epoch == STATIC_LEAVE_EPOCH:
-        problem = "only a static member leaves for a while"
+        problem = "InstanceId can't be null."
     elif epoch < LEAVE_EPOCH:
-        problem = f"there is no member epoch {epoch}"
+        problem = f"MemberEpoch is {epoch}, but must be greater than or equal to -2."
     if problem is None and any(tasks is None for tasks in said) and said != (None, None, None):
-        problem = "a member that tells its tasks tells those of all three kinds"
+        problem = "If one task-type is non-null, all must be non-null."
     if problem is None and epoch != 0 and request.topology is not None:
-        problem = "a member tells its topology when it joins"
+        problem = "Topology can only be provided when (re-)joining."
     if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{problem[0].upper()}{problem[1:]}.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
 def _problem_of_join(request: StreamsGroupHeartbeatRequest) -> str | None:
     if request.rebalance_timeout_ms == -1:
-        return "a member that joins names its rebalance timeout"
-    for tasks in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        return "RebalanceTimeoutMs must be provided in first request."
+    for name, tasks in (
+        ("ActiveTasks", request.active_tasks),
+        ("StandbyTasks", request.standby_tasks),
+        ("WarmupTasks", request.warmup_tasks),
+    ):
         if tasks is None or tasks:
-            return "a member that joins says that it has no tasks"
+            return f"{name} must be empty when (re-)joining."
     if request.topology is None:
-        return "a member that joins tells its topology"
+        return "Topology must be non-null when (re-)joining."
     return None
 
 
@@ -247,7 +254,7 @@ def streams_leave(group: StreamsGroup, request: StreamsGroupHeartbeatRequest) ->
     """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
     member_id = request.member_id
     if member_id not in group.members:
-        raise _unknown_member(group, member_id)
+        raise unknown_member(group.group_id, member_id)
     response = StreamsGroupHeartbeatResponse(
         member_id=member_id, member_epoch=request.member_epoch, status=[]
     )
@@ -304,13 +311,10 @@ def _find_member(
     current = group.current(member_id)
     if epoch == 0:
         if len(group.members) >= settings.max_size:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"Group {group.group_id} has {len(group.members)} members, no more are allowed.",
-            )
+            raise group_is_full("streams", settings.max_size)
         return current
     if member_id not in group.members:
-        raise _unknown_member(group, member_id)
+        raise unknown_member(group.group_id, member_id)
     said = said_of(request)
     if current.state is StreamsMemberState.UNKNOWN and (said is None or said):
         message = "A later Kafka wrote the member's state: let go of all tasks and rejoin."
@@ -324,15 +328,7 @@ def _find_member(
         and current.assigned.has_all(said)
     ):
         return current
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"Member epoch {epoch} is not {current.member_epoch}: let go of all tasks and rejoin.",
-    )
-
-
-def _unknown_member(group: StreamsGroup, member_id: str) -> KafkaError:
-    message = f"Group {group.group_id} has no member {member_id}."
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+    raise fenced_epoch("streams", epoch, current.member_epoch)
 
 
 def _updated(
@@ -374,11 +370,14 @@ def _check_tasks(configured: ConfiguredTopology, said: TaskSet) -> None:
         for name, partitions in tasks.items():
             subtopology = configured.subtopologies.get(name)
             if subtopology is None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no subtopology {name}.")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Subtopology {name} does not exist in the topology."
+                )
             count = subtopology.task_count
             wrong = [partition for partition in partitions if not 0 <= partition < count]
             if wrong:
-                message = f"Subtopology {name} has {count} tasks, there is no task {wrong[0]}."
+                message = f"Task {wrong[0]} for subtopology {name} is invalid."
+                message += f" Number of tasks for this subtopology: {count}"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
