@@ -268,7 +268,10 @@ def removal(
         records += member_tombstones(group.group_id, member_id)
     rest = group.subscriptions.without(member_ids)
     records += _regex_ends(group, rest)
-    new_hash = metadata_hash(all_topics(rest, group.resolved), topics)
+    new_hash = group.metadata_hash
+    is_same = len(rest) == len(group.subscriptions.distinct())
+    if not (is_same and group.is_hash_current and group.seen_topics is topics.topics):
+        new_hash = metadata_hash(all_topics(rest, group.resolved), topics)
     records.append(group_record(group.group_id, group.epoch + 1, new_hash))
     return records
 

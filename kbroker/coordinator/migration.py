@@ -194,13 +194,17 @@ def may_downgrade(
     """Whether the group becomes a classic one when these members go and come: nobody but classic
     members is left, and somebody is.
     """
+    if not policy.may_downgrade:
+        return False
     gone = {*leaving, *(former for former, _ in joining.values())}
-    rest = [member_id for member_id in group.members if member_id not in gone]
-    return (
-        policy.may_downgrade
-        and 0 < len(rest) + len(joining) <= max_size
-        and all(group.is_classic(member_id) for member_id in rest)
-    )
+    count = len(joining)
+    for member_id in group.members:
+        if member_id in gone:
+            continue
+        if not group.is_classic(member_id):
+            return False  # mostly the first that is looked at
+        count += 1
+    return 0 < count <= max_size
 
 
 def downgrade(

@@ -76,13 +76,32 @@ class _Process:
         self.process_id = process_id
         self.counts: dict[str, int] = {}
         self.tasks: set[Task] = set()
+        self._total = 0
+        self._idlest: list[tuple[int, str]] = []
+        """A heap of (count, member), some with a count of the past."""
 
     @property
     def load(self) -> float:
-        return sum(self.counts.values()) / len(self.counts)
+        return self._total / len(self.counts)
+
+    def add(self, member: str) -> None:
+        """A member without tasks."""
+        self.counts[member] = 0
+        heapq.heappush(self._idlest, (0, member))
+
+    def give(self, member: str, task: Task) -> int:
+        """A member has a task more. Returns how many it has."""
+        self.tasks.add(task)
+        self._total += 1
+        count = self.counts[member] = self.counts[member] + 1
+        heapq.heappush(self._idlest, (count, member))
+        return count
 
     def idlest(self) -> str:
-        return min(self.counts, key=lambda member: (self.counts[member], member))
+        heap = self._idlest
+        while heap[0][0] != self.counts[heap[0][1]]:
+            heapq.heappop(heap)
+        return heap[0][1]
 
 
 class _Assignment:
@@ -96,7 +115,7 @@ class _Assignment:
         self._was_standby: dict[Task, list[str]] = {}
         for member, worker in sorted(workers.items()):
             process = self._processes.setdefault(worker.process_id, _Process(worker.process_id))
-            process.counts[member] = 0
+            process.add(member)
             self._process_of[member] = process
             for task in _tasks_of(worker.target.active):
                 self._was_active[task] = member
@@ -127,13 +146,31 @@ class _Assignment:
                 if not (self._demote(task) or self._keep_standby(task)):
                     left.append((task, self._load.standbys - number))
                     break
+        heap = [(process.load, process.process_id) for process in self._processes.values()]
+        heapq.heapify(heap)
         for task, count in sorted(left, reverse=True):
             for _ in range(count):
-                free = [one for one in self._processes.values() if task not in one.tasks]
-                if not free:
+                if not self._give_to_another_process(task, heap):
                     break
-                process = min(free, key=lambda one: (one.load, one.process_id))
-                self._give_standby(process.idlest(), task)
+
+    def _give_to_another_process(self, task: Task, heap: list[tuple[float, str]]) -> bool:
+        """A standby task to the process with the least to do that does not have it. Returns whether
+        there is one.
+        """
+        passed = []
+        process = None
+        while heap and process is None:
+            entry = heapq.heappop(heap)
+            process = self._processes[entry[1]]
+            if task in process.tasks:
+                passed.append(entry)
+                process = None
+        if process is not None:
+            self._give_standby(process.idlest(), task)
+            passed.append((process.load, process.process_id))
+        for entry in passed:
+            heapq.heappush(heap, entry)
+        return process is not None
 
     def result(self) -> dict[str, TaskSet]:
         return {
@@ -202,11 +239,8 @@ class _Assignment:
         self._total_share.note(self._give(self._standby, member, task))
 
     def _give(self, side: dict[str, dict[str, set[int]]], member: str, task: Task) -> int:
-        process = self._process_of[member]
-        process.counts[member] += 1
-        process.tasks.add(task)
         side[member].setdefault(task[0], set()).add(task[1])
-        return process.counts[member]
+        return self._process_of[member].give(member, task)
 
 
 def _tasks_of(tasks: Mapping[str, frozenset[int]]) -> Iterable[Task]:

@@ -219,3 +219,14 @@ def test_the_expiry_of_many_offsets_is_done_in_turns(monkeypatch: pytest.MonkeyP
     assert len(shard.groups) == 1
     world.timers.advance(20)
     assert len(shard.groups) == 0
+
+
+def test_members_that_leave_alike_ones_behind_look_up_no_topic() -> None:
+    world = world_of_many_topics()
+    names = sorted(world.topics.topics)
+    members = [Consumer(world, f"m{n}", subscribed_topic_names=names) for n in range(3)]
+    for member in members:
+        member.poll()
+    assert lookups(world, members[0].leave) == 1
+    assert lookups(world, members[1].leave) == 1
+    assert lookups(world, members[2].leave) == 1  # none is left: no topic

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.coordinator import streams_assignor
 from kbroker.coordinator.streams_assignor import StreamsWorker, Workload, assign_tasks
 from kbroker.coordinator.streams_tasks import Task, TaskSet
 
@@ -121,3 +122,22 @@ def test_what_was_assigned_stays(seed: int) -> None:
     third = assign_tasks(again, workload)
     for name in again:
         assert set(tasks(first[name])) <= set(tasks(third[name]))
+
+
+def test_the_work_is_no_product_of_tasks_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 tasks with a standby each, for 100 processes."""
+    looks = 0
+    load_of = streams_assignor._Process.load.fget
+    assert load_of is not None
+
+    def counted(process: streams_assignor._Process) -> float:
+        nonlocal looks
+        looks += 1
+        assert load_of is not None
+        return float(load_of(process))
+
+    monkeypatch.setattr(streams_assignor._Process, "load", property(counted))
+    workers = {f"m{number}": worker(f"p{number}") for number in range(100)}
+    assigned = assign_tasks(workers, load(1, stateful="01", _0=500, _1=500))
+    assert sum(len(tasks(one)) + len(tasks(one, "standby")) for one in assigned.values()) == 2_000
+    assert looks <= 5 * 2_000
