@@ -502,32 +502,35 @@ class ConsumerGroups:
                     group_type=CONSUMER_TYPE,
                 )
 
-    def describe(self, group: ConsumerGroup) -> _Described:
-        """Everything about one group."""
+    def describe(
+        self, group: ConsumerGroup
+    ) -> tuple[_Described, Iterator[ConsumerGroupDescribeResponse.Member]]:
+        """One group, and its members, each of which is made when it is asked for."""
         topics = self._topics().topics_by_id
-        return _Described(
+        described = _Described(
             group_id=group.group_id,
             group_state=group.state(),
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
             assignor_name=assignor_name(group.members, self._settings),
-            members=[
-                ConsumerGroupDescribeResponse.Member(
-                    member_id=member_id,
-                    instance_id=metadata.instance_id,
-                    rack_id=metadata.rack_id,
-                    member_epoch=group.current(member_id).member_epoch,
-                    client_id=metadata.client_id,
-                    client_host=metadata.client_host,
-                    subscribed_topic_names=metadata.subscribed_topic_names,
-                    subscribed_topic_regex=metadata.subscribed_topic_regex,
-                    assignment=_described(group.current(member_id).held(), topics),
-                    target_assignment=_described(group.targets.get(member_id, {}), topics),
-                    member_type=CLASSIC_MEMBER if group.is_classic(member_id) else CONSUMER_MEMBER,
-                )
-                for member_id, metadata in group.members.items()
-            ],
         )
+        members = (
+            ConsumerGroupDescribeResponse.Member(
+                member_id=member_id,
+                instance_id=metadata.instance_id,
+                rack_id=metadata.rack_id,
+                member_epoch=group.current(member_id).member_epoch,
+                client_id=metadata.client_id,
+                client_host=metadata.client_host,
+                subscribed_topic_names=metadata.subscribed_topic_names,
+                subscribed_topic_regex=metadata.subscribed_topic_regex,
+                assignment=_described(group.current(member_id).held(), topics),
+                target_assignment=_described(group.targets.get(member_id, {}), topics),
+                member_type=CLASSIC_MEMBER if group.is_classic(member_id) else CONSUMER_MEMBER,
+            )
+            for member_id, metadata in list(group.members.items())
+        )
+        return described, members
 
 
 def _described(

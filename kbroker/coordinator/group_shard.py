@@ -55,6 +55,7 @@ from kbroker.coordinator.records import (
 from kbroker.coordinator.share_group_records import ShareGroupKey
 from kbroker.coordinator.share_groups import SHARE_TYPE, ShareGroups
 from kbroker.coordinator.share_membership import ShareSettings
+from kbroker.coordinator.streams_description import described_streams
 from kbroker.coordinator.streams_groups import STREAMS_TYPE, StreamsGroups
 from kbroker.coordinator.streams_membership import StreamsDecision, StreamsSettings
 from kbroker.coordinator.streams_records import StreamsGroupKey, streams_group_tombstones
@@ -103,6 +104,9 @@ DESCRIBE_NOT_FOUND_VERSION: Final = 6
 TOMBSTONES_PER_BATCH: Final = 1000
 MOST_KNOWN_KEYS: Final = 50_000
 CLASSIC_TYPE: Final = "classic"
+
+_DescribedMember = DescribeGroupsResponse.DescribedGroupMember
+
 SHOWN_REGEX: Final = 200
 """Characters of a client's regular expression in a log line."""
 
@@ -693,8 +697,12 @@ class GroupShard:
                 group_type=CLASSIC_TYPE,
             )
 
-    def describe(self, group_id: str, version: int) -> DescribeGroupsResponse.DescribedGroup:
-        """One group; subscriptions and assignments are shown while it is stable."""
+    def describe(
+        self, group_id: str, version: int
+    ) -> tuple[DescribeGroupsResponse.DescribedGroup, Iterator[_DescribedMember]]:
+        """One group, and its members, each of which is made when it is asked for. Subscriptions and
+        assignments are shown while the group is stable.
+        """
         group = self.groups.get(group_id)
         if group is None:
             response = DescribeGroupsResponse.DescribedGroup(
@@ -704,49 +712,60 @@ class GroupShard:
                 response.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 what = "is not a classic group" if self._is_known(group_id) else "not found"
                 response.error_message = f"Group {group_id} {what}."
-            return response
-        is_stable = group.state is GroupState.STABLE
-        return DescribeGroupsResponse.DescribedGroup(
+            return response, iter(())
+        is_stable, protocol_name = group.state is GroupState.STABLE, group.protocol_name
+        described = DescribeGroupsResponse.DescribedGroup(
             group_id=group_id,
             group_state=group.state.value,
             protocol_type=group.protocol_type or "",
-            protocol_data=(group.protocol_name or "") if is_stable else "",
-            members=[
-                DescribeGroupsResponse.DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
-                    member_assignment=member.assignment,
-                )
-                for member in group.members.values()
-            ],
+            protocol_data=(protocol_name or "") if is_stable else "",
         )
+        members = (
+            _DescribedMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol_name) if is_stable else b"",
+                member_assignment=member.assignment,
+            )
+            for member in list(group.members.values())
+        )
+        return described, members
 
-    def describe_consumer(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
-        """One consumer group."""
+    def describe_consumer(
+        self, group_id: str
+    ) -> tuple[
+        ConsumerGroupDescribeResponse.DescribedGroup, Iterator[ConsumerGroupDescribeResponse.Member]
+    ]:
+        """One consumer group; as `describe`."""
         group = self.consumer.groups.get(group_id)
         if group is not None:
             return self.consumer.describe(group)
         what = "is not a consumer group" if self._is_known(group_id) else "not found"
-        return ConsumerGroupDescribeResponse.DescribedGroup(
+        refusal = ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {what}.",
         )
+        return refusal, iter(())
 
-    def describe_streams(self, group_id: str) -> StreamsGroupDescribeResponse.DescribedGroup:
-        """One streams group."""
+    def describe_streams(
+        self, group_id: str
+    ) -> tuple[
+        StreamsGroupDescribeResponse.DescribedGroup, Iterator[StreamsGroupDescribeResponse.Member]
+    ]:
+        """One streams group; as `describe`."""
         group = self.streams.groups.get(group_id)
         if group is not None:
-            return self.streams.describe(group)
+            return described_streams(group)
         what = "is not a streams group" if self._is_known(group_id) else "not found"
-        return StreamsGroupDescribeResponse.DescribedGroup(
+        refusal = StreamsGroupDescribeResponse.DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {what}.",
         )
+        return refusal, iter(())
 
     # -- what goes by itself -----------------------------------------------------------------
 

@@ -8,7 +8,7 @@ and gives the response, or a Deferred of it; bytes fields are copied before it r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from random import Random
 from typing import Final, Protocol
@@ -51,7 +51,6 @@ from kbroker.model import Deferred, StartupError, Timers
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -59,7 +58,6 @@ from kbroker.protocol.messages.consumer_groups import (
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -81,7 +79,6 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.protocol.messages.streams_groups import (
-    StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
@@ -380,22 +377,19 @@ class GroupCoordinator:
         return _heartbeat_answer(decision.response, outcome)
 
     def consumer_describe(
-        self, context: CallContext, request: ConsumerGroupDescribeRequest
-    ) -> ConsumerGroupDescribeResponse:
-        """ConsumerGroupDescribe: each group on its own."""
-        response = ConsumerGroupDescribeResponse()
-        for group_id in request.group_ids:
-            try:
-                described = self._member_host(group_id).shard.describe_consumer(group_id)
-            except KafkaError as error:
-                code = error.code
-                if code is ErrorCode.INVALID_GROUP_ID:
-                    group_id = ""
-                described = ConsumerGroupDescribeResponse.DescribedGroup(
-                    group_id=group_id, error_code=code
-                )
-            response.groups.append(described)
-        return response
+        self, group_id: str
+    ) -> tuple[
+        ConsumerGroupDescribeResponse.DescribedGroup, Iterator[ConsumerGroupDescribeResponse.Member]
+    ]:
+        """ConsumerGroupDescribe of one group: the group without members, and its members."""
+        try:
+            return self._member_host(group_id).shard.describe_consumer(group_id)
+        except KafkaError as error:
+            shown_id = "" if error.code is ErrorCode.INVALID_GROUP_ID else group_id
+            refusal = ConsumerGroupDescribeResponse.DescribedGroup(
+                group_id=shown_id, error_code=error.code
+            )
+            return refusal, iter(())
 
     def streams_heartbeat(
         self, context: CallContext, request: StreamsGroupHeartbeatRequest
@@ -416,19 +410,18 @@ class GroupCoordinator:
         return decision, outcome
 
     def streams_describe(
-        self, context: CallContext, request: StreamsGroupDescribeRequest
-    ) -> StreamsGroupDescribeResponse:
-        """StreamsGroupDescribe: each group on its own."""
-        response = StreamsGroupDescribeResponse()
-        for group_id in request.group_ids:
-            try:
-                described = self._member_host(group_id).shard.describe_streams(group_id)
-            except KafkaError as error:
-                described = StreamsGroupDescribeResponse.DescribedGroup(
-                    group_id=group_id, error_code=error.code
-                )
-            response.groups.append(described)
-        return response
+        self, group_id: str
+    ) -> tuple[
+        StreamsGroupDescribeResponse.DescribedGroup, Iterator[StreamsGroupDescribeResponse.Member]
+    ]:
+        """StreamsGroupDescribe of one group; as `consumer_describe`."""
+        try:
+            return self._member_host(group_id).shard.describe_streams(group_id)
+        except KafkaError as error:
+            refusal = StreamsGroupDescribeResponse.DescribedGroup(
+                group_id=group_id, error_code=error.code
+            )
+            return refusal, iter(())
 
     def delete_groups(
         self, context: CallContext, request: DeleteGroupsRequest
@@ -663,22 +656,19 @@ class GroupCoordinator:
                 response.groups.extend(host.shard.list_groups(states, types))
         return response
 
-    def describe_groups(
-        self, context: CallContext, request: DescribeGroupsRequest
-    ) -> DescribeGroupsResponse:
-        """DescribeGroups: each group on its own; one that cannot be described does not hide the
-        others.
-        """
-        response = DescribeGroupsResponse()
-        for group_id in request.groups:
-            try:
-                described = self._host(group_id).shard.describe(group_id, context.api_version)
-            except KafkaError as error:
-                described = DescribeGroupsResponse.DescribedGroup(
-                    group_id=group_id, error_code=error.code
-                )
-            response.groups.append(described)
-        return response
+    def describe_group(
+        self, group_id: str, version: int
+    ) -> tuple[
+        DescribeGroupsResponse.DescribedGroup, Iterator[DescribeGroupsResponse.DescribedGroupMember]
+    ]:
+        """DescribeGroups of one group; as `consumer_describe`."""
+        try:
+            return self._host(group_id).shard.describe(group_id, version)
+        except KafkaError as error:
+            refusal = DescribeGroupsResponse.DescribedGroup(
+                group_id=group_id, error_code=error.code
+            )
+            return refusal, iter(())
 
     def _host(self, group_id: str) -> Host[GroupShard]:
         return self.runtime.host(self.partition_for(group_id))

@@ -8,7 +8,7 @@ tried again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from kbroker.coordinator.assignors import Assignment, Place
@@ -34,7 +34,6 @@ from kbroker.protocol.messages.share_groups import (
     DeleteShareGroupOffsetsResponse,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
-    ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -109,19 +108,18 @@ class ShareGroupCoordinator:
         return answer
 
     def describe(
-        self, context: CallContext, request: ShareGroupDescribeRequest
-    ) -> ShareGroupDescribeResponse:
-        """ShareGroupDescribe: each group on its own."""
-        response = ShareGroupDescribeResponse()
-        for group_id in request.group_ids:
-            try:
-                described = self._host(group_id).shard.share.describe(group_id)
-            except KafkaError as error:
-                described = ShareGroupDescribeResponse.DescribedGroup(
-                    group_id=group_id, error_code=error.code
-                )
-            response.groups.append(described)
-        return response
+        self, group_id: str
+    ) -> tuple[
+        ShareGroupDescribeResponse.DescribedGroup, Iterator[ShareGroupDescribeResponse.Member]
+    ]:
+        """ShareGroupDescribe of one group: the group without members, and its members."""
+        try:
+            return self._host(group_id).shard.share.describe(group_id)
+        except KafkaError as error:
+            refusal = ShareGroupDescribeResponse.DescribedGroup(
+                group_id=group_id, error_code=error.code
+            )
+            return refusal, iter(())
 
     # -- the states of partitions ------------------------------------------------------------
 

@@ -323,32 +323,38 @@ class ShareGroups:
                     group_type=SHARE_TYPE,
                 )
 
-    def describe(self, group_id: str) -> _Described:
-        """Everything about one group."""
+    def describe(
+        self, group_id: str
+    ) -> tuple[_Described, Iterator[ShareGroupDescribeResponse.Member]]:
+        """One group, and its members, each of which is made when it is asked for."""
         group = self.groups.get(group_id)
         if group is None:
             error = _not_found(group_id)
-            return _Described(group_id=group_id, error_code=error.code, error_message=error.message)
+            refusal = _Described(
+                group_id=group_id, error_code=error.code, error_message=error.message
+            )
+            return refusal, iter(())
         topics = self._topics().topics_by_id
-        return _Described(
+        described = _Described(
             group_id=group_id,
             group_state=group.state(),
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
             assignor_name=ASSIGNOR,
-            members=[
-                ShareGroupDescribeResponse.Member(
-                    member_id=member_id,
-                    rack_id=member.rack_id,
-                    member_epoch=group.current(member_id).member_epoch,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    subscribed_topic_names=member.subscribed_topic_names,
-                    assignment=_described(group.current(member_id).assigned, topics),
-                )
-                for member_id, member in group.members.items()
-            ],
         )
+        members = (
+            ShareGroupDescribeResponse.Member(
+                member_id=member_id,
+                rack_id=member.rack_id,
+                member_epoch=group.current(member_id).member_epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=member.subscribed_topic_names,
+                assignment=_described(group.current(member_id).assigned, topics),
+            )
+            for member_id, member in list(group.members.items())
+        )
+        return described, members
 
 
 def _not_found(group_id: str) -> KafkaError:

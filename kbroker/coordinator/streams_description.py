@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kbroker.coordinator.streams_group import StreamsGroup
-from kbroker.coordinator.streams_records import Topology
+from kbroker.coordinator.streams_records import StreamsMember, Topology
 from kbroker.coordinator.streams_tasks import Tasks, TaskSet
 from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeResponse
 
@@ -15,16 +15,21 @@ _TaskIds = StreamsGroupDescribeResponse.TaskIds
 _TopicInfo = StreamsGroupDescribeResponse.TopicInfo
 
 
-def described(group: StreamsGroup) -> StreamsGroupDescribeResponse.DescribedGroup:
-    """Everything about one group."""
-    return StreamsGroupDescribeResponse.DescribedGroup(
+def described_streams(
+    group: StreamsGroup,
+) -> tuple[StreamsGroupDescribeResponse.DescribedGroup, Iterator[_Member]]:
+    """One group, and its members, each of which is made when it is asked for."""
+    described = StreamsGroupDescribeResponse.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state(),
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         topology=_topology(group),
-        members=[_member(group, member_id) for member_id in group.members],
     )
+    members = (
+        _member(group, member_id, metadata) for member_id, metadata in list(group.members.items())
+    )
+    return described, members
 
 
 def _topology(group: StreamsGroup) -> StreamsGroupDescribeResponse.Topology | None:
@@ -66,8 +71,8 @@ def _topics(infos: Iterable[Topology.TopicInfo], counts: Mapping[str, int]) -> l
     ]
 
 
-def _member(group: StreamsGroup, member_id: str) -> _Member:
-    metadata, current = group.members[member_id], group.current(member_id)
+def _member(group: StreamsGroup, member_id: str, metadata: StreamsMember) -> _Member:
+    current = group.current(member_id)
     endpoint = metadata.user_endpoint
     held = current.assigned
     active = {name: frozenset(dated) for name, dated in held.active.items()}

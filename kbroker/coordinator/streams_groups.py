@@ -14,7 +14,6 @@ from kbroker.coordinator.deadlines import Deadline, Deadlines
 from kbroker.coordinator.effects import Append, Effect
 from kbroker.coordinator.member_errors import group_not_found
 from kbroker.coordinator.member_sessions import MemberSessions
-from kbroker.coordinator.streams_description import described
 from kbroker.coordinator.streams_group import StreamsGroup
 from kbroker.coordinator.streams_membership import (
     StreamsDecision,
@@ -35,7 +34,6 @@ from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMetadataKey,
 )
 from kbroker.protocol.messages.streams_groups import (
-    StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
 from kbroker.protocol.schema import CoordinatorValue
@@ -220,7 +218,3 @@ class StreamsGroups:
                     group_state=state,
                     group_type=STREAMS_TYPE,
                 )
-
-    def describe(self, group: StreamsGroup) -> StreamsGroupDescribeResponse.DescribedGroup:
-        """Everything about one group."""
-        return described(group)

@@ -121,7 +121,7 @@ def test_simple_consumer_commits_and_reads_back(world: World) -> None:
     assert fetch(world, 0, 3, 4) == {0: (5, "why"), 3: (9, "why"), 4: (-1, "")}
     assert fetch(world, 0, group="unknown") == {0: (-1, "")}
     assert fetch_all(world) == {("events", 0): 5, ("events", 3): 9}
-    described = world.shard().describe("g", 6)
+    described, _ = world.shard().describe("g", 6)
     assert (described.group_state, described.protocol_type) == ("Empty", "")
 
 

@@ -19,7 +19,6 @@ from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
-    DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
@@ -159,12 +158,12 @@ def answers_without_a_shard(world: World) -> set[ErrorCode]:
     )
     assert isinstance(sync, SyncGroupResponse)
     leave = coordinator.leave_group(Context(5), LeaveGroupRequest(group_id="g"))
-    describe = coordinator.describe_groups(Context(6), DescribeGroupsRequest(groups=["g"]))
+    describe, _ = coordinator.describe_group("g", 6)
     assert sync.error_code != ErrorCode.NONE
     return {
         member.errors[0],
         ErrorCode(leave.error_code),
-        ErrorCode(describe.groups[0].error_code),
+        ErrorCode(describe.error_code),
         *commit(world, {0: 1}).values(),
     }
 
@@ -449,11 +448,9 @@ def test_list_and_describe() -> None:
         "Stable",
         "classic",
     )
-    described = world.coordinator.describe_groups(
-        Context(6), DescribeGroupsRequest(groups=["g", "nothing"])
-    ).groups
-    assert (described[0].group_state, described[0].protocol_data) == ("Stable", "range")
-    (shown,) = described[0].members
+    described, members = world.coordinator.describe_group("g", 6)
+    assert (described.group_state, described.protocol_data) == ("Stable", "range")
+    (shown,) = members
     assert (shown.group_instance_id, shown.client_id, shown.client_host) == (
         "i",
         "a",
@@ -461,9 +458,10 @@ def test_list_and_describe() -> None:
     )
     assert shown.member_assignment
     assert shown.member_metadata
-    assert described[1].error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    old = world.coordinator.describe_groups(Context(5), DescribeGroupsRequest(groups=["nothing"]))
-    assert (old.groups[0].error_code, old.groups[0].group_state) == (0, "Dead")
+    missing, _ = world.coordinator.describe_group("nothing", 6)
+    assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    old, _ = world.coordinator.describe_group("nothing", 5)
+    assert (old.error_code, old.group_state) == (0, "Dead")
 
 
 def test_news_are_generations_and_groups_that_come_and_go(

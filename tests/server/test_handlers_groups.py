@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kbroker.coordinator.runtime import GroupCoordinator
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode, encode
@@ -20,9 +19,12 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
+from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
-from kbroker.server.handlers.groups import GROUP_OPERATIONS, HANDLERS
-from kbroker.server.services import Services
+from kbroker.server.handlers.group_descriptions import GROUP_OPERATIONS
+from kbroker.server.handlers.groups import HANDLERS
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.simulation import World
 
@@ -34,15 +36,15 @@ VERSIONS = [
 ]
 
 
-@dataclass
-class FakeServices:
-    groups: GroupCoordinator
-
-
 def call(world: World, api_key: ApiKey, version: int, request: Any) -> Any:
     """Send request over the wire in that version, as far as it has its fields; what comes back."""
     asked, _ = decode(request_class(api_key), encode(request, version), version)
-    services = cast(Services, FakeServices(world.coordinator))
+    services: Any = SimpleNamespace(
+        groups=world.coordinator,
+        config=BrokerConfig.from_properties({}, source="test"),
+        memory=MemoryPool(),
+        slices=FairSlices(world.timers),
+    )
     context = RequestContext(api_key, version, client_id="c")
     outcome = HANDLER_OF[api_key].handle(services, context, asked)
     if isinstance(outcome, Deferred):

@@ -17,8 +17,9 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.handlers.groups import GROUP_OPERATIONS
+from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
+from kbroker.server.sliced import Steps, sliced
 
 
 def handle_consumer_group_heartbeat(
@@ -36,19 +37,6 @@ def consumer_group_heartbeat_error(
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=message or None)
 
 
-def handle_consumer_group_describe(
-    services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Outcome:
-    """Each group on its own."""
-    services.require_group_protocol("consumer", "group.version")
-    response = services.groups.consumer_describe(context, request)
-    if request.include_authorized_operations:
-        for group in response.groups:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
-    return response
-
-
 def consumer_group_describe_error(
     request: ConsumerGroupDescribeRequest, error: ErrorCode, message: str
 ) -> ConsumerGroupDescribeResponse:
@@ -61,6 +49,22 @@ def consumer_group_describe_error(
             for group_id in request.group_ids
         ]
     )
+
+
+@sliced(consumer_group_describe_error)
+def handle_consumer_group_describe(
+    services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> Steps[ConsumerGroupDescribeResponse]:
+    """Each group on its own; see `group_descriptions`."""
+    del context
+    services.require_group_protocol("consumer", "group.version")
+    groups = yield from described_groups(
+        services,
+        request.group_ids,
+        services.groups.consumer_describe,
+        with_operations=request.include_authorized_operations,
+    )
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

@@ -14,8 +14,6 @@ yet, so every operation is authorized.
 
 from __future__ import annotations
 
-from typing import Final
-
 from kbroker.coordinator.classic_group import join_error
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -34,10 +32,9 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
-
-GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""All that exist for a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+from kbroker.server.sliced import Steps, sliced
 
 
 def handle_join_group(
@@ -108,18 +105,6 @@ def list_groups_error(
     return ListGroupsResponse(error_code=error)
 
 
-def handle_describe_groups(
-    services: Services, context: RequestContext, request: DescribeGroupsRequest
-) -> Outcome:
-    """Each group on its own."""
-    response = services.groups.describe_groups(context, request)
-    if request.include_authorized_operations:
-        for group in response.groups:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
-    return response
-
-
 def describe_groups_error(
     request: DescribeGroupsRequest, error: ErrorCode, message: str
 ) -> DescribeGroupsResponse:
@@ -130,6 +115,20 @@ def describe_groups_error(
             for group_id in request.groups
         ]
     )
+
+
+@sliced(describe_groups_error)
+def handle_describe_groups(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
+) -> Steps[DescribeGroupsResponse]:
+    """Each group on its own; see `group_descriptions`."""
+    groups = yield from described_groups(
+        services,
+        request.groups,
+        lambda group_id: services.groups.describe_group(group_id, context.api_version),
+        with_operations=request.include_authorized_operations,
+    )
+    return DescribeGroupsResponse(groups=groups)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

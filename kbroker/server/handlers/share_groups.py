@@ -24,8 +24,9 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.handlers.groups import GROUP_OPERATIONS
+from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
+from kbroker.server.sliced import Steps, sliced
 
 
 def handle_share_group_heartbeat(
@@ -42,18 +43,6 @@ def share_group_heartbeat_error(
     return ShareGroupHeartbeatResponse(error_code=error, error_message=message or None)
 
 
-def handle_share_group_describe(
-    services: Services, context: RequestContext, request: ShareGroupDescribeRequest
-) -> Outcome:
-    """Each group on its own."""
-    response = services.share_groups.describe(context, request)
-    if request.include_authorized_operations:
-        for group in response.groups:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
-    return response
-
-
 def share_group_describe_error(
     request: ShareGroupDescribeRequest, error: ErrorCode, message: str
 ) -> ShareGroupDescribeResponse:
@@ -66,6 +55,21 @@ def share_group_describe_error(
             for group_id in request.group_ids
         ]
     )
+
+
+@sliced(share_group_describe_error)
+def handle_share_group_describe(
+    services: Services, context: RequestContext, request: ShareGroupDescribeRequest
+) -> Steps[ShareGroupDescribeResponse]:
+    """Each group on its own; see `group_descriptions`."""
+    del context
+    groups = yield from described_groups(
+        services,
+        request.group_ids,
+        services.share_groups.describe,
+        with_operations=request.include_authorized_operations,
+    )
+    return ShareGroupDescribeResponse(groups=groups)
 
 
 def handle_describe_share_group_offsets(

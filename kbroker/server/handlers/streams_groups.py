@@ -23,8 +23,9 @@ from kbroker.protocol.messages.streams_groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.handlers.groups import GROUP_OPERATIONS
+from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
+from kbroker.server.sliced import Steps, sliced
 
 FAILURES_SHOWN: Final = 3
 """Of topics that could not be created, in the words for a client."""
@@ -73,19 +74,6 @@ def streams_group_heartbeat_error(
     return StreamsGroupHeartbeatResponse(error_code=error, error_message=message or None)
 
 
-def handle_streams_group_describe(
-    services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
-) -> Outcome:
-    """Each group on its own."""
-    services.require_group_protocol("streams", "streams.version")
-    response = services.groups.streams_describe(context, request)
-    if request.include_authorized_operations:
-        for group in response.groups:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
-    return response
-
-
 def streams_group_describe_error(
     request: StreamsGroupDescribeRequest, error: ErrorCode, message: str
 ) -> StreamsGroupDescribeResponse:
@@ -98,6 +86,22 @@ def streams_group_describe_error(
             for group_id in request.group_ids
         ]
     )
+
+
+@sliced(streams_group_describe_error)
+def handle_streams_group_describe(
+    services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
+) -> Steps[StreamsGroupDescribeResponse]:
+    """Each group on its own; see `group_descriptions`."""
+    del context
+    services.require_group_protocol("streams", "streams.version")
+    groups = yield from described_groups(
+        services,
+        request.group_ids,
+        services.groups.streams_describe,
+        with_operations=request.include_authorized_operations,
+    )
+    return StreamsGroupDescribeResponse(groups=groups)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

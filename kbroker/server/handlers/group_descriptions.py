@@ -1,0 +1,74 @@
+"""What DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe have in
+common: groups are described in slices of the loop, and only so much is answered.
+
+A group named again is described once, where Kafka repeats it; one that would go beyond
+`kbroker.response.max.bytes` is answered POLICY_VIOLATION. A group of many members is described over
+several turns of the loop, so the states of its members may be of different moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Final
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Struct
+from kbroker.server.services import Services
+from kbroker.server.sliced import STEP_ITEMS, TOO_LARGE, AnswerSize, once_each
+
+GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""All that exist for a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+
+_OBJECT_BYTES: Final = 64
+_ENTRY_BYTES: Final = 16
+
+
+# Any: each of the four APIs has classes of its own for groups and members, of the same shape
+def described_groups(
+    services: Services,
+    group_ids: Iterable[str],
+    describe: Callable[[str], tuple[Any, Iterator[Any]]],
+    *,
+    with_operations: bool,
+) -> Generator[None, None, list[Any]]:
+    """The groups of an answer, each once; steps of a sliced handler. describe: a group without its
+    members, and its members.
+    """
+    groups = []
+    with AnswerSize(services) as size:
+        named = yield from once_each(group_ids)
+        for count, group_id in enumerate(named, 1):
+            if count % STEP_ITEMS == 0:
+                yield
+            group, members = describe(group_id)
+            fits = size.add(answer_bytes(group))
+            for number, member in enumerate(members, 1):
+                if number % STEP_ITEMS == 0:
+                    yield
+                fits = fits and size.add(answer_bytes(member))
+                if not fits:
+                    break
+                group.members.append(member)
+            if not fits:
+                group.members = []
+                group.error_code, group.error_message = ErrorCode.POLICY_VIOLATION, TOO_LARGE
+            if with_operations and group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+            groups.append(group)
+    return groups
+
+
+def answer_bytes(value: object) -> int:
+    """About how much memory a part of an answer has."""
+    match value:
+        case str() | bytes() | memoryview():
+            return _OBJECT_BYTES + len(value)
+        case list():
+            if value and isinstance(value[0], int):
+                return _OBJECT_BYTES + _ENTRY_BYTES * len(value)
+            return _OBJECT_BYTES + sum(map(answer_bytes, value))
+        case Struct():
+            fields = (getattr(value, field.name) for field in value.FIELDS)
+            return _OBJECT_BYTES + sum(map(answer_bytes, fields))
+        case _:
+            return _ENTRY_BYTES

@@ -1,0 +1,157 @@
+"""Groups that are described: each once, in slices of the loop, and only so much of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.model import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+from kbroker.protocol.messages.groups import DescribeGroupsRequest
+from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
+from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
+from kbroker.replication.time_slices import FairSlices
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers import consumer_groups, groups, share_groups, streams_groups
+from kbroker.server.handlers.group_descriptions import answer_bytes
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.settings.broker import BrokerConfig
+from tests.coordinator.consumers import Consumer
+from tests.coordinator.members import ClientMember
+from tests.coordinator.simulation import World
+from tests.coordinator.streams_members import StreamsThread
+from tests.coordinator.test_share_groups import Shares
+from tests.replication.test_time_slices import Ticks
+
+MEMBERS = 40
+
+
+def classic(world: World, group_id: str) -> None:
+    for number in range(MEMBERS):
+        member = ClientMember(world, f"m{number}", group=group_id, version=3)
+        member.join()
+    world.timers.advance(3_000)
+
+
+def consumer(world: World, group_id: str) -> None:
+    for number in range(MEMBERS):
+        Consumer(world, f"m{number}", group_id=group_id).poll()
+
+
+def streams(world: World, group_id: str) -> None:
+    for number in range(MEMBERS):
+        StreamsThread(world, f"m{number}", group_id=group_id).poll()
+
+
+def share(world: World, group_id: str) -> None:
+    shares = Shares()
+    shares.take(world)
+    for number in range(MEMBERS):
+        shares.ask(
+            group_id=group_id,
+            member_id=f"m{number}",
+            member_epoch=0,
+            subscribed_topic_names=["other"],
+        )
+
+
+KINDS: dict[str, tuple[Any, Any, str, ApiKey, Any]] = {
+    "classic": (classic, groups, "groups", ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest),
+    "consumer": (
+        consumer,
+        consumer_groups,
+        "group_ids",
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ConsumerGroupDescribeRequest,
+    ),
+    "streams": (
+        streams,
+        streams_groups,
+        "group_ids",
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        StreamsGroupDescribeRequest,
+    ),
+    "share": (
+        share,
+        share_groups,
+        "group_ids",
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ShareGroupDescribeRequest,
+    ),
+}
+
+
+class Asking:
+    """Describes groups of one kind. turns: of the loop, that the last answer took."""
+
+    def __init__(self, kind: str) -> None:
+        join, module, self.field, self.api_key, self.request = KINDS[kind]
+        self.world = World()
+        join(self.world, "g")
+        join(self.world, "h")
+        handlers = {handler.api_key: handler for handler in module.HANDLERS}
+        self.handler = handlers[self.api_key]
+        self.memory = MemoryPool()
+        shares = Shares()
+        shares.take(self.world)
+        self.services: Any = SimpleNamespace(
+            groups=self.world.coordinator,
+            share_groups=shares.coordinator,
+            memory=self.memory,
+            slices=FairSlices(self.world.timers, clock=Ticks()),
+            require_group_protocol=lambda *_: None,
+        )
+        self.limit(1 << 26)
+        self.turns = 0
+
+    def limit(self, max_bytes: int) -> None:
+        self.services.config = BrokerConfig.from_properties(
+            {"kbroker.response.max.bytes": str(max_bytes)}, source="test"
+        )
+
+    def ask(self, *group_ids: str) -> list[Any]:
+        request = self.request(**{self.field: list(group_ids)})
+        version = self.handler.max_version
+        outcome = self.handler.handle(self.services, RequestContext(self.api_key, version), request)
+        self.turns = 0
+        while isinstance(outcome, Deferred):
+            if outcome.done:
+                outcome = outcome.value
+                break
+            self.turns += 1
+            self.world.timers.advance(0)
+        assert self.memory.used == 0
+        return list(outcome.groups)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_named_again_is_described_once(kind: str) -> None:
+    asking = Asking(kind)
+    described = asking.ask(*["g", "h", "g"] * 500)
+    assert [group.group_id for group in described] == ["g", "h"]
+    assert [len(group.members) for group in described] == [MEMBERS, MEMBERS]
+    assert [group.error_code for group in described] == [ErrorCode.NONE] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_members_and_groups_are_described_in_slices(kind: str) -> None:
+    asking = Asking(kind)
+    asking.services.slices = FairSlices(asking.world.timers, seconds=0.001, clock=Ticks())
+    described = asking.ask("g", "h", *(f"none{number}" for number in range(1_000)))
+    assert len(described) == 1_002
+    assert asking.turns > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_would_be_too_large_is_not_described(kind: str) -> None:
+    asking = Asking(kind)
+    (whole,) = asking.ask("g")
+    asking.limit(answer_bytes(whole) * 3 // 2)
+    first, second = asking.ask("g", "h")
+    assert (first.error_code, len(first.members)) == (ErrorCode.NONE, MEMBERS)
+    assert (second.error_code, second.members) == (ErrorCode.POLICY_VIOLATION, [])
+    assert "kbroker.response.max.bytes" in second.error_message
