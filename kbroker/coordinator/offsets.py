@@ -10,7 +10,7 @@ stored with each offset and guards against a topic of the same name that was cre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.coordinator.pending_offsets import OffsetPlace, PendingOffsets
@@ -33,12 +33,18 @@ from kbroker.protocol.messages.offsets import (
 TOPIC_ID_VERSION: Final = 10
 """From this version on OffsetCommit and OffsetFetch name topics by id."""
 NO_OFFSET: Final = -1
+OFFSETS_PER_STEP: Final = 500
+"""Partitions of a fetch between two pauses, but those of one topic are in one step."""
+OFFSET_BYTES: Final = 200
+"""Memory of a partition in the answer to a fetch, besides its metadata."""
 
 _CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
 _CommitResult = OffsetCommitResponse.OffsetCommitResponsePartition
 _FetchTopic = OffsetFetchResponse.OffsetFetchResponseTopics
 _FetchPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
+Charge = Callable[[int], bool]
+"""Whether an answer may have so many bytes more."""
 GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
 """Of one group: topic, partition, what was committed."""
 
@@ -274,19 +280,34 @@ class OffsetStore:
         version: int,
         require_stable: bool,
         topics: Topics,
-    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        charge: Charge,
+    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
         """The offsets asked for, or all of the group's. A partition without one: offset -1, no
         error. Topics with an unknown id stand last, whatever the order of the request.
+
+        A generator that pauses after some hundred partitions, so the offsets of a group may be of
+        different moments. A group that charge refuses is answered POLICY_VIOLATION.
         """
         response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
+        refused = OffsetFetchResponse.OffsetFetchResponseGroup(
+            group_id=asked.group_id, error_code=ErrorCode.POLICY_VIOLATION
+        )
+        visited = 0
         offsets = self.of_group(asked.group_id)
         unstable = self.pending.in_group(asked.group_id) if require_stable else ()
         by_id = version >= TOPIC_ID_VERSION
         if asked.topics is None:
-            for name, partitions in offsets.items():
+            for name in list(offsets):
                 topic = topics.topics.get(name)
                 if by_id and topic is None:
                     continue
+                partitions = offsets.get(name, {})
+                visited += 1 + len(partitions)
+                if visited >= OFFSETS_PER_STEP:
+                    visited = 0
+                    yield
+                if not charge(_answer_bytes(name, partitions.values(), len(partitions))):
+                    return refused
                 answer = _FetchTopic(name=name, topic_id=topic.topic_id if topic else ZERO_UUID)
                 for index, value in partitions.items():
                     answer.partitions.append(_found(index, value, (name, index) in unstable))
@@ -294,20 +315,28 @@ class OffsetStore:
             return response
         unknown: list[_FetchTopic] = []
         for wanted in asked.topics:
+            indexes = wanted.partition_indexes
+            visited += 1 + len(indexes)
+            if visited >= OFFSETS_PER_STEP:
+                visited = 0
+                yield
             answer = _FetchTopic(name=wanted.name, topic_id=wanted.topic_id)
             name = wanted.name
             if by_id:
                 topic = topics.topics_by_id.get(wanted.topic_id)
                 if topic is None:
-                    answer.partitions = fetch_errors(
-                        wanted.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID
-                    )
+                    if not charge(_answer_bytes(name, (), len(indexes))):
+                        return refused
+                    answer.partitions = fetch_errors(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
                     unknown.append(answer)
                     continue
                 name = topic.name
             response.topics.append(answer)
             known = offsets.get(name, {})
-            for index in wanted.partition_indexes:
+            values = [known[index] for index in indexes if index in known]
+            if not charge(_answer_bytes(name, values, len(indexes))):
+                return refused
+            for index in indexes:
                 value_or_none = known.get(index)
                 if value_or_none is not None and by_id:
                     stored_id = value_or_none.topic_id
@@ -316,6 +345,11 @@ class OffsetStore:
                 answer.partitions.append(_found(index, value_or_none, (name, index) in unstable))
         response.topics += unknown
         return response
+
+
+def _answer_bytes(name: str, values: Iterable[OffsetCommitValue], count: int) -> int:
+    """About how much memory the answer for a topic has. count: of partitions."""
+    return len(name) + OFFSET_BYTES * (1 + count) + sum(len(value.metadata) for value in values)
 
 
 def fetch_errors(indexes: Iterable[int], error: ErrorCode) -> list[_FetchPartition]:

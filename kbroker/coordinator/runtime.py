@@ -8,7 +8,7 @@ and gives the response, or a Deferred of it; bytes fields are copied before it r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache, partial
 from random import Random
 from typing import Final, Protocol
@@ -26,6 +26,7 @@ from kbroker.coordinator.group_members import Join
 from kbroker.coordinator.group_memory import MemberMemory
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
 from kbroker.coordinator.offsets import (
+    Charge,
     Commit,
     DeletedTopic,
     Topics,
@@ -129,6 +130,8 @@ class CallContext(Protocol):
     def client_host(self) -> str: ...
 
 
+GROUPS_PER_STEP: Final = 32
+"""Groups of an OffsetFetch between two pauses."""
 MAX_REASON: Final = 255
 REASONS_PER_SECOND: Final = 10
 """Characters of a member's words that are logged; clients send no more."""
@@ -589,58 +592,62 @@ class GroupCoordinator:
         return answer
 
     def offset_fetch(
-        self, context: CallContext, request: OffsetFetchRequest
-    ) -> OffsetFetchResponse | Deferred[OffsetFetchResponse]:
-        """OffsetFetch in its v8+ shape: `groups`. Answered once everything written before is
-        committed.
+        self, request: OffsetFetchRequest, version: int, charge: Charge
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
+        """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
+        for. Answered once everything written before is committed. A group of which all offsets are
+        asked for again is answered once. charge: whether the answer may have so many bytes more.
         """
-        waits: list[Deferred[ErrorCode]] = []
-        for group in request.groups:
+        named = dict.fromkeys(group.group_id for group in request.groups)
+        for count, group_id in enumerate(named, 1):
+            if count % GROUPS_PER_STEP == 0:
+                yield None
             try:
-                wait = self.runtime.after_pending(self._host(group.group_id))
+                wait = self.runtime.after_pending(self._host(group_id))
             except KafkaError:
                 continue
             if wait is not None:
-                waits.append(wait)
-        if not waits:
-            return self._fetch_now(context, request)
-        answer: Deferred[OffsetFetchResponse] = Deferred()
-
-        def next_wait(_: ErrorCode) -> None:
-            if waits:
-                waits.pop().on_done(next_wait)
-            else:
-                answer.resolve(self._fetch_now(context, request))
-
-        next_wait(ErrorCode.NONE)
-        return answer
-
-    def _fetch_now(self, context: CallContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+                yield wait
         response = OffsetFetchResponse()
-        for group in request.groups:
-            try:
-                host = self._host(group.group_id)
-            except KafkaError as error:
-                failed = OffsetFetchResponse.OffsetFetchResponseGroup(
-                    group_id=group.group_id, error_code=error.code
-                )
-                response.groups.append(failed)
-                continue
-            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
-            if refusal is not ErrorCode.NONE:
-                failed = OffsetFetchResponse.OffsetFetchResponseGroup(
-                    group_id=group.group_id, error_code=refusal
-                )
-                response.groups.append(failed)
-                continue
-            found = host.shard.offsets.fetch(
-                group,
-                version=context.api_version,
-                require_stable=request.require_stable,
-                topics=self._topics(),
+        whole: set[tuple[str, str | None, int]] = set()
+        for count, group in enumerate(request.groups, 1):
+            if count % GROUPS_PER_STEP == 0:
+                yield None
+            if group.topics is None:
+                key = (group.group_id, group.member_id, group.member_epoch)
+                if key in whole:
+                    continue
+                whole.add(key)
+            response.groups.append(
+                (yield from self._fetch(group, version, request.require_stable, charge))
             )
-            response.groups.append(found)
         return response
+
+    def _fetch(
+        self,
+        group: OffsetFetchRequest.OffsetFetchRequestGroup,
+        version: int,
+        require_stable: bool,
+        charge: Charge,
+    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
+        try:
+            host = self._host(group.group_id)
+            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
+        except KafkaError as error:
+            refusal = error.code
+        if refusal is not ErrorCode.NONE:
+            return OffsetFetchResponse.OffsetFetchResponseGroup(
+                group_id=group.group_id, error_code=refusal
+            )
+        return (
+            yield from host.shard.offsets.fetch(
+                group,
+                version=version,
+                require_stable=require_stable,
+                topics=self._topics(),
+                charge=charge,
+            )
+        )
 
     def list_groups(self, context: CallContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups: of this broker's partitions; one that is still loaded is an error, not an

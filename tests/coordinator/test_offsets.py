@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from kbroker.coordinator.runtime import MAX_CACHED_KEY, _cached_hash, _hash, partition_of
@@ -13,6 +15,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.members import ClientMember, settle
 from tests.coordinator.simulation import Context, World
@@ -76,7 +79,14 @@ def ask(
         groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)],
         require_stable=require_stable,
     )
-    return world.coordinator.offset_fetch(Context(version), request)
+    answer: Deferred[OffsetFetchResponse] = Deferred()
+
+    def steps() -> Iterator[Deferred[ErrorCode] | None]:
+        found = yield from world.coordinator.offset_fetch(request, version, lambda count: True)
+        answer.resolve(found)
+
+    FairSlices(world.timers).begin(steps(), lambda failure: None)
+    return answer.value if answer.done else answer
 
 
 def fetch(
@@ -331,6 +341,7 @@ def test_read_waits_for_what_was_written_before(world: World) -> None:
     assert not pending.done
     assert not reading.done
     world.log.commit()
+    world.timers.advance(0)
     assert pending.done
     assert reading.value.groups[0].topics[0].partitions[0].committed_offset == 2
 

@@ -36,15 +36,20 @@ VERSIONS = [
 ]
 
 
-def call(world: World, api_key: ApiKey, version: int, request: Any) -> Any:
-    """Send request over the wire in that version, as far as it has its fields; what comes back."""
-    asked, _ = decode(request_class(api_key), encode(request, version), version)
-    services: Any = SimpleNamespace(
+def services_of(world: World) -> Any:
+    """All that the handlers of groups need."""
+    return SimpleNamespace(
         groups=world.coordinator,
         config=BrokerConfig.from_properties({}, source="test"),
         memory=MemoryPool(),
         slices=FairSlices(world.timers),
     )
+
+
+def call(world: World, api_key: ApiKey, version: int, request: Any) -> Any:
+    """Send request over the wire in that version, as far as it has its fields; what comes back."""
+    asked, _ = decode(request_class(api_key), encode(request, version), version)
+    services = services_of(world)
     context = RequestContext(api_key, version, client_id="c")
     outcome = HANDLER_OF[api_key].handle(services, context, asked)
     if isinstance(outcome, Deferred):

@@ -6,26 +6,32 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.coordinator.offsets import OFFSET_BYTES
+from kbroker.coordinator.records import offset_commit_record
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.offsets import HANDLERS
-from kbroker.server.services import Services
+from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.simulation import World
-from tests.server.test_handlers_groups import FakeServices
+from tests.replication.test_time_slices import Ticks
+from tests.server.test_handlers_groups import services_of
 
 HANDLER_OF = {handler.api_key: handler for handler in HANDLERS}
 
 
 def call(world: World, api_key: ApiKey, version: int, request: Any) -> Any:
     asked, _ = decode(request_class(api_key), encode(request, version), version)
-    services = cast(Services, FakeServices(world.coordinator))
+    services = services_of(world)
     outcome = HANDLER_OF[api_key].handle(services, RequestContext(api_key, version), asked)
     if isinstance(outcome, Deferred):
         world.log.commit()
+        world.timers.advance(0)
         outcome = outcome.value
     assert outcome is not None
     response, _ = decode(response_class(api_key), encode(outcome, version), version)
@@ -135,7 +141,7 @@ def test_fetch_waits_for_the_write_before_it(version: int) -> None:
             )
         ],
     )
-    services = cast(Services, FakeServices(world.coordinator))
+    services = services_of(world)
     written = handler.handle(services, RequestContext(ApiKey.OFFSET_COMMIT, 9), shard_request)
     assert isinstance(written, Deferred)
     response = call(world, ApiKey.OFFSET_FETCH, version, fetch_request(version))
@@ -191,3 +197,60 @@ def test_fetch_error_response(version: int) -> None:
         assert error.groups[0].error_code == ErrorCode.NOT_COORDINATOR
     else:
         assert error.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+class Asking:
+    """Fetches of all offsets of groups with many. turns: of the loop, that the last one took."""
+
+    def __init__(self, *, max_bytes: int = 1 << 26) -> None:
+        self.world = World()
+        self.world.topics.add("wide", 2_000)
+        value = OffsetCommitValue(offset=1, commit_timestamp=self.world.timers.now_ms())
+        shard = self.world.shard()
+        for group_id in ("g", "h"):
+            for topic in ("events", "wide"):
+                for partition in self.world.topics.topics[topic].partitions:
+                    shard.replay(offset_commit_record(group_id, topic, partition, value))
+        self.services = services_of(self.world)
+        self.services.slices = FairSlices(self.world.timers, seconds=0.001, clock=Ticks())
+        self.services.config = BrokerConfig.from_properties(
+            {"kbroker.response.max.bytes": str(max_bytes)}, source="test"
+        )
+        self.turns = 0
+
+    def ask(self, *group_ids: str) -> list[Any]:
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+                for group_id in group_ids
+            ]
+        )
+        context = RequestContext(ApiKey.OFFSET_FETCH, 9)
+        outcome: Any = HANDLER_OF[ApiKey.OFFSET_FETCH].handle(self.services, context, request)
+        self.turns = 0
+        while isinstance(outcome, Deferred):
+            if outcome.done:
+                outcome = outcome.value
+                break
+            self.turns += 1
+            self.world.timers.advance(0)
+        assert self.services.memory.used == 0
+        return list(outcome.groups)
+
+
+def count_of(group: Any) -> int:
+    return sum(len(topic.partitions) for topic in group.topics)
+
+
+def test_all_offsets_of_a_group_named_again_are_fetched_once() -> None:
+    asking = Asking()
+    found = asking.ask(*["g", "h", "g"] * 300)
+    assert [(group.group_id, count_of(group)) for group in found] == [("g", 2_012), ("h", 2_012)]
+    assert asking.turns > 0
+
+
+def test_what_would_be_too_large_is_not_fetched() -> None:
+    asking = Asking(max_bytes=2_500 * OFFSET_BYTES)
+    first, second = asking.ask("g", "h")
+    assert (first.error_code, count_of(first)) == (ErrorCode.NONE, 2_012)
+    assert (second.error_code, second.topics) == (ErrorCode.POLICY_VIOLATION, [])

@@ -8,6 +8,9 @@ retention time any more (KIP-211). v6: leader epoch (KIP-320). v7: static member
 GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848). v10: topic ids (KIP-848). OffsetFetch v2: all
 topics of a group, an error of the whole answer. v5: leader epoch (KIP-320). v7: require stable
 (KIP-447). v8: several groups (KIP-709). v9: member id and epoch (KIP-848). v10: topic ids.
+
+A group of which all offsets are asked for again is answered once, where Kafka repeats it; what
+would go beyond `kbroker.response.max.bytes` is answered POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator.offsets import NO_OFFSET
-from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import (
@@ -24,9 +26,9 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import AnswerSize, Steps, sliced
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""
@@ -65,38 +67,6 @@ def offset_commit_error(
             for topic in request.topics
         ]
     )
-
-
-def handle_offset_fetch(
-    services: Services, context: RequestContext, request: OffsetFetchRequest
-) -> Outcome:
-    """Answered once everything written before is committed."""
-    if context.api_version >= GROUPS_VERSION:
-        found = services.groups.offset_fetch(context, request)
-        if not isinstance(found, Deferred):
-            return found
-        outcome: Deferred[Message] = Deferred()
-        found.on_done(outcome.resolve)
-        return outcome
-    topics = request.topics
-    if topics is None and context.api_version < GROUP_ERROR_VERSION:
-        topics = []
-    group = _FetchGroup(
-        group_id=request.group_id,
-        topics=topics
-        if topics is None
-        else [
-            _FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in topics
-        ],
-    )
-    asked = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
-    found = services.groups.offset_fetch(context, asked)
-    if not isinstance(found, Deferred):
-        return _single_group(context, group, found)
-    later: Deferred[Message] = Deferred()
-    found.on_done(lambda response: later.resolve(_single_group(context, group, response)))
-    return later
 
 
 def _single_group(
@@ -176,6 +146,32 @@ def offset_fetch_error(
     response = _single_group_error(_FetchGroup(topics=topics), error, per_partition=True)
     response.error_code = error
     return response
+
+
+@sliced(offset_fetch_error)
+def handle_offset_fetch(
+    services: Services, context: RequestContext, request: OffsetFetchRequest
+) -> Steps[OffsetFetchResponse]:
+    """Answered once everything written before is committed."""
+    version = context.api_version
+    with AnswerSize(services) as size:
+        if version >= GROUPS_VERSION:
+            return (yield from services.groups.offset_fetch(request, version, size.add))
+        topics = request.topics
+        if topics is None and version < GROUP_ERROR_VERSION:
+            topics = []
+        group = _FetchGroup(
+            group_id=request.group_id,
+            topics=topics
+            if topics is None
+            else [
+                _FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in topics
+            ],
+        )
+        asked = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
+        found = yield from services.groups.offset_fetch(asked, version, size.add)
+        return _single_group(context, group, found)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
