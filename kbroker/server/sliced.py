@@ -13,7 +13,8 @@ never views on the receive buffer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kbroker.log_lines import shown
@@ -43,6 +44,7 @@ returns the response.
 STEP_ITEMS: Final = 32
 """Items of an ordinary handler between two yields: some ten microseconds each."""
 
+SORTED_ITEMS: Final = 2048
 CHEAP_ITEMS: Final = 512
 """The same where an item takes a microsecond or so."""
 
@@ -65,6 +67,19 @@ def once_each(items: Iterable[K]) -> Generator[None, None, dict[K, None]]:
             yield
         named[item] = None
     return named
+
+
+def sorted_in_steps(items: Iterable[str]) -> Generator[None, None, Iterator[str]]:
+    """An iterator over items in ascending order; sorting is a step of a sliced handler."""
+    runs: list[list[str]] = [[]]
+    for item in items:
+        if len(runs[-1]) >= SORTED_ITEMS:
+            runs[-1].sort()
+            runs.append([])
+            yield None
+        runs[-1].append(item)
+    runs[-1].sort()
+    return merge(*runs)
 
 
 class _SlicedAnswer(Deferred[Message]):

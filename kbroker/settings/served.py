@@ -107,6 +107,7 @@ OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
     for key in (
         ConfigKey("kbroker.group.max.pending.members", ConfigType.INT, "1000", "[1,...]"),
         ConfigKey("kbroker.group.members.max.bytes", ConfigType.LONG, "67108864", "[1048576,...]"),
+        ConfigKey("kbroker.auto.create.topics.per.request", ConfigType.INT, "100", "[0,...]"),
         ConfigKey("kbroker.list.offsets.max.bytes", ConfigType.LONG, "33554432", "[0,...]"),
         ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),

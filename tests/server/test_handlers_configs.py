@@ -136,6 +136,7 @@ def test_every_key_of_the_broker_is_there(services: Services) -> None:
     expected = {fact["name"] for fact in facts if not fact.get("internal")}
     assert {entry.name for entry in result.configs} == expected | {
         "my.own.key",
+        "kbroker.auto.create.topics.per.request",
         "kbroker.list.offsets.max.bytes",
         "kbroker.memory.limit.bytes",
         "kbroker.response.max.bytes",

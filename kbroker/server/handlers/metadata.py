@@ -8,8 +8,9 @@ the cluster, which DescribeCluster took over). v10: topic ids in the answer. v12
 (KIP-516). v13: error code of the whole answer (KIP-1102). v0 leaves a replica in whose broker is
 gone; as in Kafka it then says REPLICA_NOT_AVAILABLE where later versions do not. A topic that is to
 be created by itself is answered UNKNOWN_TOPIC_OR_PARTITION once, as Kafka does; the client asks
-again. The controller id is a broker's: clients send to any broker, which forwards (KIP-590). Kafka
-draws one, we take the first. DescribeTopicPartitions (KIP-966): sorted by name,
+again; of more than `kbroker.auto.create.topics.per.request` unknown topics the rest is created by
+the next requests. The controller id is a broker's: clients send to any broker, which forwards
+(KIP-590). Kafka draws one, we take the first. DescribeTopicPartitions (KIP-966): sorted by name,
 `max.request.partition.size.limit` partitions, cursor to go on. DescribeCluster v1: endpoint type
 (KIP-919). v2: fenced brokers (KIP-1073). Deviation: no ACLs yet, so every operation is authorized.
 """
@@ -17,7 +18,7 @@ draws one, we take the first. DescribeTopicPartitions (KIP-966): sorted by name,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from kbroker.log_lines import shown
@@ -42,6 +43,14 @@ from kbroker.protocol.messages.metadata import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import (
+    CHEAP_ITEMS,
+    STEP_ITEMS,
+    Steps,
+    once_each,
+    sliced,
+    sorted_in_steps,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +61,15 @@ ALTER_CONFIGS, IDEMPOTENT_WRITE.
 
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+
+IDS_SINCE: Final = 12
+"""Topics by id."""
+
+AUTO_CREATE_LIMIT: Final = "kbroker.auto.create.topics.per.request"
+CREATIONS_PER_STEP: Final = 8
+
+_AskedTopic = MetadataRequest.MetadataRequestTopic
+_Pauses = Generator[None, None, None]
 
 BROKER_ENDPOINT: Final = 1
 CONTROLLER_ENDPOINT: Final = 2
@@ -97,13 +115,26 @@ class _View:
 # Metadata
 
 
+def metadata_error(request: MetadataRequest, error: ErrorCode, message: str) -> MetadataResponse:
+    """The error stands at each topic asked for, and in v13 at the whole answer."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponse.MetadataResponseTopic(
+                error_code=error, name=entry.name or "", topic_id=entry.topic_id
+            )
+            for entry in request.topics or ()
+        ],
+        error_code=error,
+    )
+
+
+@sliced(metadata_error)
 def handle_metadata(
     services: Services, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse:
-    """Brokers and topics of the image, as of now."""
+) -> Steps[MetadataResponse]:
+    """Brokers and topics of the image as it is when the request begins."""
     version = context.api_version
     view = _View(services.image, context.listener_name)
-    with_operations = request.include_topic_authorized_operations
     response = MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -116,10 +147,18 @@ def handle_metadata(
         ],
         cluster_id=services.cluster_id,
         controller_id=min(view.reachable, default=-1),
-        topics=_topics(services, view, request, version),
     )
-    if with_operations:
-        for topic in response.topics:
+    wanted = request.topics
+    if wanted is None or (version == 0 and not wanted):
+        yield from _all_topics(view, version, response)
+    elif version >= IDS_SINCE and (yield from _any_id(wanted)):
+        yield from _topics_by_id(view, wanted, version, response)
+    else:
+        yield from _topics_by_name(services, view, request, version, response)
+    if request.include_topic_authorized_operations:
+        for count, topic in enumerate(response.topics, 1):
+            if count % CHEAP_ITEMS == 0:
+                yield None
             if topic.error_code == ErrorCode.NONE:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     if request.include_cluster_authorized_operations:
@@ -127,55 +166,87 @@ def handle_metadata(
     return response
 
 
-def _topics(
-    services: Services, view: _View, request: MetadataRequest, version: int
-) -> list[MetadataResponse.MetadataResponseTopic]:
-    image = view.image
-    wanted = request.topics
-    if wanted is None or (version == 0 and not wanted):
-        return [_topic(view, topic, version) for topic in image.topics.values()]
-    if version < 12:
-        for entry in wanted:
+def _all_topics(view: _View, version: int, response: MetadataResponse) -> _Pauses:
+    partitions = 0
+    for topic in view.image.topics.values():
+        partitions += max(len(topic.partitions), 1)
+        if partitions >= STEP_ITEMS:
+            partitions = 0
+            yield None
+        response.topics.append(_topic(view, topic, version))
+
+
+def _any_id(wanted: list[_AskedTopic]) -> Generator[None, None, bool]:
+    for count, entry in enumerate(wanted, 1):
+        if count % CHEAP_ITEMS == 0:
+            yield None
+        if entry.topic_id != ZERO_UUID:
+            return True
+    return False
+
+
+def _topics_by_id(
+    view: _View, wanted: list[_AskedTopic], version: int, response: MetadataResponse
+) -> _Pauses:
+    """Entries without an id are passed over, as in Kafka."""
+    asked = yield from once_each(entry.topic_id for entry in wanted if entry.topic_id != ZERO_UUID)
+    for count, topic_id in enumerate(asked, 1):
+        if count % STEP_ITEMS == 0:
+            yield None
+        topic = view.image.topics_by_id.get(topic_id)
+        response.topics.append(
+            _topic(view, topic, version)
+            if topic is not None
+            else MetadataResponse.MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+            )
+        )
+
+
+def _topics_by_name(
+    services: Services,
+    view: _View,
+    request: MetadataRequest,
+    version: int,
+    response: MetadataResponse,
+) -> _Pauses:
+    wanted = request.topics or []
+    if version < IDS_SINCE:
+        for count, entry in enumerate(wanted, 1):
+            if count % CHEAP_ITEMS == 0:
+                yield None
             if entry.name is None or entry.topic_id != ZERO_UUID:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"Topics go by name in version {version}, not by id."
                 )
-    topic_ids = {entry.topic_id: None for entry in wanted if entry.topic_id != ZERO_UUID}
-    if topic_ids:
-        return [
-            _topic(view, image.topics_by_id[topic_id], version)
-            if topic_id in image.topics_by_id
-            else MetadataResponse.MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
-            )
-            for topic_id in topic_ids
-        ]
-    create = request.allow_auto_topic_creation and services.config.get_bool(
-        "auto.create.topics.enable"
-    )
-    topics = []
-    for name in {entry.name: None for entry in wanted}:
-        if name is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
-        topic = image.topics.get(name)
+    asked = yield from once_each(entry.name for entry in wanted)
+    names = [name for name in asked if name is not None]
+    if len(names) < len(asked):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
+    config = services.config
+    creations = 0
+    if request.allow_auto_topic_creation and config.get_bool("auto.create.topics.enable"):
+        creations = config.get_int(AUTO_CREATE_LIMIT)
+    for count, name in enumerate(names, 1):
+        if count % STEP_ITEMS == 0:
+            yield None
+        topic = view.image.topics.get(name)
         if topic is not None:
-            topics.append(_topic(view, topic, version))
-        else:
-            topics.append(_missing_topic(services, name, create=create))
-    return topics
-
-
-def _missing_topic(
-    services: Services, name: str, *, create: bool
-) -> MetadataResponse.MetadataResponseTopic:
-    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if name_error(name) is not None:
-        error = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif create:
-        error = auto_create(services, name)
-    return MetadataResponse.MetadataResponseTopic(
-        error_code=error, name=name, is_internal=name in INTERNAL_TOPICS
-    )
+            response.topics.append(_topic(view, topic, version))
+            continue
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if name_error(name) is not None:
+            error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif creations > 0:
+            creations -= 1
+            error = auto_create(services, name)
+            if creations % CREATIONS_PER_STEP == 0:
+                yield None
+        response.topics.append(
+            MetadataResponse.MetadataResponseTopic(
+                error_code=error, name=name, is_internal=name in INTERNAL_TOPICS
+            )
+        )
 
 
 def auto_create(services: Services, name: str) -> ErrorCode:
@@ -242,25 +313,27 @@ def _partition(
     )
 
 
-def metadata_error(request: MetadataRequest, error: ErrorCode, message: str) -> MetadataResponse:
-    """The error stands at each topic asked for, and in v13 at the whole answer."""
-    return MetadataResponse(
-        topics=[
-            MetadataResponse.MetadataResponseTopic(
-                error_code=error, name=entry.name or "", topic_id=entry.topic_id
-            )
-            for entry in request.topics or ()
-        ],
-        error_code=error,
-    )
-
-
 # DescribeTopicPartitions
 
 
+def describe_topic_partitions_error(
+    request: DescribeTopicPartitionsRequest, error: ErrorCode, message: str
+) -> DescribeTopicPartitionsResponse:
+    """The error stands at each topic asked for."""
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+                error_code=error, name=topic.name
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@sliced(describe_topic_partitions_error)
 def handle_describe_topic_partitions(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """Topics by name from the cursor on, until the limit of partitions is reached."""
     view = _View(services.image, context.listener_name)
     cursor = request.cursor
@@ -270,18 +343,20 @@ def handle_describe_topic_partitions(
         )
     all_topics = not request.topics
     names: Iterable[str] = view.image.topics if all_topics else (t.name for t in request.topics)
-    wanted = set(names)
-    if cursor is not None:
-        if not all_topics and cursor.topic_name not in wanted:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"The topic list does not contain the cursor topic {cursor.topic_name}.",
-            )
-        wanted = {name for name in wanted if name >= cursor.topic_name}
+    wanted = yield from once_each(names)
+    start = "" if cursor is None else cursor.topic_name
+    if cursor is not None and not all_topics and start not in wanted:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The topic list does not contain the cursor topic {start}.",
+        )
+    in_order = yield from sorted_in_steps(name for name in wanted if name >= start)
     limit = services.config.get_int("max.request.partition.size.limit")
     left = max(min(limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
-    for name in sorted(wanted):
+    for count, name in enumerate(in_order, 1):
+        if count % STEP_ITEMS == 0:
+            yield None
         if left == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
                 topic_name=name, partition_index=0
@@ -292,8 +367,8 @@ def handle_describe_topic_partitions(
             if not all_topics:
                 response.topics.append(_undescribable_topic(name))
             continue
-        start = cursor.partition_index if cursor and cursor.topic_name == name else 0
-        indexes = [index for index in sorted(topic.partitions) if index >= start]
+        first = cursor.partition_index if cursor and cursor.topic_name == name else 0
+        indexes = [index for index in sorted(topic.partitions) if index >= first]
         response.topics.append(_described_topic(view, topic, indexes[:left]))
         if len(indexes) > left:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
@@ -344,20 +419,6 @@ def _described_topic(
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
-    )
-
-
-def describe_topic_partitions_error(
-    request: DescribeTopicPartitionsRequest, error: ErrorCode, message: str
-) -> DescribeTopicPartitionsResponse:
-    """The error stands at each topic asked for."""
-    return DescribeTopicPartitionsResponse(
-        topics=[
-            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-                error_code=error, name=topic.name
-            )
-            for topic in request.topics
-        ]
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -24,12 +25,18 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kbroker.server.dispatch import RequestContext
+from kbroker.replication.time_slices import FairSlices
+from kbroker.server.dispatch import Outcome, RequestContext
 from kbroker.server.handlers import metadata
 from kbroker.server.services import Services
+from tests.replication.test_time_slices import Ticks, Turns
 
 DIRECTORY = bytes([9] * 16)
 EVENTS_ID = bytes([1] * 16)
+LIMITS = {
+    "max.request.partition.size.limit": 2000,
+    "kbroker.auto.create.topics.per.request": 100,
+}
 MetadataRequestTopic = MetadataRequest.MetadataRequestTopic
 
 
@@ -82,13 +89,29 @@ def services(
         topics=LayeredMap({t.name: t for t in topics}),
         topics_by_id=LayeredMap({t.topic_id: t for t in topics}),
     )
-    config = SimpleNamespace(get_bool=lambda name: auto_create, get_int=lambda name: 2000)
+    config = SimpleNamespace(get_bool=lambda name: auto_create, get_int=LIMITS.__getitem__)
+    turns = Turns()
     return cast(
         Services,
         SimpleNamespace(
-            node_id=1, cluster_id="cluster", image=image, config=config, controller=Controller()
+            node_id=1,
+            cluster_id="cluster",
+            image=image,
+            config=config,
+            controller=Controller(),
+            timers=turns,
+            slices=FairSlices(turns, seconds=0.004, clock=Ticks()),
         ),
     )
+
+
+def answer(of: Services, outcome: Outcome) -> Any:
+    """The response, after as many turns of the loop as it takes."""
+    if isinstance(outcome, Deferred):
+        while not outcome.done:
+            cast(Turns, of.timers).turn()
+        return outcome.value
+    return outcome
 
 
 def ask(
@@ -103,7 +126,7 @@ def ask(
         entries = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids]
     context = RequestContext(ApiKey.METADATA, version)
     request = MetadataRequest(topics=entries, **fields)  # type: ignore[arg-type]
-    return metadata.handle_metadata(of, context, request)
+    return cast(MetadataResponse, answer(of, metadata.handle_metadata(of, context, request)))
 
 
 def test_brokers_and_all_topics() -> None:
@@ -164,6 +187,61 @@ def test_no_auto_creation_unless_both_want_it(by_broker: bool, by_client: bool) 
     of = services(auto_create=by_broker)
     ask(of, ["new"], allow_auto_topic_creation=by_client)
     assert cast(Controller, of.controller).asked == []
+
+
+def test_one_request_creates_a_bounded_number_of_topics() -> None:
+    """312 KB of names became 12,000 topics. A client asks again for those that are not there."""
+    of = services()
+    names: list[str | None] = [f"t{index}" for index in range(12_000)]
+    response = ask(of, names)
+    assert cast(Controller, of.controller).asked == names[:100]
+    assert [each.name for each in response.topics] == names
+    assert {each.error_code for each in response.topics} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    cast(Turns, of.timers).turn()
+    ask(of, ["events", *names[100:110]])
+    assert cast(Controller, of.controller).asked == names[:110]
+
+
+def test_topics_are_created_in_slices() -> None:
+    of = services()
+    outcome = metadata.handle_metadata(
+        of,
+        RequestContext(ApiKey.METADATA, 13),
+        MetadataRequest(topics=[MetadataRequestTopic(name=f"t{index}") for index in range(100)]),
+    )
+    asked = cast(Controller, of.controller).asked
+    assert isinstance(outcome, Deferred)
+    counts = [len(asked)]
+    while not outcome.done:
+        cast(Turns, of.timers).turn()
+        counts.append(len(asked))
+    assert counts[-1] == 100
+    assert max(b - a for a, b in pairwise([0, *counts])) <= 40
+
+
+def test_many_names_are_looked_up_in_slices() -> None:
+    of = services(auto_create=False)
+    names = [f"t{index}" for index in range(5000)]
+    for outcome in (
+        metadata.handle_metadata(
+            of,
+            RequestContext(ApiKey.METADATA, 13),
+            MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]),
+        ),
+        metadata.handle_describe_topic_partitions(
+            of,
+            RequestContext(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0),
+            DescribeTopicPartitionsRequest(
+                topics=[
+                    DescribeTopicPartitionsRequest.TopicRequest(name=name)
+                    for name in reversed(names)
+                ],
+                response_partition_limit=1,
+            ),
+        ),
+    ):
+        assert isinstance(outcome, Deferred)
+        assert sorted(each.name for each in answer(of, outcome).topics) == sorted(names)
 
 
 def test_topics_by_id() -> None:
@@ -247,7 +325,8 @@ def describe(
         cursor=Cursor(topic_name=cursor[0], partition_index=cursor[1]) if cursor else None,
     )
     context = RequestContext(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
-    response = metadata.handle_describe_topic_partitions(services(), context, request)
+    of = services()
+    response = answer(of, metadata.handle_describe_topic_partitions(of, context, request))
     after = response.next_cursor
     topics = response.topics
     return (
