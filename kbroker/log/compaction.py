@@ -343,6 +343,14 @@ class BatchFilter:
             return header.last_offset == last.data_offset
         return header.is_control and header.producer_epoch == last.producer_epoch
 
+    def _horizon_ms(self, header: BatchHeader, records: Iterable[StoredRecord]) -> int:
+        """delete.retention.ms from now, which becomes the base timestamp: no later than leaves the
+        records' times within 64 bits of it. (Kafka's overflows, and the tombstones go at once.)
+        """
+        horizon_ms = self._now_ms + self._delete_retention_ms
+        oldest_ms = header.base_timestamp + min(record[3] for record in records)
+        return min(horizon_ms, MAX_TIMESTAMP + min(oldest_ms, 0))
+
     def _rebuild(
         self,
         header: BatchHeader,
@@ -358,7 +366,7 @@ class BatchFilter:
         """
         has_horizon = set_horizon or header.has_delete_horizon
         if set_horizon:
-            base_timestamp = self._now_ms + self._delete_retention_ms
+            base_timestamp = self._horizon_ms(header, compress(records, kept))
         elif has_horizon:
             base_timestamp = header.base_timestamp
         elif header.is_log_append_time:
@@ -400,6 +408,7 @@ def _append_moved(body: bytearray, data: bytes, record: StoredRecord, delta: int
     body += data[timestamp_end:end]
 
 
+MAX_TIMESTAMP: Final = (1 << 63) - 1
 _NO_ATTRIBUTES: Final = b"\0"
 _NO_DELTA: Final = -(1 << 63)
 

@@ -174,7 +174,8 @@ class Segment:
             roll_jitter_ms=roll_jitter_ms(config),
             suffix=suffix,
         )
-        create_file(segment.path, config.segment_bytes if config.preallocate else 0)
+        # internal.segment.bytes may be negative: then no batch fits, and there is nothing to reserve
+        create_file(segment.path, max(config.segment_bytes, 0) if config.preallocate else 0)
         segment.preallocated = config.preallocate
         segment.offset_index.create(config.segment_index_bytes)
         segment.time_index.create(config.segment_index_bytes)

@@ -100,6 +100,30 @@ def test_tombstones_go_when_their_horizon_has_passed(bench: Bench) -> None:
     assert timestamps[5] == START_MS + 1, "the horizon does not change the records' times"
 
 
+@pytest.mark.parametrize("timestamp", [START_MS, 0, -1, -(2**62), -(2**63)])
+@pytest.mark.parametrize("retention_ms", [0, 2**62, 2**63 - 1 - START_MS, 2**63 - 1])
+def test_the_horizon_of_tombstones_fits_into_a_timestamp(
+    tmp_path: Path, retention_ms: int, timestamp: int
+) -> None:
+    """delete.retention.ms may be any number of 63 bits: beyond the last moment is never."""
+    bench = Bench(tmp_path / "data", delete_retention_ms=retention_ms)
+    for _ in range(3):
+        bench.append(batch(("a", None), ("b", "1"), timestamp=timestamp))
+        bench.roll()
+        bench.clean()
+    assert not bench.cleaner.uncleanable
+    records = {(r.offset, r.key): (r.timestamp, r.value) for r in records_of(bench.log)}
+    assert records[5, b"b"] == (timestamp + 1, b"1")
+    # a delta from the horizon to a time that far back has 64 bits: such a tombstone goes early
+    is_kept = retention_ms > 0 and timestamp > -(2**63)
+    assert not is_kept or records[4, b"a"] == (timestamp, None)
+    bench.append(batch(("c", "1")))
+    bench.roll()
+    bench.clean()
+    is_gone = not any(r.key == b"a" for r in records_of(bench.log))
+    assert is_gone == (not is_kept)
+
+
 def transaction(
     bench: Bench, producer_id: int, epoch: int, items: list[tuple[str, str]], *, commit: bool
 ) -> None:

@@ -27,6 +27,20 @@ def append(segment: Segment, offset: int, count: int = 2, timestamp: int = NOW_M
     segment.append(batch, [read_batch_header(batch)])
 
 
+@pytest.mark.parametrize("segment_bytes", [-(2**31), -1, 0, 1, 2**31 - 1])
+def test_a_file_is_preallocated_to_whatever_size_a_topic_may_ask_for(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    """internal.segment.bytes has no validator, in Kafka neither."""
+    config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=4096, preallocate=True)
+    segment = Segment.create(
+        str(tmp_path), BASE, config=config, open_files=OpenFiles(10), now_ms=NOW_MS
+    )
+    assert segment.log_file().size() == max(segment_bytes, 0)
+    segment.close()
+    assert Path(segment.path).stat().st_size == 0
+
+
 def test_offsets_with_gaps_are_found_in_the_next_batch(segment: Segment) -> None:
     # compaction leaves gaps
     for offset in (100, 110, 120, 130, 140, 150):
