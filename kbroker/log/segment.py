@@ -174,7 +174,7 @@ class Segment:
             roll_jitter_ms=roll_jitter_ms(config),
             suffix=suffix,
         )
-        # internal.segment.bytes may be negative: then no batch fits, and there is nothing to reserve
+        # internal.segment.bytes may be negative: no batch fits then, nothing is to be reserved
         create_file(segment.path, max(config.segment_bytes, 0) if config.preallocate else 0)
         segment.preallocated = config.preallocate
         segment.offset_index.create(config.segment_index_bytes)

@@ -215,7 +215,9 @@ class SharePartitions:
         reset = self._config_of(group_id).auto_offset_reset
         timestamp = {"earliest": EARLIEST, "latest": LATEST}.get(reset)
         if timestamp is None:
-            timestamp = self._timers.now_ms() - duration_ms(reset.removeprefix(_BY_DURATION))
+            # not below 0: negative timestamps are names of offsets, -1 the latest
+            age_ms = duration_ms(reset.removeprefix(_BY_DURATION))
+            timestamp = max(self._timers.now_ms() - age_ms, 0)
         answer: Deferred[ListedOffset] = Deferred()
 
         def found(listed: ListedOffset) -> None:

@@ -7,8 +7,10 @@ Kafka's wording, which clients show.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
+from math import isfinite, isnan
 from typing import Final, NamedTuple
 
 from kbroker.settings.durations import duration_ms
@@ -121,6 +123,11 @@ NEVER_EMPTY: Final = frozenset(
 )
 """Lists that must have an item. (Kafka's notation does not tell; asked of its validators.)"""
 
+_JAVA_DOUBLE: Final = re.compile(
+    r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)"
+)
+"""What Double.parseDouble takes, but for hexadecimal ones."""
+
 BY_DURATION: Final = "by_duration:"
 
 _WHOLE_NUMBERS: Final[Mapping[ConfigType, int]] = {
@@ -148,13 +155,10 @@ def _parse_type(key: ConfigKey, text: str) -> Value:
                 raise invalid(key.name, text, reason, "true or false")
             return lowered == "true"
         case ConfigType.DOUBLE:
-            try:
-                if "_" in text:
-                    raise ValueError(text)
-                return float(text)
-            except ValueError:
+            if _JAVA_DOUBLE.fullmatch(text) is None:
                 reason = "Not a number of type DOUBLE"
-                raise invalid(key.name, text, reason, describe_allowed(key)) from None
+                raise invalid(key.name, text, reason, describe_allowed(key))
+            return float(text.rstrip("fFdD"))
         case ConfigType.LIST:
             return split_list(text)
     return text
@@ -192,6 +196,8 @@ def to_text(value: Value) -> str | None:
 
 
 def _java_double(value: float) -> str:
+    if not isfinite(value):
+        return "NaN" if isnan(value) else "-Infinity" if value < 0 else "Infinity"
     if value == int(value) and abs(value) < 10_000_000:
         return f"{value:.1f}"
     if 0.001 <= abs(value) < 10_000_000:
@@ -229,7 +235,7 @@ def _check_range(key: ConfigKey, value: int | float) -> None:
         if value != also and not (low <= value <= (high or 0)):
             reason = f"Value must be between {low:g} and {high:g} or equal to {also:g}"
             raise invalid(key.name, to_text(value), reason, describe_allowed(key))
-    elif not value >= low:
+    elif value < low:  # NaN is not, in Kafka neither
         reason = f"Value must be at least {_plain(low)}"
         raise invalid(key.name, to_text(value), reason, describe_allowed(key))
     elif high is not None and value > high:

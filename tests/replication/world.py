@@ -64,10 +64,13 @@ class World:
             name.replace("_", "."): value for name, value in properties.items()
         }
         self.config = BrokerConfig.from_properties(self.properties)
-        self.timers = SimTimers()
+        self.timers = self.make_timers()
         self.open()
         for index in range(partitions):
             self.host(index)
+
+    def make_timers(self) -> SimTimers:
+        return SimTimers()
 
     def open(self, offload: OffloadPort = run_inline) -> None:
         self.logs = LogManager(self.config, now_ms=self.timers.now_ms, random=Random(1))
@@ -117,10 +120,13 @@ class World:
         self.replicas.apply([RemovePartition(TopicPartition(topic, index))])
 
     def configure(self, **overrides: str) -> None:
+        self.configure_topic(TOPIC, **overrides)
+
+    def configure_topic(self, topic: str, **overrides: str) -> None:
         config = LogConfig.from_configs(
             self.config, {name.replace("_", "."): value for name, value in overrides.items()}
         )
-        self.replicas.apply([UpdateTopicConfig(TOPIC, config)])
+        self.replicas.apply([UpdateTopicConfig(topic, config)])
 
     def append(
         self,

@@ -197,3 +197,29 @@ def test_what_is_allowed_in_words(name: str, words: str) -> None:
 def test_passwords_are_sensitive() -> None:
     assert BROKER_KEYS["ssl.key.password"].sensitive
     assert not ConfigKey("x", ConfigType.STRING, None).sensitive
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("NaN", "NaN"),  # less than nothing and more than nothing: Kafka's range lets it be
+        ("+0.5", "0.5"),
+        ("1e-1d", "0.1"),
+        (".5f", "0.5"),
+        ("1.", "1.0"),
+        ("nan", None),
+        ("inf", None),
+        ("Infinity", None),
+        ("-Infinity", None),
+        ("1_0", None),
+        ("\N{ARABIC-INDIC DIGIT ONE}", None),
+        ("1e999", None),
+    ],
+)
+def test_a_double_is_what_java_takes_for_one(text: str, shown: str | None) -> None:
+    key = ConfigKey("ratio", ConfigType.DOUBLE, "0.5", "[0,...,1]")
+    if shown is None:
+        with pytest.raises(ConfigError, match=r"Invalid value .* for configuration ratio"):
+            parse(key, text)
+    else:
+        assert to_text(parse(key, text)) == shown
