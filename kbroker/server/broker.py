@@ -41,7 +41,7 @@ from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.controller_runtime import ControllerRuntime, as_future
 from kbroker.server.dispatch import ApiHandler, Dispatcher
 from kbroker.server.handlers import all_handlers
-from kbroker.server.limits import ConnectionLimits, PipelineBudget
+from kbroker.server.limits import ConnectionLimits, PipelineBudget, resolve_overrides
 from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.log_directories import LogDirectoryReporter
 from kbroker.server.memory_pool import MemoryPool
@@ -451,7 +451,7 @@ class Broker:
             limits=ConnectionLimits(
                 network.max_connections,
                 network.max_connections_per_ip,
-                network.max_connections_per_ip_overrides,
+                resolve_overrides(network.max_connections_per_ip_overrides),
             ),
             budget=PipelineBudget(network.queued_max_requests),
             max_frame_bytes=network.max_frame_bytes,

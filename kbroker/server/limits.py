@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+from kbroker.model import StartupError
+
+
+def addresses_of(host: str) -> Iterable[str]:
+    """Every address of a host name; an address itself, as sockets write it. Raises OSError."""
+    return dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None))
+
+
+def resolve_overrides(
+    overrides: Mapping[str, int], resolve: Callable[[str], Iterable[str]] = addresses_of
+) -> dict[str, int]:
+    """`max.connections.per.ip.overrides` by address. As in Kafka a host name is resolved once, at
+    start; here the limit holds for each of its addresses. Raises StartupError for a name that
+    cannot be resolved.
+    """
+    limits: dict[str, int] = {}
+    for host, limit in overrides.items():
+        try:
+            limits.update(dict.fromkeys(resolve(host), limit))
+        except OSError as error:
+            raise StartupError(
+                f"max.connections.per.ip.overrides={host}:{limit}: {error.strerror or error}; "
+                "write an address, or a host name that this machine can resolve"
+            ) from None
+    return limits
 
 
 class ConnectionLimits:
-    """`max.connections`, `max.connections.per.ip` and its overrides (host or address -> limit), for
-    all listeners.
+    """`max.connections`, `max.connections.per.ip` and its overrides (address -> limit), for all
+    listeners.
     """
 
     __slots__ = ("_by_host", "_max_connections", "_max_per_host", "_overrides", "count")

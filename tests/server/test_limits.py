@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from kbroker.server.limits import ConnectionLimits, PipelineBudget
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from kbroker.model import StartupError
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.server.limits import ConnectionLimits, PipelineBudget, resolve_overrides
+from kbroker.testing import EmbeddedBroker
+from tests.e2e.wire import frame_of
 
 
 def test_connections_in_all() -> None:
@@ -33,3 +42,53 @@ def test_budget() -> None:
     assert not budget.exhausted
     budget.used += 1
     assert budget.exhausted
+
+
+def resolve(host: str) -> list[str]:
+    if host == "nowhere":
+        raise OSError("Name or service not known")
+    return {"many": ["10.0.0.1", "::1"], "fe80::0:1": ["fe80::1"]}.get(host, [host])
+
+
+def test_overrides_by_host_name_are_resolved() -> None:
+    given = {"many": 3, "10.0.0.2": 4, "fe80::0:1": 5}
+    resolved = resolve_overrides(given, resolve)
+    assert resolved == {"10.0.0.1": 3, "::1": 3, "10.0.0.2": 4, "fe80::1": 5}
+    limits = ConnectionLimits(100, 1, resolved)
+    assert [limits.admit("10.0.0.1") for _ in range(4)] == [
+        None,
+        None,
+        None,
+        "max.connections.per.ip=3 reached",
+    ]
+
+
+def test_the_system_resolves_names_and_writes_addresses_as_sockets_do() -> None:
+    assert "127.0.0.1" in resolve_overrides({"localhost": 1})
+    assert resolve_overrides({"0:0:0:0:0:0:0:1": 1}) == {"::1": 1}
+
+
+def test_an_override_that_does_not_resolve_stops_the_start() -> None:
+    with pytest.raises(StartupError) as caught:
+        resolve_overrides({"nowhere": 3}, resolve)
+    assert str(caught.value) == (
+        "max.connections.per.ip.overrides=nowhere:3: Name or service not known; "
+        "write an address, or a host name that this machine can resolve"
+    )
+
+
+def test_an_override_by_host_name_holds_in_a_running_broker() -> None:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "max.connections.per.ip": "100",
+        "max.connections.per.ip.overrides": "localhost:2",
+    }
+    with EmbeddedBroker(settings) as broker, ExitStack() as stack:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        address = (host, int(port))
+        two = [stack.enter_context(socket.create_connection(address, 5)) for _ in range(2)]
+        for connection in two:
+            connection.sendall(frame_of(ApiVersionsRequest(), 0))
+            assert connection.recv(1)
+        third = stack.enter_context(socket.create_connection(address, 5))
+        assert third.recv(1) == b""
