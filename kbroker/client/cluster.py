@@ -11,7 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
-from kbroker.client.connection import DEFAULT_CLIENT_ID, BrokerConnection
+from kbroker.client.connection import (
+    DEFAULT_CLIENT_ID,
+    DEFAULT_CONNECT_TIMEOUT_S,
+    BrokerConnection,
+)
 from kbroker.model import ZERO_UUID, StartupError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -26,6 +30,12 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 1.0
 DEFAULT_PORT: Final = 9092
+
+ADVERTISED_GRACE_S: Final = 3.0
+"""How long the first connection to an advertised address is tried again: the broker may restart."""
+
+ADVERTISED_CONNECT_TIMEOUT_S: Final = 5.0
+"""How long each of those connections may take."""
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -126,6 +136,8 @@ class Client:
         self.controller_id = -1
         self._connections: dict[tuple[str, int, str], asyncio.Task[BrokerConnection]] = {}
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
+        self._reached: set[tuple[str, int]] = set()
+        self._unreached_since_s: float | None = None
 
     async def __aenter__(self) -> Self:
         """Reach one bootstrap broker. Raises StartupError if none answers."""
@@ -149,7 +161,14 @@ class Client:
             if isinstance(result, BrokerConnection):
                 result.close()
 
-    async def connection(self, host: str, port: int, channel: str = "") -> BrokerConnection:
+    async def connection(
+        self,
+        host: str,
+        port: int,
+        channel: str = "",
+        *,
+        timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
+    ) -> BrokerConnection:
         """The connection to an address, opened once however many ask for it.
 
         channel: a name for one more connection to it. A broker answers a connection's requests in
@@ -163,9 +182,11 @@ class Client:
             if failed or task.result().is_closed:
                 task = None
         if task is None:
-            opening = BrokerConnection.connect(host, port, self.client_id)
+            opening = BrokerConnection.connect(host, port, self.client_id, timeout_s=timeout_s)
             task = self._connections[key] = asyncio.create_task(opening)
-        return await asyncio.shield(task)
+        connection = await asyncio.shield(task)
+        self._reached.add((host, port))
+        return connection
 
     def close_channel(self, channel: str) -> None:
         """Close the connections of one channel; requests under way on them fail."""
@@ -176,14 +197,61 @@ class Client:
             elif not task.cancelled() and task.exception() is None:
                 task.result().close()
 
+    async def advertised_connection(
+        self, broker: BrokerAddress, channel: str = ""
+    ) -> BrokerConnection:
+        """The connection to an address that the cluster named.
+
+        Raises KafkaError: NETWORK_EXCEPTION, or BROKER_NOT_AVAILABLE, which is not retriable, where
+        a bootstrap address answers but no advertised one could be reached for ADVERTISED_GRACE_S.
+        """
+        host, port = broker.host, broker.port
+        if (host, port) in self._reached:
+            return await self.connection(host, port, channel)
+        began_s = asyncio.get_running_loop().time()
+        try:
+            return await self.connection(
+                host, port, channel, timeout_s=ADVERTISED_CONNECT_TIMEOUT_S
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.NETWORK_EXCEPTION:
+                raise
+            raise self._unreachable(broker, error, began_s) from None
+
+    def _unreachable(self, broker: BrokerAddress, error: KafkaError, began_s: float) -> KafkaError:
+        """began_s: when the attempt that failed began."""
+        why = error.message.removeprefix(f"{broker.host}:{broker.port}: ")
+        message = (
+            f"broker {broker.node_id} advertises {broker.host}:{broker.port}, which this machine "
+            f"cannot reach: {why}; check advertised.listeners of the broker"
+        )
+        if self._unreached_since_s is None:
+            self._unreached_since_s = began_s
+        waited_s = asyncio.get_running_loop().time() - self._unreached_since_s
+        is_any_reached = any((known.host, known.port) in self._reached for known in self._known())
+        if is_any_reached or waited_s < ADVERTISED_GRACE_S:
+            return KafkaError(ErrorCode.NETWORK_EXCEPTION, message)
+        return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message)
+
+    def _known(self) -> list[BrokerAddress]:
+        return [*self.brokers.values(), *self._coordinators.values()]
+
+    def _is_open(self, address: tuple[str, int]) -> bool:
+        task = self._connections.get((*address, ""))
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return False
+        return not task.result().is_closed
+
     async def any_connection(self) -> BrokerConnection:
-        """A connection to a broker known from metadata, else to a bootstrap address.
+        """A connection to a broker known from metadata, else to a bootstrap address; one that is
+        open already before any other.
 
         Raises StartupError if there is no broker at any bootstrap address.
         """
         failures: list[str] = []
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
-        for host, port in [*known, *self.bootstrap]:
+        addresses = [*known, *self.bootstrap]
+        for host, port in sorted(addresses, key=self._is_open, reverse=True):
             try:
                 return await self.connection(host, port)
             except KafkaError as error:
@@ -198,7 +266,7 @@ class Client:
             address = self.brokers.get(node_id)
         if address is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker has id {node_id}")
-        return await self.connection(address.host, address.port, channel)
+        return await self.advertised_connection(address, channel)
 
     async def any(
         self, message: Request, response_type: type[R], *, max_version: int | None = None
@@ -262,7 +330,7 @@ class Client:
         """Ask the coordinator of a group or transactional id. Forget it where the network fails."""
         address = await self.coordinator(key, key_type)
         try:
-            connection = await self.connection(address.host, address.port, channel)
+            connection = await self.advertised_connection(address, channel)
             return await connection.request(
                 message,
                 response_type,

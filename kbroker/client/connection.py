@@ -7,6 +7,8 @@ broker to talk to, and when to try again, is in cluster.py.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
@@ -30,6 +32,14 @@ SOFTWARE_VERSION: Final = "1"
 def network_error(host: str, port: int, why: object) -> KafkaError:
     """What every failure of the network becomes: retriable, one line."""
     return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {why}")
+
+
+def _reason(error: OSError) -> str:
+    """Why no connection could be made, without the addresses that asyncio repeats in its text."""
+    if error.errno is None:  # asyncio joins the errors of a host's several addresses in one text
+        numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
+        return ", ".join(os.strerror(int(number)) for number in numbers) or str(error)
+    return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
 
 
 class _Pending:
@@ -115,7 +125,7 @@ class BrokerConnection:
             raise network_error(host, port, f"no answer within {timeout_s:g} s") from None
         except OSError as error:
             connection.close()
-            raise network_error(host, port, error.strerror or error) from None
+            raise network_error(host, port, _reason(error)) from None
         except BaseException:
             connection.close()
             raise

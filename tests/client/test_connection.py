@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from errno import ECONNREFUSED
 from typing import Any
 
 import pytest
@@ -176,5 +177,35 @@ def test_somebody_there_who_does_not_answer() -> None:
         await gone.wait()
         server.close()
         await server.wait_closed()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(ECONNREFUSED, "Connect call failed ('127.0.0.1', 9)"), "Connection refused"),
+        (
+            OSError(
+                f"Multiple exceptions: [Errno {ECONNREFUSED}] Connect call failed ('::1', 9, 0, 0),"
+                f" [Errno {ECONNREFUSED}] Connect call failed ('127.0.0.1', 9)"
+            ),
+            "Connection refused",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (OSError("anything else"), "anything else"),
+    ],
+)
+def test_why_there_is_no_connection(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise error
+
+    async def test() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
+        with pytest.raises(KafkaError) as caught:
+            await BrokerConnection.connect("broker", 9)
+        assert caught.value.message == f"broker:9: {said}"
 
     asyncio.run(test())
