@@ -139,7 +139,7 @@ def _usage(error: Exception) -> int:
         return _fail(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "kbroker"
-    print(f"{path}: {message} See: {path} --help", file=sys.stderr)
+    print(f"{path}: {message.rstrip('.')}. See: {path} --help", file=sys.stderr)
     return 2
 
 

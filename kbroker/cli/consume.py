@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from kbroker.cli.output import Progress, progress, text_or_base64
+from kbroker.cli.output import Progress, note, progress, text_or_base64
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
 from kbroker.model import StartupError, TopicPartition
 
@@ -77,7 +77,10 @@ def consume(
         raise typer.BadParameter(
             "a group decides on partitions and offsets itself", param_hint="--group"
         )
-    show = _json_line if as_json else compile_format(template)
+    try:
+        show = _json_line if as_json else compile_format(template)
+    except StartupError as error:
+        raise typer.BadParameter(str(error), param_hint="--format") from None
     limits = _Limits(max_messages, timeout, exit_at_end)
     run(
         _consume(
@@ -99,7 +102,7 @@ def compile_format(template: str) -> Callable[[ConsumedRecord], bytes]:
     text = re.sub(r"\\[nt0\\]", lambda match: _ESCAPES[match[0]], template)
     parts = re.split(r"%(.)", text, flags=re.DOTALL)
     if parts[-1].endswith("%"):
-        raise StartupError("--format ends in a lone %; write %% for a percent sign")
+        raise StartupError("it ends in a lone %; write %% for a percent sign")
     fields: list[bytes | Callable[[ConsumedRecord], bytes]] = []
     for index, part in enumerate(parts):
         if index % 2 == 0:
@@ -110,7 +113,7 @@ def compile_format(template: str) -> Callable[[ConsumedRecord], bytes]:
             fields.append(_FIELDS[part])
         else:
             known = " ".join(f"%{letter}" for letter in _FIELDS)
-            raise StartupError(f"--format: %{part} is unknown; there are {known} and %%")
+            raise StartupError(f"%{part} is unknown; there are {known} and %%")
 
     def line(record: ConsumedRecord) -> bytes:
         found = (field if isinstance(field, bytes) else field(record) for field in fields)
@@ -203,27 +206,37 @@ async def _assign(
         view = await client.topic(topic)
         missing = (partitions or set()) - set(view.partitions)
         if missing:
-            count = len(view.partitions)
-            raise StartupError(f"{topic} has {count} partition(s), no partition {min(missing)}")
+            last = max(view.partitions)
+            raise StartupError(f"{topic} has no partition {min(missing)}, its last is {last}")
         for partition in sorted(partitions or view.partitions):
             places[TopicPartition(topic, partition)] = position
-    if offset is not None and offset >= 0:
-        await consumer.assign(dict.fromkeys(places, offset))
-        return
     await consumer.assign(places)
     if offset is not None:
-        starts = await _earliest(client, list(places))
+        await consumer.assign(await _from_offset(client, consumer, offset))
+
+
+async def _from_offset(
+    client: Client, consumer: Consumer, offset: int
+) -> dict[TopicPartition, int]:
+    """Where to begin in each assigned partition; says where --offset lies outside of it."""
+    from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+    async def offsets(at: int) -> dict[TopicPartition, int]:
+        asked = dict.fromkeys(consumer.assignment, at)
+        found = await client.retry(lambda: client.list_offsets(asked))
+        return {place: answer.offset for place, answer in found.items()}
+
+    starts = await offsets(EARLIEST_TIMESTAMP)
+    if offset < 0:
         ends = await consumer.end_offsets()
-        await consumer.assign(
-            {place: max(end + offset, starts[place]) for place, end in ends.items()}
-        )
-
-
-async def _earliest(client: Client, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    from kbroker.client.cluster import EARLIEST_TIMESTAMP
-
-    found = await client.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
-    return {place: answer.offset for place, answer in found.items()}
+        return {place: max(end + offset, starts[place]) for place, end in ends.items()}
+    ends = await offsets(LATEST_TIMESTAMP)
+    for place, end in ends.items():
+        if offset > end:
+            note(f"{place} ends at {end}; reading from there, not from {offset}")
+        elif offset < starts[place]:
+            note(f"{place} begins at {starts[place]}; reading from there, not from {offset}")
+    return {place: min(max(offset, starts[place]), end) for place, end in ends.items()}
 
 
 async def _commit(source: Consumer | GroupConsumer, records: Sequence[ConsumedRecord]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.output import note, progress
+from kbroker.cli.output import counted, note, progress
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _verify(paths: list[Path], *, records: bool) -> None:
                         done.advance(finding.size_bytes)
     except LogDirectoryError as error:
         raise StartupError(str(error)) from error
-    found = "nothing is wrong" if not problems else f"{problems} things are wrong"
-    note(f"{files} files with {size_bytes} bytes of batches checked: {found}")
+    found = "nothing is wrong" if not problems else counted(problems, "problem")
+    note(f"checked {counted(files, 'file')} with {counted(size_bytes, 'byte')} of batches: {found}")
     if problems:
         raise typer.Exit(1)
 

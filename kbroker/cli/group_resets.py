@@ -15,6 +15,7 @@ import typer
 
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.model import StartupError
 from kbroker.settings.durations import duration_ms
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def reset_offsets(
         raise typer.BadParameter("--from-file says which topics; leave --topic out")
     if export and execute:
         raise typer.BadParameter("--export changes nothing; leave --execute out")
-    rows = run(_reset(bootstrap, name, topic, target, execute=execute, share=share))
+    topics = None if topic is None else [_topic_and_partitions(text) for text in topic]
+    rows = run(_reset(bootstrap, name, topics, target, execute=execute, share=share))
     if export:
         write_offsets(rows, "new")
         return
@@ -145,28 +147,21 @@ def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
 
 def read_offsets(path: Path, group: str) -> dict[TopicPartition, int]:
     """Offsets out of lines of [group,]topic,partition,offset; lines of other groups are left out.
-    Raises BadParameter.
+    Raises OSError, and StartupError for a line that is none.
     """
     from kbroker.model import TopicPartition
 
     offsets: dict[TopicPartition, int] = {}
-    try:
-        with path.open(newline="") as lines:
-            for number, row in enumerate(csv.reader(lines), 1):
-                if not row:
-                    continue
-                if len(row) == 4:
-                    if row[0] != group:
-                        continue
-                    row = row[1:]
-                try:
-                    topic, partition, offset = row
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.reader(lines)
+        try:
+            for row in reader:
+                if row and (len(row) != 4 or row[0] == group):
+                    topic, partition, offset = row[-3:] if len(row) == 4 else row
                     offsets[TopicPartition(topic, int(partition))] = int(offset)
-                except ValueError:
-                    form = "[group,]topic,partition,offset"
-                    raise typer.BadParameter(f"{path}, line {number}: {form} expected") from None
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}") from None
+        except (ValueError, csv.Error):  # UnicodeDecodeError, too, is a ValueError
+            form = "[group,]topic,partition,offset"
+            raise StartupError(f"{path}, line {reader.line_num}: {form} expected") from None
     return offsets
 
 
@@ -179,7 +174,7 @@ def write_offsets(rows: Sequence[Mapping[str, Cell]], column: str) -> None:
 async def _reset(
     bootstrap: str,
     name: str,
-    topics: list[str] | None,
+    topics: list[tuple[str, list[int]]] | None,
     target: Target,
     *,
     execute: bool,
@@ -241,23 +236,29 @@ async def _new_offsets(
     return new
 
 
-async def _places(client: Client, topics: list[str]) -> list[TopicPartition]:
+def _topic_and_partitions(text: str) -> tuple[str, list[int]]:
+    """`topic` or `topic:0,2`; no partitions stand for all of them. Raises BadParameter."""
+    name, _, chosen = text.partition(":")
+    try:
+        return name, [int(part) for part in chosen.split(",")] if chosen else []
+    except ValueError:
+        message = f"{text}: partitions are numbers"
+        raise typer.BadParameter(message, param_hint="--topic") from None
+
+
+async def _places(
+    client: Client, topics: Sequence[tuple[str, Sequence[int]]]
+) -> list[TopicPartition]:
     from kbroker.model import TopicPartition
 
     places: set[TopicPartition] = set()
-    for text in topics:
-        name, _, chosen = text.partition(":")
-        view = await client.topic(name)
-        known = sorted(view.partitions)
-        indexes = known
-        if chosen:
-            try:
-                indexes = [int(part) for part in chosen.split(",")]
-            except ValueError:
-                raise typer.BadParameter(f"--topic {text}: partitions are numbers") from None
-            if not set(indexes) <= set(known):
-                raise typer.BadParameter(f"--topic {text}: {name} has partitions {known}")
-        places.update(TopicPartition(name, index) for index in indexes)
+    for name, chosen in topics:
+        known = (await client.topic(name)).partitions
+        missing = set(chosen) - set(known)
+        if missing:
+            last = max(known)
+            raise StartupError(f"{name} has no partition {min(missing)}, its last is {last}")
+        places.update(TopicPartition(name, index) for index in chosen or known)
     return sorted(places)
 
 

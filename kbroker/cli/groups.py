@@ -9,7 +9,7 @@ import typer
 
 from kbroker.cli.group_resets import EPILOG as RESET_EPILOG
 from kbroker.cli.group_resets import reset_offsets, write_offsets
-from kbroker.cli.output import Cell, note, show
+from kbroker.cli.output import Cell, counted, note, report_failures, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
 from kbroker.cli.share_groups import (
     SharePartition,
@@ -25,11 +25,27 @@ if TYPE_CHECKING:
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.groups import DescribeGroupsResponse
 
-app = typer.Typer(help="List, describe, reset and delete groups.", rich_markup_mode=None)
+GROUPS_EPILOG = """
+\b
+Examples:
+  kbroker groups list
+  kbroker groups describe payments
+"""
+app = typer.Typer(
+    help="List, describe, reset and delete groups.", epilog=GROUPS_EPILOG, rich_markup_mode=None
+)
 app.command("reset-offsets", epilog=RESET_EPILOG)(reset_offsets)
 
 
-@app.command("list")
+LIST_EPILOG = """
+\b
+Examples:
+  kbroker groups list
+  kbroker groups list --json
+"""
+
+
+@app.command("list", epilog=LIST_EPILOG)
 def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
     """List groups with their state."""
     show(run(_list(bootstrap)), ("group", "state", "protocol", "type"), as_json=as_json)
@@ -57,7 +73,14 @@ async def _list(bootstrap: str) -> list[dict[str, Cell]]:
     return sorted(rows, key=lambda row: str(row["group"]))
 
 
-@app.command("delete")
+DELETE_EPILOG = """
+\b
+Example:
+  kbroker groups delete payments billing
+"""
+
+
+@app.command("delete", epilog=DELETE_EPILOG)
 def delete(
     names: Annotated[list[str], typer.Argument(help="One group or several, without members.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -68,8 +91,10 @@ def delete(
 
 async def _delete(bootstrap: str, names: list[str]) -> None:
     from kbroker.client.cluster import Client, check
+    from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 
+    failures: list[Exception] = []
     async with Client(bootstrap) as client:
         for name in names:
 
@@ -78,10 +103,23 @@ async def _delete(bootstrap: str, names: list[str]) -> None:
                 response = await client.to_coordinator(name, request, DeleteGroupsResponse)
                 check(response.results[0].error_code, f"group {name}")
 
-            await client.retry(ask)
+            try:
+                await client.retry(ask)
+            except KafkaError as error:
+                failures.append(error)
+            else:
+                note(f"deleted {name}")
+    report_failures(failures)
 
 
-@app.command("delete-offsets")
+DELETE_OFFSETS_EPILOG = """
+\b
+Example:
+  kbroker groups delete-offsets payments orders prices
+"""
+
+
+@app.command("delete-offsets", epilog=DELETE_OFFSETS_EPILOG)
 def delete_offsets(
     name: Annotated[str, typer.Argument(help="The group.")],
     topics: Annotated[list[str], typer.Argument(help="Topics that it no longer reads.")],
@@ -98,6 +136,7 @@ async def _delete_offsets(bootstrap: str, name: str, topics: list[str]) -> None:
     async with Client(bootstrap) as client:
         if await client.retry(lambda: is_share_group(client, name)):
             await client.retry(lambda: delete_share_offsets(client, name, topics))
+            _note_forgotten(name, topics)
             return
         request = OffsetDeleteRequest(group_id=name)
         for topic in topics:
@@ -118,6 +157,11 @@ async def _delete_offsets(bootstrap: str, name: str, topics: list[str]) -> None:
                     check(partition.error_code, f"{topic.name}-{partition.partition_index}")
 
         await client.retry(ask)
+    _note_forgotten(name, topics)
+
+
+def _note_forgotten(name: str, topics: list[str]) -> None:
+    note(f"deleted the offsets of {name} for {counted(len(topics), 'topic')}: {', '.join(topics)}")
 
 
 EXPORT_EPILOG = """
@@ -174,7 +218,10 @@ def describe(
 ) -> None:
     """Show the committed offset, the lag and the member of each partition of groups."""
     rows = run(_describe(bootstrap, names))
-    columns = ("group", "state", "topic", "partition", "committed", "end", "lag", "member", "host")
+    columns = (
+        *("group", "state", "topic", "partition", "committed", "end", "lag"),
+        *("members", "hosts"),
+    )
     show(rows, columns, as_json=as_json)
     for name in names:
         if not any(row["group"] == name for row in rows):
@@ -223,8 +270,8 @@ def _share_row(
         "committed": one.start,
         "end": end,
         "lag": one.lag,
-        "member": ",".join(member for member, _ in one.readers) or None,
-        "host": ",".join(sorted({host for _, host in one.readers})) or None,
+        "members": [member for member, _ in one.readers],
+        "hosts": sorted({host for _, host in one.readers}),
     }
 
 
@@ -263,8 +310,8 @@ async def _describe_owned(client: Client, name: str) -> list[dict[str, Cell]]:
                 "committed": offset,
                 "end": end,
                 "lag": None if offset is None else end - offset,
-                "member": owner[0] if owner else None,
-                "host": owner[1] if owner else None,
+                "members": [owner[0]] if owner else [],
+                "hosts": [owner[1]] if owner else [],
             }
         )
     return rows

@@ -14,6 +14,7 @@ import typer
 
 from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.model import StartupError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
@@ -256,4 +257,4 @@ async def _producer_at(
             # A producer whose first transaction this is has met no coordinator there: -1.
             epoch = max(found.coordinator_epoch, 0)
             return found.producer_id, found.producer_epoch, epoch
-    raise typer.BadParameter(f"no transaction that begins at {start_offset} is open in {place}")
+    raise StartupError(f"no transaction that begins at {start_offset} is open in {place}")

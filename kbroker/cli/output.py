@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-Cell = str | int | None
+import typer
+
+Cell = str | int | float | Sequence[str | int] | None
+"""A list is an array in JSON; as text its items stand behind one another, commas between."""
 
 
 def show(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -25,26 +28,63 @@ def show(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, as_json:
 
 
 def _plain(cell: Cell) -> str:
-    return "-" if cell is None else str(cell)
+    """As text on one line, in which a tab can only end a cell."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, Sequence) and not isinstance(cell, str):
+        cell = ",".join(map(str, cell)) or None
+    if cell is None:
+        return "-"
+    text = str(cell)
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def _table(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
+    """Wider than the terminal where it has to be: a name that is cut or wrapped is no longer a
+    name that can be copied.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         numeric = bool(rows) and all(isinstance(row.get(name), int | None) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        heading = name.replace("_", " ")
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_plain(row.get(name)) for name in columns))
-    Console().print(table)
+    console = Console(markup=False, emoji=False, highlight=False)
+    unbounded = console.options.update(width=_WIDEST, max_width=_WIDEST)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
+    console.print(table)
+
+
+_WIDEST = 1_000_000
 
 
 def note(text: str) -> None:
     """A line for the person, beside the output proper."""
     print(text, file=sys.stderr)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def report_failures(failures: Sequence[Exception]) -> None:
+    """A line for each of several things that could not be done, and exit code 1 if there is one.
+
+    For commands that are given several names: what was done for the others was said before.
+    """
+    for failure in failures:
+        note(f"kbroker: {failure}")
+    if failures:
+        raise typer.Exit(1)
 
 
 class Progress(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from kbroker.cli.output import Progress, note, progress
+from kbroker.cli.output import Progress, counted, note, progress
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, key_values, run
 from kbroker.model import StartupError
 
@@ -141,7 +141,7 @@ async def _produce(
         with progress(f"records to {topic}", visible=not typing) as done:
             count = await _send_all(producer, topic, reading, descriptor, done)
     seconds = max(time.monotonic() - began, 0.001)
-    note(f"{count:,} records to {topic} in {seconds:.1f} s")
+    note(f"{counted(count, 'record')} to {topic} in {seconds:.1f} s")
 
 
 async def _send_all(

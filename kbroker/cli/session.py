@@ -8,7 +8,20 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from kbroker.model import StartupError
+
 T = TypeVar("T")
+
+
+def _check_bootstrap(text: str) -> str:
+    from kbroker.client.cluster import parse_bootstrap
+
+    try:
+        parse_bootstrap(text)
+    except StartupError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
 
 Bootstrap = Annotated[
     str,
@@ -17,6 +30,7 @@ Bootstrap = Annotated[
         "-b",
         envvar="KBROKER_BOOTSTRAP",
         metavar="HOST:PORT,...",
+        callback=_check_bootstrap,
         help="A broker or several of the cluster.",
     ),
 ]

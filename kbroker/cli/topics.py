@@ -6,14 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.output import Cell, note, show
+from kbroker.cli.output import Cell, counted, note, report_failures, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, key_values, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.protocol.messages.metadata import MetadataResponse
 
-app = typer.Typer(help="Create, list, describe and delete topics.", rich_markup_mode=None)
+EPILOG = """
+\b
+Examples:
+  kbroker topics create orders --partitions 6
+  kbroker topics list
+"""
+app = typer.Typer(
+    help="Create, list, describe and delete topics.", epilog=EPILOG, rich_markup_mode=None
+)
 
 CREATE_EPILOG = """
 \b
@@ -54,7 +62,7 @@ async def _create(
     settings: dict[str, str],
     if_not_exists: bool,
 ) -> None:
-    from kbroker.client.cluster import Client, check
+    from kbroker.client.cluster import Client
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
@@ -75,15 +83,34 @@ async def _create(
     )
     async with Client(bootstrap) as client:
         response = await client.to_controller(request, CreateTopicsResponse)
+    failures: list[Exception] = []
     for topic in response.topics:
         if topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
             note(f"{topic.name} is there already")
-            continue
-        check(topic.error_code, topic.error_message or f"topic {topic.name}")
-        note(f"created {topic.name} with {topic.num_partitions} partition(s)")
+        elif topic.error_code:
+            failures.append(_failure(topic.error_code, topic.name, topic.error_message))
+        else:
+            note(f"created {topic.name} with {counted(topic.num_partitions, 'partition')}")
+    report_failures(failures)
 
 
-@app.command("list")
+def _failure(code: int, name: str | None, message: str | None) -> Exception:
+    """What a broker says of one topic of several, with the topic's name in it."""
+    from kbroker.protocol.errors import ErrorCode, KafkaError
+
+    text = message or f"topic {name}"
+    return KafkaError(ErrorCode(code), text if name and name in text else f"topic {name}: {text}")
+
+
+LIST_EPILOG = """
+\b
+Examples:
+  kbroker topics list
+  kbroker topics list --internal --json
+"""
+
+
+@app.command("list", epilog=LIST_EPILOG)
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -110,7 +137,15 @@ async def _metadata(bootstrap: str, names: list[str] | None) -> MetadataResponse
         return await client.metadata(names)
 
 
-@app.command("describe", epilog="\b\nExample:\n  kbroker topics describe orders --configs")
+DESCRIBE_EPILOG = """
+\b
+Examples:
+  kbroker topics describe orders
+  kbroker topics describe orders --configs
+"""
+
+
+@app.command("describe", epilog=DESCRIBE_EPILOG)
 def describe(
     names: Annotated[list[str], typer.Argument(help="One topic or several.")],
     configs: Annotated[
@@ -156,8 +191,8 @@ async def _partitions(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]
                         "topic": name,
                         "partition": part.partition_index,
                         "leader": part.leader_id if part.leader_id >= 0 else None,
-                        "replicas": ",".join(map(str, part.replica_nodes)),
-                        "in_sync": ",".join(map(str, part.isr_nodes)),
+                        "replicas": part.replica_nodes,
+                        "in_sync": part.isr_nodes,
                         "start_offset": starts[place].offset if place in starts else None,
                         "end_offset": ends[place].offset if place in ends else None,
                     }
@@ -187,7 +222,7 @@ async def _configs(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
             {
                 "topic": result.resource_name,
                 "key": entry.name,
-                "value": entry.value,
+                "value": _config_value(entry.value, entry.config_type),
                 "source": ConfigSource(entry.config_source).name,
             }
             for entry in sorted(result.configs, key=lambda entry: entry.name)
@@ -195,7 +230,34 @@ async def _configs(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
     return rows
 
 
-@app.command("delete")
+def _config_value(text: str | None, config_type: int) -> Cell:
+    """The value with its JSON type; text where the broker does not say which type it is."""
+    from kbroker.settings.keys import ConfigType
+
+    if text is None:
+        return None
+    match config_type:
+        case ConfigType.BOOLEAN:
+            return text == "true"
+        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+            return int(text)
+        case ConfigType.DOUBLE:
+            return float(text)
+        case ConfigType.LIST:
+            return [item.strip() for item in text.split(",") if item.strip()]
+        case _:
+            return text
+
+
+DELETE_EPILOG = """
+\b
+Examples:
+  kbroker topics delete orders
+  kbroker topics delete orders prices --if-exists
+"""
+
+
+@app.command("delete", epilog=DELETE_EPILOG)
 def delete(
     names: Annotated[list[str], typer.Argument(help="One topic or several.")],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content without it.")] = False,
@@ -213,7 +275,6 @@ async def _delete(bootstrap: str, names: list[str], if_exists: bool) -> None:
 
 
 async def _delete_from(client: Client, names: list[str], if_exists: bool) -> None:
-    from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 
@@ -222,9 +283,12 @@ async def _delete_from(client: Client, names: list[str], if_exists: bool) -> Non
         timeout_ms=30_000,
     )
     response = await client.to_controller(request, DeleteTopicsResponse)
+    failures: list[Exception] = []
     for result in response.responses:
         if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
             note(f"{result.name} is not there")
-            continue
-        check(result.error_code, result.error_message or f"topic {result.name}")
-        note(f"deleted {result.name}")
+        elif result.error_code:
+            failures.append(_failure(result.error_code, result.name, result.error_message))
+        else:
+            note(f"deleted {result.name}")
+    report_failures(failures)

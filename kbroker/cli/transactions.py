@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 
     Described = DescribeTransactionsResponse.TransactionState
 
+EPILOG = """
+\b
+Examples:
+  kbroker transactions list --state Ongoing
+  kbroker transactions find-hanging
+"""
 app = typer.Typer(
-    help="List and describe transactions, find and abort those that hang.", rich_markup_mode=None
+    help="List and describe transactions, find and abort those that hang.",
+    epilog=EPILOG,
+    rich_markup_mode=None,
 )
 app.command("find-hanging", epilog=FIND_EPILOG)(find_hanging)
 app.command("abort", epilog=ABORT_EPILOG)(abort)
@@ -92,7 +100,15 @@ async def _list(
     return sorted(rows, key=lambda row: str(row["transactional_id"]))
 
 
-@app.command("describe")
+DESCRIBE_EPILOG = """
+\b
+Examples:
+  kbroker transactions describe payments-1
+  kbroker transactions describe payments-1 payments-2 --json
+"""
+
+
+@app.command("describe", epilog=DESCRIBE_EPILOG)
 def describe(
     names: Annotated[list[str], typer.Argument(help="One transactional id or several.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -130,7 +146,7 @@ async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
                     "timeout_ms": found.transaction_timeout_ms,
                     "start_ms": start_ms if start_ms >= 0 else None,
                     "open_for_ms": int(time.time() * 1000) - start_ms if start_ms >= 0 else None,
-                    "partitions": ",".join(partitions) or None,
+                    "partitions": partitions,
                 }
             )
     return rows

@@ -179,7 +179,7 @@ class Producer:
         elif partition not in view.partitions:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{topic} has {len(view.partitions)} partitions, no partition {partition}",
+                f"{topic} has no partition {partition}, its last is {max(view.partitions)}",
             )
         size_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size_bytes += sum(len(name) + len(content or b"") + 8 for name, content in headers)

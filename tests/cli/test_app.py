@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from kbroker import __version__
+from kbroker.cli.app import app
 from kbroker.cli.serve import ServeOptions, parse_plain
 
 Cli = Callable[..., Any]
 
-COMMANDS = [
-    (),
-    ("serve",),
-    ("format",),
-    ("topics",),
-    ("topics", "create"),
-    ("topics", "list"),
-    ("topics", "describe"),
-    ("topics", "delete"),
-    ("produce",),
-    ("consume",),
-    ("groups",),
-    ("groups", "list"),
-    ("groups", "describe"),
-    ("groups", "delete"),
-    ("groups", "delete-offsets"),
-    ("groups", "export"),
-    ("groups", "reset-offsets"),
-    ("dump-log",),
-]
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with its path of names, groups of commands too."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+TREE = dict(commands(get_command(app)))
+COMMANDS = list(TREE)
+LEAVES = [path for path, command in TREE.items() if not hasattr(command, "commands")]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -45,13 +40,31 @@ def test_help(cli: Cli, command: tuple[str, ...]) -> None:
     assert cli(*command, "-h").out == result.out
 
 
-@pytest.mark.parametrize(
-    "command", ["serve", "format", "produce", "consume", "dump-log", "topics create"]
-)
-def test_help_has_examples(cli: Cli, command: str) -> None:
-    text = cli(*command.split(), "--help").out
-    assert "Examples:" in text
-    assert f"\n    kbroker {command} " in text or f"| kbroker {command} " in text
+def test_the_commands_are_known() -> None:
+    """The tests below are made of the tree of commands: that it is one is checked here."""
+    assert {("serve",), ("topics", "create"), ("transactions", "abort")} < set(LEAVES)
+    assert len(LEAVES) >= 19
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_examples(cli: Cli, command: tuple[str, ...]) -> None:
+    """Of the command itself, with options that it has."""
+    text = cli(*command, "--help").out
+    examples = re.split(r"Examples?:|Start here:", text)[1:]
+    lines = [
+        part.strip()
+        for line in "".join(examples).splitlines()
+        for part in line.split("|")
+        if part.strip().startswith(" ".join(["kbroker", *command]))
+    ]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)[1:]
+        leaf: Any = TREE[()]
+        while words and words[0] in getattr(leaf, "commands", {}):
+            leaf = leaf.commands[words.pop(0)]
+        known = {option for parameter in leaf.params for option in parameter.opts}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, line
 
 
 def test_nothing_at_all_helps(cli: Cli) -> None:
@@ -73,6 +86,12 @@ def test_version(cli: Cli) -> None:
         (("consume", "t", "-g", "g", "-p", "1"), "a group decides on partitions and offsets"),
         (("produce", "t", "-H", "x"), "write it as name=value"),
         (("produce", "t", "-z", "rar"), "'rar' is not one of"),
+        (("topics", "list", "-b", "a:b:c"), "'a:b:c' is no broker address: write host:port. See:"),
+        (("topics", "list", "-b", ""), "no broker address given"),
+        (("consume", "t", "-F", "%z"), "Invalid value for --format: %z is unknown; there are %t"),
+        (("consume", "t", "-F", "100%"), "Invalid value for --format: it ends in a lone %"),
+        (("groups", "reset-offsets", "g", "-t", "t:x", "--to-latest"), "partitions are numbers"),
+        (("dump-log",), "Missing argument 'paths'. See: kbroker dump-log --help"),
     ],
 )
 def test_usage_mistakes(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
@@ -86,10 +105,15 @@ def test_usage_mistakes(cli: Cli, arguments: tuple[str, ...], message: str) -> N
     ("arguments", "message"),
     [
         (("topics", "list", "-b", "localhost:1"), "kbroker: no broker answers: localhost:1: "),
-        (("topics", "list", "-b", "a:b:c"), "kbroker: 'a:b:c' is no broker address"),
-        (("consume", "t", "-F", "%z"), "kbroker: --format: %z is unknown; there are %t %p"),
-        (("consume", "t", "-F", "100%"), "kbroker: --format ends in a lone %"),
         (("produce", "t", "-f", "/no/such/file"), "kbroker: /no/such/file: No such file"),
+        (
+            ("groups", "reset-offsets", "g", "--from-file", "/no/such/file"),
+            "kbroker: /no/such/file: No such file",
+        ),
+        (
+            ("groups", "reset-offsets", "g", "--from-file", sys.executable),
+            f"kbroker: {sys.executable}, line ",
+        ),
         (("format", "/no/such/file"), "kbroker: /no/such/file: no such file"),
         (("serve", "/no/such/file"), "kbroker: /no/such/file: no such file"),
         (("serve", "-o", "num.partitions=0"), "kbroker: --override num.partitions=0: Value must"),

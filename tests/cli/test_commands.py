@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.testing import EmbeddedBroker
+from tests.e2e.wire import call
 
 Kbroker = Callable[..., Any]
 
 
 def test_topics(kbroker: Kbroker) -> None:
     created = kbroker("topics", "create", "cli-a", "-p", "3", "--config", "retention.ms=86400000")
-    assert (created.code, created.err) == (0, "created cli-a with 3 partition(s)\n")
+    assert (created.code, created.err) == (0, "created cli-a with 3 partitions\n")
     assert "cli-a\t3\t1" in kbroker("topics", "list").lines
     listed = [json.loads(line) for line in kbroker("topics", "list", "--json").lines]
     assert {"topic": "cli-a", "partitions": 3, "replicas": 1} in listed
@@ -35,6 +38,72 @@ def test_topics(kbroker: Kbroker) -> None:
     assert "cli-a\t3\t1" not in kbroker("topics", "list").lines
     assert kbroker("topics", "delete", "cli-a").code == 1
     assert kbroker("topics", "delete", "cli-a", "--if-exists").code == 0
+
+
+def test_of_several_topics_each_is_reported(kbroker: Kbroker) -> None:
+    created = kbroker("topics", "create", "several-a", "several/b", "several-c")
+    assert created.code == 1
+    assert sorted(created.err.splitlines()[:2]) == [
+        "created several-a with 1 partition",
+        "created several-c with 1 partition",
+    ]
+    assert created.err.splitlines()[2].startswith("kbroker: INVALID_TOPIC_EXCEPTION: ")
+    deleted = kbroker("topics", "delete", "several-a", "several-x", "several-c")
+    assert deleted.code == 1
+    assert deleted.err.splitlines()[:2] == ["deleted several-a", "deleted several-c"]
+    assert "several-x" in deleted.err.splitlines()[2]
+
+
+def test_json_has_numbers_and_arrays(kbroker: Kbroker) -> None:
+    kbroker("topics", "create", "json-types", "--config", "cleanup.policy=compact,delete")
+    (row,) = map(json.loads, kbroker("topics", "describe", "json-types", "--json").lines)
+    assert (row["replicas"], row["in_sync"], row["leader"]) == ([1], [1], 1)
+    configs = kbroker("topics", "describe", "json-types", "--configs", "--json").lines
+    values = {row["key"]: row["value"] for row in map(json.loads, configs)}
+    assert values["cleanup.policy"] == ["compact", "delete"]
+    assert values["retention.ms"] == 604_800_000
+    assert values["min.cleanable.dirty.ratio"] == 0.5
+    assert values["preallocate"] is False
+    assert values["compression.type"] == "producer"
+    assert kbroker("topics", "describe", "json-types").lines == ["json-types\t0\t1\t1\t1\t0\t0"]
+    plain = kbroker("topics", "describe", "json-types", "--configs").lines
+    assert "json-types\tcleanup.policy\tcompact,delete\tTOPIC_CONFIG" in plain
+    assert any(line.startswith("json-types\tpreallocate\tfalse\t") for line in plain)
+
+
+def test_counts_have_the_right_number(kbroker: Kbroker, kafka_topic: str) -> None:
+    assert (
+        f"\n1 record to {kafka_topic} in " in "\n" + kbroker("produce", kafka_topic, text="x").err
+    )
+    assert "2 records to" in kbroker("produce", kafka_topic, text="x\ny").err
+    assert "0 records to" in kbroker("produce", kafka_topic, text="").err
+
+
+def test_an_offset_outside_of_the_partition_is_said(
+    kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBroker
+) -> None:
+    kbroker("produce", kafka_topic, text="\n".join(map(str, range(10))))
+    beyond = kbroker("consume", kafka_topic, "--offset", "999", "-x")
+    assert (beyond.code, beyond.lines) == (0, [])
+    assert beyond.err == f"{kafka_topic}-0 ends at 10; reading from there, not from 999\n"
+    assert kbroker("consume", kafka_topic, "--offset", "10", "-x").err == ""
+    port = int(kafka_broker.bootstrap_servers.rpartition(":")[2])
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsRequest.DeleteRecordsTopic(
+                name=kafka_topic,
+                partitions=[
+                    DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=4)
+                ],
+            )
+        ],
+        timeout_ms=10_000,
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        call(connection, request, 2)
+    before = kbroker("consume", kafka_topic, "--offset", "2", "-x")
+    assert before.lines == ["4", "5", "6", "7", "8", "9"]
+    assert before.err == f"{kafka_topic}-0 begins at 4; reading from there, not from 2\n"
 
 
 def test_a_bad_topic_setting_is_one_line(kbroker: Kbroker) -> None:
@@ -96,7 +165,7 @@ def test_null_value_and_file(kbroker: Kbroker, kafka_topic: str, tmp_path: Path)
         (("--key-separator", ":"), "no separator", "line 1 has no key separator ':'"),
         (("--json",), "{}\nnot json", "line 2 cannot be read: "),
         (("--json",), '{"timestamp": "soon"}', "line 1 cannot be read: timestamp 'soon'"),
-        (("--partition", "7"), "x", "has 1 partitions, no partition 7"),
+        (("--partition", "7"), "x", "has no partition 7, its last is 0"),
     ],
 )
 def test_produce_mistakes(
@@ -164,15 +233,31 @@ def test_groups_are_reset_and_deleted(kbroker: Kbroker, kafka_topic: str, tmp_pa
     assert reset("--to-offset", "4", "--execute") == [(8, 4)]
     for wrong in ("x,0\n", "x,zero,1\n", "a,b,c,d,e\n"):
         file.write_text(wrong)
-        assert kbroker("groups", "reset-offsets", group, "--from-file", str(file)).code == 2
+        bad = kbroker("groups", "reset-offsets", group, "--from-file", str(file))
+        assert (bad.code, bad.err.count("\n")) == (1, 1)
+        assert "line 1: [group,]topic,partition,offset expected" in bad.err
     assert kbroker("groups", "reset-offsets", group, "--by-duration", "-PT1H").code == 2
     assert kbroker("groups", "reset-offsets", group, "--by-duration", "1h").code == 2
     assert kbroker("groups", "reset-offsets", group).code == 2
     assert kbroker("groups", "reset-offsets", group, "--to-latest", "-t", "x:y").code != 0
-    assert kbroker("groups", "delete-offsets", group, kafka_topic).code == 0
+    beyond = kbroker("groups", "reset-offsets", group, "--to-latest", "-t", f"{kafka_topic}:3")
+    assert (beyond.code, beyond.err) == (
+        1,
+        f"kbroker: {kafka_topic} has no partition 3, its last is 0\n",
+    )
+    forgotten = kbroker("groups", "delete-offsets", group, kafka_topic)
+    assert (forgotten.code, forgotten.err) == (
+        0,
+        f"deleted the offsets of {group} for 1 topic: {kafka_topic}\n",
+    )
     assert reset("--to-latest") == []
     assert reset("--to-latest", "-t", kafka_topic, "--execute") == [(None, 10)]
-    assert kbroker("groups", "delete", group).code == 0
+    deleted = kbroker("groups", "delete", group, f"no-{group}")
+    assert deleted.code == 1
+    assert deleted.err.splitlines() == [
+        f"deleted {group}",
+        f"kbroker: GROUP_ID_NOT_FOUND: group no-{group}",
+    ]
     assert kbroker("groups", "delete", group).code == 1
     assert not any(line.startswith(f"{group}\t") for line in kbroker("groups", "list").lines)
 

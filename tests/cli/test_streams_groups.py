@@ -51,9 +51,9 @@ def test_the_member_of_a_task_is_that_of_its_partitions(
         answer: Any = call(connection, joining, 0)
     assert [one.partitions for one in answer.active_tasks] == [[0, 1]]
     rows = [json.loads(line) for line in kbroker("groups", "describe", group, "--json").lines]
-    assert [(row["topic"], row["partition"], row["member"]) for row in rows] == [
-        ("streams-in", 0, "worker"),
-        ("streams-in", 1, "worker"),
+    assert [(row["topic"], row["partition"], row["members"]) for row in rows] == [
+        ("streams-in", 0, ["worker"]),
+        ("streams-in", 1, ["worker"]),
     ]
     assert {row["state"] for row in rows} == {"Stable"}
     assert f"{group}\tStable\tstreams\tstreams" in kbroker("groups", "list").lines
