@@ -6,11 +6,33 @@ the broker takes to start; all else, help and mistakes included, goes through `k
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> int:
     """Run the command line. Returns the exit code."""
+    _open_standard_streams()
+    try:
+        return _main()
+    except KeyboardInterrupt:  # while modules are being imported
+        return 130
+
+
+def _open_standard_streams() -> None:
+    """Where the program was started without one of them (`>&-`), /dev/null takes its place: else
+    the next file that is opened would get its descriptor, and all that is printed with it.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r"))  # noqa: SIM115
+
+
+def _main() -> int:
     if sys.argv[1:2] == ["serve"]:
         from kbroker.cli.serve import parse_plain, run_serve
 

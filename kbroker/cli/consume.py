@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from kbroker.cli.output import Progress, note, progress, text_or_base64
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, not_empty, run
 from kbroker.model import StartupError, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,12 +43,17 @@ class _Limits(NamedTuple):
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    topics: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", "-e", help="Else only what comes from now on.")
     ] = False,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Read as a member; offsets are committed.")
+        str | None,
+        typer.Option(
+            *("--group", "-g"),
+            callback=not_empty,
+            help="Read as a member; offsets are committed.",
+        ),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", help="This partition alone.")
@@ -60,7 +65,8 @@ def consume(
         int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", "-t", help="Stop after so many idle seconds.")
+        float | None,
+        typer.Option("--timeout", "-t", min=0, help="Stop after so many idle seconds."),
     ] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit-at-end", "-x", help="Stop at the end as it is now.")
@@ -180,6 +186,7 @@ async def _consume(
         source: Consumer | GroupConsumer
         ends: dict[TopicPartition, int] = {}
         if group is not None:
+            await _note_missing(client, topics)
             settings = GroupConfig(auto_offset_reset=reset, auto_commit=False, consumer=config)
             source = await stack.enter_async_context(GroupConsumer(client, group, topics, settings))
         else:
@@ -191,6 +198,15 @@ async def _consume(
         piped = not sys.stdout.isatty()
         with progress("records", limits.max_messages, visible=piped) as done:
             await _print(source, limits, ends, show, done)
+
+
+async def _note_missing(client: Client, topics: Sequence[str]) -> None:
+    """A group waits for topics that are not there yet, which looks like topics without records."""
+    from kbroker.protocol.errors import ErrorCode
+
+    for topic in (await client.metadata(topics)).topics:
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            note(f"topic {topic.name} does not exist; waiting for it")
 
 
 async def _assign(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kbroker.cli.output import Cell, note, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, not_empty, run
 from kbroker.model import StartupError
 from kbroker.settings.durations import duration_ms
 
@@ -58,7 +58,7 @@ class Target:
 
 
 def reset_offsets(
-    name: Annotated[str, typer.Argument(help="The group.")],
+    name: Annotated[str, typer.Argument(help="The group.", callback=not_empty)],
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,13 +109,19 @@ def reset_offsets(
         None if from_file is None else read_offsets(from_file, name),
     )
     if not target.is_one() or (to_datetime and by_duration):
-        raise typer.BadParameter("say one of --to-earliest, --to-latest, --to-offset, ...")
+        raise typer.BadParameter(
+            "say one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
+            "--to-datetime, --by-duration, --from-file"
+        )
     if target.listed is not None and topic is not None:
         raise typer.BadParameter("--from-file says which topics; leave --topic out")
     if export and execute:
         raise typer.BadParameter("--export changes nothing; leave --execute out")
     topics = None if topic is None else [_topic_and_partitions(text) for text in topic]
     rows = run(_reset(bootstrap, name, topics, target, execute=execute, share=share))
+    if not rows:
+        note(f"{name} has no committed offsets; name topics with --topic")
+        return
     if export:
         write_offsets(rows, "new")
         return

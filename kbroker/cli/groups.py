@@ -10,7 +10,7 @@ import typer
 from kbroker.cli.group_resets import EPILOG as RESET_EPILOG
 from kbroker.cli.group_resets import reset_offsets, write_offsets
 from kbroker.cli.output import Cell, counted, note, report_failures, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, not_empty, run
 from kbroker.cli.share_groups import (
     SharePartition,
     delete_share_offsets,
@@ -82,7 +82,9 @@ Example:
 
 @app.command("delete", epilog=DELETE_EPILOG)
 def delete(
-    names: Annotated[list[str], typer.Argument(help="One group or several, without members.")],
+    names: Annotated[
+        list[str], typer.Argument(help="One group or several, without members.", callback=not_empty)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete groups with all that they have committed."""
@@ -121,8 +123,10 @@ Example:
 
 @app.command("delete-offsets", epilog=DELETE_OFFSETS_EPILOG)
 def delete_offsets(
-    name: Annotated[str, typer.Argument(help="The group.")],
-    topics: Annotated[list[str], typer.Argument(help="Topics that it no longer reads.")],
+    name: Annotated[str, typer.Argument(help="The group.", callback=not_empty)],
+    topics: Annotated[
+        list[str], typer.Argument(help="Topics that it no longer reads.", callback=not_empty)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Forget what a group has committed for topics."""
@@ -173,7 +177,7 @@ Example:
 
 @app.command("export", epilog=EXPORT_EPILOG)
 def export(
-    name: Annotated[str, typer.Argument(help="The group.")],
+    name: Annotated[str, typer.Argument(help="The group.", callback=not_empty)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
@@ -183,6 +187,8 @@ def export(
         show(rows, ("group", "topic", "partition", "committed"), as_json=True)
     else:
         write_offsets(rows, "committed")
+    if not rows:
+        note(f"{name} has no committed offsets")
 
 
 async def _export(bootstrap: str, name: str) -> list[dict[str, Cell]]:
@@ -212,7 +218,7 @@ Example:
 
 @app.command("describe", epilog=EPILOG)
 def describe(
-    names: Annotated[list[str], typer.Argument(help="One group or several.")],
+    names: Annotated[list[str], typer.Argument(help="One group or several.", callback=not_empty)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:

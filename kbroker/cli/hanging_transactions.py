@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from kbroker.cli.output import Cell, note, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    INT16_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    Bootstrap,
+    Json,
+    not_empty,
+    run,
+)
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
@@ -188,14 +197,18 @@ async def _known_partitions(
 
 
 def abort(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(help="The topic.", callback=not_empty)],
     partition: Annotated[int, typer.Argument(help="The partition.")],
     start_offset: Annotated[
         int | None, typer.Option("--start-offset", help="Where the transaction begins.")
     ] = None,
-    producer_id: Annotated[int | None, typer.Option("--producer-id")] = None,
-    producer_epoch: Annotated[int | None, typer.Option("--producer-epoch")] = None,
-    coordinator_epoch: Annotated[int | None, typer.Option("--coordinator-epoch")] = None,
+    producer_id: Annotated[int | None, typer.Option("--producer-id", min=0, max=INT64_MAX)] = None,
+    producer_epoch: Annotated[
+        int | None, typer.Option("--producer-epoch", min=0, max=INT16_MAX)
+    ] = None,
+    coordinator_epoch: Annotated[
+        int | None, typer.Option("--coordinator-epoch", min=-1, max=INT32_MAX)
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Abort a transaction that hangs in a partition."""

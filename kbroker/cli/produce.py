@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from kbroker.cli.output import Progress, counted, note, progress
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, key_values, run
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, INT64_MAX, Bootstrap, key_values, not_empty, run
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ class _Line(NamedTuple):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Made by itself where the broker allows that.")],
+    topic: Annotated[
+        str, typer.Argument(help="Made by itself where the broker allows that.", callback=not_empty)
+    ],
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read this instead of standard input.")
     ] = None,
@@ -100,6 +102,8 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Write lines as records."""
+    if key_separator == "":
+        raise typer.BadParameter("it is empty", param_hint="--key-separator")
     headers = key_values(header, "--header")
     reading = _Input(
         key_separator=key_separator.encode() if key_separator else None,
@@ -205,6 +209,8 @@ def _parse_json(text: bytes, reading: _Input, number: int) -> _Line:
         headers = fields.get("headers") or []
         if isinstance(headers, dict):
             headers = [{"name": name, "value": value} for name, value in headers.items()]
+        if not isinstance(headers, list) or not all(isinstance(one, dict) for one in headers):
+            raise ValueError("headers is neither an object nor a list of objects")
         return _Line(
             key=_data(fields, "key"),
             value=_data(fields, "value"),
@@ -230,6 +236,8 @@ def _data(fields: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _whole(value: object) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and -1 <= value <= INT64_MAX:
         return value
     raise ValueError(f"timestamp {value!r} is not a whole number of milliseconds")

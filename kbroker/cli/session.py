@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -35,6 +35,19 @@ Bootstrap = Annotated[
     ),
 ]
 DEFAULT_BOOTSTRAP = "localhost:9092"
+
+
+def not_empty(value: str | list[str] | None) -> str | list[str] | None:
+    """For names of topics, groups and transactional ids."""
+    if value == "" or (isinstance(value, list) and "" in value):
+        raise typer.BadParameter("a name is empty")
+    return value
+
+
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+"""What fits into a field of a request."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 

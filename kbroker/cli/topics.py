@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kbroker.cli.output import Cell, counted, note, report_failures, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, key_values, run
+from kbroker.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    INT16_MAX,
+    INT32_MAX,
+    Bootstrap,
+    Json,
+    key_values,
+    not_empty,
+    run,
+)
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
@@ -33,12 +42,21 @@ Examples:
 
 @app.command("create", epilog=CREATE_EPILOG)
 def create(
-    names: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    names: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", help="-1 for the broker's num.partitions.")
+        int,
+        typer.Option(
+            "--partitions", "-p", max=INT32_MAX, min=-1, help="-1 for the broker's num.partitions."
+        ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="Copies; -1 for the broker's default.")
+        int,
+        typer.Option(
+            *("--replication-factor", "-r"),
+            max=INT16_MAX,
+            min=-1,
+            help="Copies; -1 for the broker's default.",
+        ),
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -147,7 +165,7 @@ Examples:
 
 @app.command("describe", epilog=DESCRIBE_EPILOG)
 def describe(
-    names: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    names: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
     configs: Annotated[
         bool, typer.Option("--configs", help="The topic's settings instead of its partitions.")
     ] = False,
@@ -259,7 +277,7 @@ Examples:
 
 @app.command("delete", epilog=DELETE_EPILOG)
 def delete(
-    names: Annotated[list[str], typer.Argument(help="One topic or several.")],
+    names: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content without it.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

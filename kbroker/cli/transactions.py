@@ -9,7 +9,7 @@ import typer
 
 from kbroker.cli.hanging_transactions import ABORT_EPILOG, FIND_EPILOG, abort, find_hanging
 from kbroker.cli.output import Cell, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, run
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, INT64_MAX, Bootstrap, Json, not_empty, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
@@ -47,7 +47,10 @@ def list_transactions(
         list[str] | None, typer.Option("--state", help="Only in this state; repeatable.")
     ] = None,
     longer_than: Annotated[
-        int, typer.Option("--longer-than", metavar="MS", help="Only those open for longer.")
+        int,
+        typer.Option(
+            "--longer-than", metavar="MS", max=INT64_MAX, help="Only those open for longer."
+        ),
     ] = -1,
     pattern: Annotated[
         str | None,
@@ -110,7 +113,9 @@ Examples:
 
 @app.command("describe", epilog=DESCRIBE_EPILOG)
 def describe(
-    names: Annotated[list[str], typer.Argument(help="One transactional id or several.")],
+    names: Annotated[
+        list[str], typer.Argument(help="One transactional id or several.", callback=not_empty)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +18,11 @@ from typer.main import get_command
 from kbroker import __version__
 from kbroker.cli.app import app
 from kbroker.cli.serve import ServeOptions, parse_plain
+from kbroker.testing import EmbeddedBroker
 
 Cli = Callable[..., Any]
+
+CLI_DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -91,6 +96,18 @@ def test_version(cli: Cli) -> None:
         (("consume", "t", "-F", "%z"), "Invalid value for --format: %z is unknown; there are %t"),
         (("consume", "t", "-F", "100%"), "Invalid value for --format: it ends in a lone %"),
         (("groups", "reset-offsets", "g", "-t", "t:x", "--to-latest"), "partitions are numbers"),
+        (("topics", "create", "t", "-p", "99999999999"), "'--partitions'"),
+        (("topics", "create", "t", "-r", "40000"), "'--replication-factor'"),
+        (("transactions", "list", "--longer-than", "9" * 20), "'--longer-than'"),
+        (("transactions", "abort", "t", "0", "--producer-epoch", "99999"), "'--producer-epoch'"),
+        (("topics", "create", ""), "a name is empty. See: kbroker topics create --help"),
+        (("consume", ""), "a name is empty"),
+        (("consume", "t", "-g", ""), "a name is empty"),
+        (("produce", ""), "a name is empty"),
+        (("groups", "delete", "a", ""), "a name is empty"),
+        (("groups", "reset-offsets", "g"), "say one of --to-earliest, "),
+        (("produce", "t", "-k", ""), "Invalid value for --key-separator: it is empty"),
+        (("consume", "t", "--timeout", "-1"), "'--timeout'"),
         (("dump-log",), "Missing argument 'paths'. See: kbroker dump-log --help"),
     ],
 )
@@ -167,6 +184,64 @@ def test_format(cli: Cli, tmp_path: Path) -> None:
     assert again.code == 1
     assert "already formatted" in again.err
     assert cli("format", "-o", override, "-g", "-t", "MkU3OEVBNTcwNTJENDM2Qk").code == 0
+
+
+def in_a_shell(line: str) -> tuple[int, str]:
+    """Exit code and standard error of a command that a shell runs."""
+    environment = {**os.environ, "K": f"{sys.executable} -m kbroker"}
+    run = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, check=False, env=environment
+    )
+    return run.returncode, run.stderr
+
+
+@pytest.mark.parametrize("stream", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_standard_stream_that_is_closed(stream: str) -> None:
+    assert in_a_shell(f"$K --help {stream}") == (0, "")
+    assert in_a_shell(f"$K dump-log {Path(__file__).parent} {stream}") == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+@pytest.mark.parametrize("command", ["--version", "topics create --help"])
+def test_output_that_cannot_be_written_is_one_line(command: str) -> None:
+    assert in_a_shell(f"$K {command} > /dev/full") == (1, "kbroker: No space left on device\n")
+
+
+def exit_codes() -> list[tuple[int, str]]:
+    """The rows of the table of exit codes: code and example."""
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| `([^`]+)` \|", CLI_DOCUMENT, re.MULTILINE)
+    return [(int(code), example) for code, example in rows]
+
+
+def test_the_table_of_exit_codes_is_whole() -> None:
+    assert {code for code, _ in exit_codes()} == {0, 1, 2, 130}
+
+
+@pytest.mark.parametrize(("code", "example"), [row for row in exit_codes() if row[0] != 130])
+def test_exit_codes_are_as_documented(cli: Cli, code: int, example: str) -> None:
+    _, *arguments = shlex.split(example)
+    result = cli(*arguments)
+    assert result.code == code
+    assert result.err.count("\n") == (1 if code else 0)
+
+
+def test_ctrl_c_is_130(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
+    """Of a command that has begun its work: it has printed a record."""
+    kafka_broker.create_topic(f"{kafka_topic}-c")
+    command = [sys.executable, "-m", "kbroker", "produce", f"{kafka_topic}-c"]
+    environment = {**os.environ, "KBROKER_BOOTSTRAP": kafka_broker.bootstrap_servers}
+    subprocess.run(command, input=b"x\n", env=environment, check=True, capture_output=True)
+    command = [sys.executable, "-m", "kbroker", "consume", f"{kafka_topic}-c", "-e"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            assert process.stdout.readline() == b"x\n"
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(20), process.stderr.read()) == (130, b"")
+        finally:
+            process.kill()
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -165,6 +165,9 @@ def test_null_value_and_file(kbroker: Kbroker, kafka_topic: str, tmp_path: Path)
         (("--key-separator", ":"), "no separator", "line 1 has no key separator ':'"),
         (("--json",), "{}\nnot json", "line 2 cannot be read: "),
         (("--json",), '{"timestamp": "soon"}', "line 1 cannot be read: timestamp 'soon'"),
+        (("--json",), '{"timestamp": 99999999999999999999}', "line 1 cannot be read: timestamp 9"),
+        (("--json",), '{"headers": 5}', "headers is neither an object nor a list of objects"),
+        (("--json",), '{"headers": [5]}', "headers is neither an object nor a list of objects"),
         (("--partition", "7"), "x", "has no partition 7, its last is 0"),
     ],
 )
@@ -260,6 +263,22 @@ def test_groups_are_reset_and_deleted(kbroker: Kbroker, kafka_topic: str, tmp_pa
     ]
     assert kbroker("groups", "delete", group).code == 1
     assert not any(line.startswith(f"{group}\t") for line in kbroker("groups", "list").lines)
+
+
+def test_a_group_without_offsets(kbroker: Kbroker) -> None:
+    exported = kbroker("groups", "export", "no-such-group")
+    assert (exported.code, exported.out) == (0, "")
+    assert exported.err == "no-such-group has no committed offsets\n"
+    reset = kbroker("groups", "reset-offsets", "no-such-group", "--to-earliest", "--execute")
+    assert (reset.code, reset.out) == (0, "")
+    assert reset.err == "no-such-group has no committed offsets; name topics with --topic\n"
+
+
+def test_a_group_says_which_topic_it_waits_for(kbroker: Kbroker, kafka_topic: str) -> None:
+    missing = f"no-{kafka_topic}"
+    group = f"waits-{kafka_topic}"
+    waited = kbroker("consume", missing, "--group", group, "--timeout", "0")
+    assert (waited.code, waited.err) == (0, f"topic {missing} does not exist; waiting for it\n")
 
 
 def test_what_is_not_there(kbroker: Kbroker) -> None:
