@@ -137,11 +137,11 @@ def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
             if size < OFFSET_ENTRY_BYTES:
                 yield f"{path} is empty."
                 return
-            entries = OffsetIndex(name, base_offset, size).entries()
+            entries = OffsetIndex(name, base_offset, size).without_padding().entries()
             for offset, position in entries or [(base_offset, 0)]:
                 yield f"offset: {offset} position: {position}"
         elif kind == names.TIME_INDEX:
-            times = TimeIndex(name, base_offset, size).entries()
+            times = TimeIndex(name, base_offset, size).without_padding().entries()
             zeros = [(0, base_offset)] if size >= TIME_ENTRY_BYTES else []
             for timestamp, offset in times or zeros:
                 yield f"timestamp: {timestamp} offset: {offset}"
@@ -158,15 +158,15 @@ def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
 # -- batches --------------------------------------------------------------------------------------
 
 
-def batches_of(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """(position, header, bytes) of the batches, or messages of old, of a file, sound or not.
+def batches_of(path: Path, position: int = 0) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """(position, header, bytes) of the batches, or messages of old, of a file, sound or not, from
+    a position on where one begins.
 
     Raises DumpError, after the batches before it, for bytes that are no batch, TornTailError for a
     part of one.
     """
-    file = LogFile(str(path))
+    file = LogFile(str(path), read_only=True)
     end = file.size()
-    position = 0
     while position < end:
         head = file.read_at(position, BATCH_OVERHEAD)
         try:

@@ -22,6 +22,8 @@ if sys.platform != "win32":
 from kbroker.model import StartupError
 
 LOCK_FILE: Final = ".lock"
+_READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+ZEROS_CHUNK_BYTES: Final = 1 << 20
 _OPEN_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_ACCESS_TIME: Final[int] = getattr(os, "O_NOATIME", 0)
 _READ_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
@@ -51,11 +53,12 @@ class LogFile:
 
     __slots__ = ("fd", "path")
 
-    def __init__(self, path: str, *, create: bool = False) -> None:
+    def __init__(self, path: str, *, create: bool = False, read_only: bool = False) -> None:
         self.fd = -1
         self.path = path
+        flags = _READ_FLAGS if read_only else _OPEN_FLAGS
         try:
-            self.fd = _open(path, _OPEN_FLAGS | (os.O_CREAT if create else 0))
+            self.fd = _open(path, flags | (os.O_CREAT if create else 0))
         except OSError as error:
             raise LogDirectoryError(path, "open", error) from error
 
@@ -279,6 +282,48 @@ def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
         return None
     except OSError as error:
         raise LogDirectoryError(path, "read", error) from error
+
+
+def written_bytes(path: str | os.PathLike[str]) -> int:
+    """Up to where a file holds anything but zeros, such as a preallocated one has behind its
+    content: the position after the last byte that is not zero. 0 for a file that is not there.
+
+    Holes are skipped where the file system knows them. Raises LogDirectoryError.
+    """
+    try:
+        fd = _open(os.fspath(path), _READ_FLAGS)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise LogDirectoryError(path, "open", error) from error
+    try:
+        end = _end_of_data(fd)
+        while end:
+            start = max(end - ZEROS_CHUNK_BYTES, 0)
+            content = os.pread(fd, end - start, start).rstrip(b"\0")
+            if content:
+                return start + len(content)
+            end = start
+        return 0
+    except OSError as error:
+        raise LogDirectoryError(path, "read", error) from error
+    finally:
+        os.close(fd)
+
+
+def _end_of_data(fd: int) -> int:
+    """The end of the last range that is no hole; the file's size where that is not known."""
+    size = os.fstat(fd).st_size
+    if sys.platform not in ("linux", "darwin"):
+        return size
+    end = position = 0
+    while position < size:
+        try:
+            position = os.lseek(fd, os.lseek(fd, position, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else size
+        end = position
+    return end
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:

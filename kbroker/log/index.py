@@ -18,7 +18,7 @@ from bisect import bisect_right
 from itertools import islice
 from operator import le, lt
 from struct import Struct
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
 from weakref import ReferenceType
 
 from kbroker.log.files import (
@@ -30,6 +30,7 @@ from kbroker.log.files import (
     resize_file,
     unlink,
     write_range,
+    written_bytes,
 )
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,16 @@ class _SparseIndex(ABC):
         if owner is not None and not self._is_in_order():
             owner.rebuild_indexes(CorruptIndexError(f"{self.path}: its entries are out of order"))
         self._account()
+
+    def without_padding(self) -> Self:
+        """Itself, loaded without reading the zeros of a preallocated file, which may be megabytes:
+        for tools that look at many indexes once.
+        """
+        size = -(-written_bytes(self.path) // self.entry_bytes) * self.entry_bytes
+        self._parse(read_file(self.path, size) or b"")
+        self._written = len(self._offsets)
+        self._loaded = True
+        return self
 
     @property
     def held_bytes(self) -> int:

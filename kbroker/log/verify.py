@@ -5,12 +5,17 @@ then all that is derived from them (indexes, aborted transactions, producer snap
 epochs, checkpoints) against a replay of them. Folders marked `-delete` and files that are on their
 way in or out (`.deleted`, `.cleaned`, `.swap`, `.tmp`) are left out. How a damaged file is mended
 is recovery's.
+
+A folder without the marker of a clean shutdown is in use, or its broker was killed. What a start
+would recover is no problem there: leader epochs that are not in their checkpoint yet, index entries
+for batches behind those that were checked, files that were deleted meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +28,7 @@ from kbroker.log.checkpoint import (
     read_topic_id,
 )
 from kbroker.log.dump import DumpError, batches_of
-from kbroker.log.files import LogDirectoryError, list_directory, read_file
+from kbroker.log.files import LogDirectoryError, list_directory, read_file, written_bytes
 from kbroker.log.index import AbortedTransaction, CorruptIndexError
 from kbroker.log.producer_state import ProducerState, ProducerStateManager, read_snapshot
 from kbroker.log.verify_segment import SegmentCheck
@@ -73,10 +78,14 @@ Finding = Problem | Progress
 
 
 def data_bytes(folder: Path) -> int:
-    """What `verify_folder` will have to read, about: for a progress bar."""
+    """How many bytes of batches `verify_folder` will check, about: for a progress bar."""
     total = 0
-    for name, size, is_directory in list_directory(folder):
-        total += data_bytes(folder / name) if is_directory else size
+    for name, _, is_directory in list_directory(folder):
+        if is_directory:
+            with suppress(LogDirectoryError):  # deleted meanwhile
+                total += data_bytes(folder / name)
+        elif name.endswith((names.LOG, CHECKPOINT)):
+            total += written_bytes(folder / name)
     return total
 
 
@@ -90,11 +99,14 @@ def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
     if is_partition:
         beside = _offsets_or_none(folder.parent / names.CLEANER_OFFSETS)
         parsed = names.parse_directory_name(folder.name)
+        topic_partition = parsed[0] if parsed else TopicPartition(folder.name, 0)
+        synced = _offsets_or_none(folder.parent / names.RECOVERY_POINTS)
         yield from PartitionCheck(
             folder,
             log_start_offset=0,
             records=records,
-            was_cleaned=parsed is not None and parsed[0] in beside,
+            was_cleaned=topic_partition in beside,
+            synced_offset=_synced_offset(folder.parent, synced, topic_partition),
         ).run()
         return
     yield from _verify_node_files(folder, [name for name, _, is_dir in entries if not is_dir])
@@ -120,10 +132,22 @@ def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
             log_start_offset=0 if suffix else starts.get(topic_partition, 0),
             records=records,
             was_cleaned=topic_partition in checkpoints.get(names.CLEANER_OFFSETS, {}),
+            synced_offset=_synced_offset(
+                folder, checkpoints.get(names.RECOVERY_POINTS, {}), topic_partition
+            ),
         )
         yield from check.run()
         if not suffix:
             yield from _verify_offsets(folder, topic_partition, check, checkpoints)
+
+
+def _synced_offset(
+    data_folder: Path, recovery_points: Mapping[TopicPartition, int], place: TopicPartition
+) -> int | None:
+    """Up to where the files of a partition must agree; None for all of it."""
+    if (data_folder / names.CLEAN_SHUTDOWN).exists():
+        return None
+    return recovery_points.get(place, 0)
 
 
 def _offsets_or_none(path: Path) -> Mapping[TopicPartition, int]:
@@ -230,11 +254,19 @@ def _verify_metadata_snapshot(path: Path) -> Iterator[Finding]:
 
 class PartitionCheck:
     """One partition's folder. `run` yields what it finds; after it, `log_end_offset` and
-    `has_segments` say what the log is. was_cleaned: compaction may have left gaps.
+    `has_segments` say what the log is. was_cleaned: compaction may have left gaps. synced_offset:
+    the recovery point of a folder without a clean shutdown, from which on derived files may lag
+    behind the log and files may be deleted; None where there was one.
     """
 
     def __init__(
-        self, folder: Path, *, log_start_offset: int, records: bool, was_cleaned: bool = False
+        self,
+        folder: Path,
+        *,
+        log_start_offset: int,
+        records: bool,
+        was_cleaned: bool = False,
+        synced_offset: int | None = None,
     ) -> None:
         self.folder = folder
         self.log_start_offset = log_start_offset
@@ -242,6 +274,7 @@ class PartitionCheck:
         self.has_segments = False
         self._records = records
         self._has_gaps = was_cleaned
+        self._synced_offset = synced_offset
         self._between: list[Problem] = []  # gaps between segments
         self._epochs: list[tuple[int, int]] = []
         self._begun: dict[int, int] = {}
@@ -256,7 +289,8 @@ class PartitionCheck:
         try:
             entries = list_directory(self.folder)
         except LogDirectoryError as error:
-            yield Problem(self.folder, str(error))
+            if not self._is_deleted(self.folder):
+                yield Problem(self.folder, str(error))
             return
         found: dict[tuple[int, str], int] = {}
         plain: list[str] = []
@@ -294,6 +328,17 @@ class PartitionCheck:
                     self.folder / names.LEADER_EPOCHS,
                     f"epoch {epoch} begins at {start}, the log ends at {self.log_end_offset}",
                 )
+
+    def _is_deleted(self, path: Path) -> bool:
+        """Whether a file was deleted by the broker that uses the folder."""
+        return self._synced_offset is not None and not path.exists()
+
+    def _may_lag(self, header: BatchHeader, known_epoch: int | None) -> bool:
+        """Whether the epoch of a batch may be missing in the checkpoint of epochs."""
+        is_newer = known_epoch is None or known_epoch < header.partition_leader_epoch
+        return self._synced_offset is not None and (
+            is_newer and header.next_offset > self._synced_offset
+        )
 
     # -- small files ------------------------------------------------------------------------------
 
@@ -362,6 +407,7 @@ class PartitionCheck:
             following=following,
             producers=self._producers,
             records=self._records,
+            is_in_use=self._synced_offset is not None,
         )
         self.log_end_offset = max(self.log_end_offset, base)
         wrong_epoch = False
@@ -375,7 +421,8 @@ class PartitionCheck:
             is_before = known is None and (
                 bool(self._epochs) or header.base_offset < self.log_start_offset
             )
-            if epoch >= 0 and epoch != known and not wrong_epoch and not is_before:
+            is_fine = is_before or self._may_lag(header, known)
+            if epoch >= 0 and epoch != known and not wrong_epoch and not is_fine:
                 wrong_epoch = True  # one line is enough
                 yield Problem(
                     self.folder / names.LEADER_EPOCHS,
@@ -389,8 +436,8 @@ class PartitionCheck:
         for offset in due:
             if offset <= self.log_end_offset or following is not None:
                 yield from self._snapshot(offset, replayed=offset >= self.log_end_offset)
-        yield from (Problem(path, what) for path, what in check.problems)
-        yield from (Problem(path, what) for path, what in check.index_problems(found))
+        wrong = [*check.problems, *check.index_problems(found)]
+        yield from (Problem(path, what) for path, what in wrong if not self._is_deleted(path))
         yield from self._aborted(check, found)
         yield Progress(check.path, check.size_bytes)
 
@@ -414,7 +461,8 @@ class PartitionCheck:
             try:
                 stored = {item.last_offset: item for item in check.aborted_in_file(path)}
             except (CorruptIndexError, LogDirectoryError) as error:
-                yield Problem(path, _without_path(error, path))
+                if not self._is_deleted(path):
+                    yield Problem(path, _without_path(error, path))
                 return
         for item in check.aborted:
             mine = stored.pop(item.last_offset, None)
@@ -453,6 +501,8 @@ class PartitionCheck:
         their records away.
         """
         path = self._snapshot_path(offset)
+        if self._is_deleted(path):
+            return
         try:
             states = read_snapshot(read_file(path) or b"")
         except LogDirectoryError as error:

@@ -9,7 +9,7 @@ from typing import Final
 
 from kbroker.log import names
 from kbroker.log.dump import DumpError, batches_of
-from kbroker.log.files import LogDirectoryError, read_file
+from kbroker.log.files import LogDirectoryError, read_file, written_bytes
 from kbroker.log.index import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY_BYTES,
@@ -33,7 +33,7 @@ MAX_PER_FILE: Final = 5
 
 class SegmentCheck:
     """batches(), with take() for each, then the rest. aborted: what the transaction index must
-    have.
+    have. is_in_use: the folder had no clean shutdown; a broker may append meanwhile.
     """
 
     INDEX_KINDS: Final = (names.INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX)
@@ -46,7 +46,9 @@ class SegmentCheck:
         following: int | None,
         producers: ProducerStateManager,
         records: bool,
+        is_in_use: bool = False,
     ) -> None:
+        self._grows = is_in_use and following is None
         self.folder = folder
         self.base_offset = base_offset
         self.path = folder / names.offset_name(base_offset, names.LOG)
@@ -69,32 +71,51 @@ class SegmentCheck:
         """The sound batches in order; `take` is due for each before the next. Stops at the first
         that is not sound, and says so in `problems`.
         """
-        next_offset = self.base_offset
         try:
-            for position, header, batch in batches_of(self.path):
-                wrong = self._wrong_batch(header, batch, next_offset)
-                if wrong:
-                    self._add(self.path, f"position {position}: {wrong}")
+            while True:
+                try:
+                    yield from self._batches_left()
                     return
-                self._batch = batch
-                self.size_bytes = position + header.size_bytes
-                self._positions.append(position)
-                self._base_offsets.append(header.base_offset)
-                self._last_offsets.append(header.last_offset)
-                so_far = self._timestamps[-1] if self._timestamps else -1
-                self._timestamps.append(max(so_far, header.max_timestamp))
-                next_offset = header.next_offset
-                yield header
+                except DumpError as error:
+                    if self._is_being_appended():
+                        continue
+                    if self._following is not None or not self._only_zeros_left():
+                        self._add(self.path, str(error).removeprefix(f"{self.path}: "))
+                    return
         except LogDirectoryError as error:
             self._add(self.path, str(error))
-        except DumpError as error:
-            if self._following is not None or not self._only_zeros_left():
-                self._add(self.path, str(error).removeprefix(f"{self.path}: "))
+
+    def _batches_left(self) -> Iterator[BatchHeader]:
+        """From `size_bytes` on."""
+        next_offset = self._last_offsets[-1] + 1 if self._last_offsets else self.base_offset
+        for position, header, batch in batches_of(self.path, self.size_bytes):
+            wrong = self._wrong_batch(header, batch, next_offset)
+            if wrong and self._grows:  # it may have been read while it was written
+                _, header, batch = next(batches_of(self.path, position))
+                wrong = self._wrong_batch(header, batch, next_offset)
+            if wrong:
+                self._add(self.path, f"position {position}: {wrong}")
+                return
+            self._batch = batch
+            self.size_bytes = position + header.size_bytes
+            self._positions.append(position)
+            self._base_offsets.append(header.base_offset)
+            self._last_offsets.append(header.last_offset)
+            so_far = self._timestamps[-1] if self._timestamps else -1
+            self._timestamps.append(max(so_far, header.max_timestamp))
+            next_offset = header.next_offset
+            yield header
+
+    def _is_being_appended(self) -> bool:
+        """Whether what was no whole batch when it was read is one now."""
+        try:
+            return self._grows and next(batches_of(self.path, self.size_bytes), None) is not None
+        except DumpError:
+            return False
 
     def _only_zeros_left(self) -> bool:
         """log.preallocate: the active segment goes on with zeros."""
-        rest = (read_file(self.path) or b"")[self.size_bytes :]
-        return not rest.strip(b"\0")
+        return written_bytes(self.path) <= self.size_bytes
 
     def _wrong_batch(self, header: BatchHeader, batch: bytes, next_offset: int) -> str | None:
         if header.base_offset < next_offset:
@@ -171,9 +192,11 @@ class SegmentCheck:
 
     def _check_index(self, path: Path, kind: str, size: int) -> None:
         if kind == names.INDEX:
-            self._check_offsets(path, OffsetIndex(str(path), self.base_offset, size).entries())
+            offsets = OffsetIndex(str(path), self.base_offset, size).without_padding()
+            self._check_offsets(path, offsets.entries())
         else:
-            self._check_times(path, TimeIndex(str(path), self.base_offset, size).entries())
+            times = TimeIndex(str(path), self.base_offset, size).without_padding()
+            self._check_times(path, times.entries())
 
     def _slot(self, offset: int) -> int | None:
         slot = bisect_left(self._last_offsets, offset)
@@ -182,6 +205,8 @@ class SegmentCheck:
     def _check_offsets(self, path: Path, entries: list[tuple[int, int]]) -> None:
         before = (self.base_offset - 1, -1)
         for number, (offset, position) in enumerate(entries):
+            if self._grows and position >= self.size_bytes:
+                return  # of a batch that was appended after the log was read
             slot = bisect_left(self._positions, position)
             if offset <= before[0] or position <= before[1]:
                 self._add(path, f"entry {number}: {offset} at {position} comes after {before}")
@@ -201,6 +226,8 @@ class SegmentCheck:
         before = (-1, self.base_offset - 1)
         for number, (timestamp, offset) in enumerate(entries):
             slot = self._slot(offset)
+            if self._grows and slot is None:
+                return
             if timestamp <= before[0] or offset < before[1]:
                 self._add(path, f"entry {number}: {timestamp} at {offset} comes after {before}")
             elif slot is None or not self._base_offsets[slot] <= offset:

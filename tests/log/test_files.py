@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.log import files
 from kbroker.log.files import (
+    ZEROS_CHUNK_BYTES,
     DirectoryLock,
     FileSlice,
     LogDirectoryError,
@@ -24,8 +25,25 @@ from kbroker.log.files import (
     sync_directory,
     unlink,
     write_range,
+    written_bytes,
 )
 from kbroker.model import StartupError
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * ZEROS_CHUNK_BYTES + 1])
+@pytest.mark.parametrize("content", [b"", b"x", b"\0x", b"x\0\0", b"x" * 5000])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_where_the_zeros_of_a_file_begin(
+    tmp_path: Path, size: int, content: bytes, is_sparse: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content + (b"" if is_sparse else bytes(size)))
+    os.truncate(path, len(content) + size)
+    assert written_bytes(path) == len(content.rstrip(b"\0"))
+
+
+def test_a_file_that_is_not_there_has_no_bytes(tmp_path: Path) -> None:
+    assert written_bytes(tmp_path / "nothing") == 0
 
 
 def test_a_slice_reads_its_own_bytes_after_deletion_and_reuse_of_the_name(tmp_path: Path) -> None:

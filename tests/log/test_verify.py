@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from kbroker.cli.app import app
+from kbroker.log import verify_segment
+from kbroker.log.dump import batches_of
+from kbroker.log.files import written_bytes
 from kbroker.log.index import AbortedTransaction, TransactionIndex
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.validator import AppendOrigin
-from kbroker.log.verify import Problem, verify_folder
+from kbroker.log.verify import PartitionCheck, Problem, verify_folder
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch, build_end_transaction_marker
+from kbroker.protocol.records import BatchHeader, build_batch, build_end_transaction_marker
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
@@ -174,6 +178,103 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(unpack: Unpack) -> None
     assert one.exit_code == 1
     missing = CliRunner().invoke(app, ["dump-log", "--verify", str(data / "nothing")])
     assert missing.exit_code == 1
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[PartitionLog]:
+    """A log that is open, with an index entry for each of its batches."""
+    log = PartitionLog.open(
+        tmp_path / "topic-0",
+        TopicPartition("topic", 0),
+        LogConfig(index_interval_bytes=1),
+        now_ms=NOW_MS,
+    )
+    append(log, 3)
+    yield log
+    log.close()
+
+
+def append(log: PartitionLog, count: int) -> None:
+    for _ in range(count):
+        batch = build_batch([(NOW_MS + log.log_end_offset, b"key", b"value", [])])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+
+
+def test_batches_that_are_appended_meanwhile(
+    growing: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of the log and of its indexes, which then have entries for them."""
+
+    def read(path: Path, position: int = 0) -> Iterator[tuple[int, BatchHeader, bytes]]:
+        yield from batches_of(path, position)
+        append(growing, 300)
+        growing.flush()
+
+    monkeypatch.setattr(verify_segment, "batches_of", read)
+    index = growing.directory / f"{0:020d}.index"
+    before = written_bytes(index)
+    assert problems(growing.directory.parent) == []
+    assert written_bytes(index) > before
+    (growing.directory.parent / ".kafka_cleanshutdown").touch()
+    assert {item.path.suffix for item in problems(growing.directory)} == {".index", ".timeindex"}
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+@pytest.mark.parametrize("shown", [0, 40, 70])
+def test_a_batch_that_is_read_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int, preallocate: bool
+) -> None:
+    """Of the last batch only so many bytes are there when it is first read."""
+    folder = tmp_path / "topic-0"
+    folder.mkdir()
+    batches = [build_batch([(NOW_MS, b"key", b"value", [])], base_offset=n) for n in range(3)]
+    path = folder / f"{0:020d}.log"
+    whole = b"".join(map(bytes, batches)) + (bytes(5000) if preallocate else b"")
+    cut_at = len(whole) - len(batches[2]) + shown - (5000 if preallocate else 0)
+    path.write_bytes(whole[:cut_at] + (bytes(len(whole) - cut_at) if preallocate else b""))
+    for kind in ("index", "timeindex"):
+        (folder / f"{0:020d}.{kind}").touch()
+
+    def read(file: Path, position: int = 0) -> Iterator[tuple[int, BatchHeader, bytes]]:
+        try:
+            for one in batches_of(file, position):
+                if one[1].base_offset == 2:
+                    path.write_bytes(whole)
+                yield one
+        finally:
+            path.write_bytes(whole)
+
+    monkeypatch.setattr(verify_segment, "batches_of", read)
+    check = PartitionCheck(folder, log_start_offset=0, records=True, synced_offset=0)
+    assert [item for item in check.run() if isinstance(item, Problem)] == []
+    assert check.log_end_offset == 3 or shown == 0
+
+
+def test_files_that_are_deleted_meanwhile(growing: PartitionLog) -> None:
+    growing.roll(NOW_MS)
+    folder = shutil.copytree(growing.directory, growing.directory.parent / "copy-0")
+    check = PartitionCheck(folder, log_start_offset=0, records=False, synced_offset=0)
+    for number, finding in enumerate(check.run()):
+        assert not isinstance(finding, Problem), finding
+        if number == 0:
+            for path in folder.glob("*.*index"):
+                path.unlink()
+    deleted = PartitionCheck(Path("no-such-0"), log_start_offset=0, records=False, synced_offset=0)
+    assert list(deleted.run()) == []
+    closed = PartitionCheck(Path("no-such-0"), log_start_offset=0, records=False)
+    assert len(list(closed.run())) == 1
+
+
+def test_epochs_that_are_not_in_their_checkpoint_yet(growing: PartitionLog) -> None:
+    """Up to the recovery point they are; behind it a start finds them in the batches."""
+    checkpoint = growing.directory / "leader-epoch-checkpoint"
+    growing.flush()
+    assert checkpoint.exists()
+    checkpoint.unlink()
+    folder = growing.directory.parent
+    assert problems(folder) == []
+    (folder / "recovery-point-offset-checkpoint").write_text("0\n1\ntopic 0 1\n")
+    assert [item.path.name for item in problems(folder)] == [checkpoint.name]
 
 
 def test_a_segment_that_is_gone_with_all_its_files_is_missed(tmp_path: Path) -> None:
