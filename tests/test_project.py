@@ -8,10 +8,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import kbroker
 from kbroker.settings.broker import BrokerConfig
@@ -81,6 +85,48 @@ def test_pins_cover_the_dependencies() -> None:
         text = (ROOT / "requirements" / f"{name}.txt").read_text()
         assert "://" not in text
         assert " @ " not in text
+
+
+def pins(name: str) -> dict[str, str]:
+    """Version by canonical name, of the lines of a requirements file itself."""
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    found = (re.match(r"([\w.-]+)==([\w.]+)", line) for line in lines)
+    return {canonicalize_name(match[1]): match[2] for match in found if match}
+
+
+def required(requirements: list[str]) -> Iterator[Requirement]:
+    """Those of them that hold here, without the extras."""
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement
+
+
+@pytest.mark.parametrize(
+    ("names", "extras"),
+    [(["broker"], []), (["broker", "dev"], ["spark", "dev"])],
+    ids=["broker", "dev"],
+)
+def test_pins_are_closed(names: list[str], extras: list[str]) -> None:
+    """What a pinned package needs is pinned too, in a version that it takes; and in broker.txt is
+    nothing else.
+    """
+    pinned = {name: version for file in names for name, version in pins(file).items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    waiting, reached = list(required(wanted)), set[str]()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        assert name in pinned, f"{name} is not pinned"
+        assert requirement.specifier.contains(pinned[name]), (requirement, pinned[name])
+        if name not in reached:
+            reached.add(name)
+            waiting += required(metadata.requires(name) or [])
+    if names == ["broker"]:
+        assert set(pinned) == reached
 
 
 def properties_blocks(path: Path) -> list[str]:
