@@ -16,7 +16,14 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_jobs.session import JobError, open_session
+from spark_jobs.checks import (
+    check_cluster,
+    check_pair,
+    check_writable,
+    has_local_files,
+    is_local,
+)
+from spark_jobs.session import JobError, has_files, open_session, started_by_spark_submit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,10 +191,15 @@ def parse_options(arguments: argparse.Namespace) -> ArchiveOptions:
             raise JobError(f"--kafka-option {item}: give it as NAME=VALUE")
         kafka_options[name] = value
     output = arguments.output.rstrip("/") or arguments.output
+    checkpoint = arguments.checkpoint or output + ".checkpoint"
+    if not started_by_spark_submit():  # else the cluster's file system may be what is meant
+        output, checkpoint = (
+            os.path.abspath(path) if is_local(path) else path for path in (output, checkpoint)
+        )
     return ArchiveOptions(
         bootstrap_servers=arguments.bootstrap_servers,
         output=output,
-        checkpoint=arguments.checkpoint or output + ".checkpoint",
+        checkpoint=checkpoint,
         topics=arguments.topics,
         topics_pattern=arguments.topics_pattern,
         starting_offsets=arguments.starting_offsets,
@@ -205,9 +217,13 @@ def run(arguments: argparse.Namespace) -> int:
     failed.
     """
     options = parse_options(arguments)
-    spark = open_session(f"archive {options.topics or options.topics_pattern}")
-    try:
-        query = start_archive(spark, options)
+    check_before_spark(options)
+    with open_session(f"archive {options.topics or options.topics_pattern}") as spark:
+        check_pair(options.output, options.checkpoint, lambda path: has_files(spark, path))
+        try:
+            query = start_archive(spark, options)
+        except Exception as error:  # pyspark's own, and Java's through py4j
+            raise JobError(f"archive cannot start: {_first_cause(error)}") from error
         try:
             query.awaitTermination()
         except KeyboardInterrupt:
@@ -215,17 +231,34 @@ def run(arguments: argparse.Namespace) -> int:
         except Exception as error:  # pyspark's StreamingQueryException, and Java's own through py4j
             raise JobError(f"archive stopped: {_first_cause(error)}") from error
         result = summary(query)
-    finally:
-        spark.stop()
     if arguments.json:
         print(json.dumps(result))
     else:
         source = options.topics or options.topics_pattern
         print(
-            f"archived {result['rows']:,} records of {source} to {options.output} "
-            f"in {result['batches']} batches"
+            f"archived {counted(result['rows'], 'record')} of {source} to {options.output} "
+            f"in {counted(result['batches'], 'batch')}"
         )
     return 0
+
+
+def check_before_spark(options: ArchiveOptions) -> None:
+    """Raises JobError for what would fail, or hang, once Spark runs."""
+    if not started_by_spark_submit():
+        if is_local(options.output) and is_local(options.checkpoint):
+            check_pair(options.output, options.checkpoint, has_local_files)
+        for name, path in (("--output", options.output), ("--checkpoint", options.checkpoint)):
+            if is_local(path):
+                check_writable(name, path)
+    topics = [] if options.topics is None else options.topics.split(",")
+    names = [name.strip() for name in topics if name.strip()]
+    check_cluster(options.bootstrap_servers, names, options.kafka_options)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2,000 records`, `2 batches`."""
+    plural = f"{noun}es" if noun.endswith("h") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def _first_cause(error: Exception) -> str:

@@ -41,9 +41,8 @@ def spark() -> Iterator[SparkSession]:
     problem = java_problem()
     if problem is not None:
         pytest.skip(problem)
-    session = open_session("kbroker tests")
-    yield session
-    session.stop()
+    with open_session("kbroker tests") as session:
+        yield session
 
 
 @pytest.fixture

@@ -81,13 +81,18 @@ def expected(topic: str, records: list[Sent], partitions: int) -> list[tuple[obj
 
 @contextmanager
 def job(
-    *arguments: str, environment: dict[str, str] | None = None
+    *arguments: str, environment: dict[str, str] | None = None, folder: Path = ROOT
 ) -> Iterator[subprocess.Popen[str]]:
     """The job in a process group of its own, which is gone at the end: also Spark's JVM."""
     run = subprocess.Popen(
         [sys.executable, "-m", "spark_jobs", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "SPARK_MASTER": "local[2]", **(environment or {})},
+        cwd=folder,
+        env={
+            **os.environ,
+            "SPARK_MASTER": "local[2]",
+            "PYTHONPATH": str(ROOT),
+            **(environment or {}),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -119,9 +124,10 @@ def test_archive_is_exactly_the_topic_also_at_the_second_run(
         "--json",
     ]
     for more in (records[450:], []):
-        with job(*arguments) as run:
+        with job(*arguments, folder=tmp_path) as run:
             printed, errors = run.communicate(timeout=180)
-        assert run.returncode == 0, errors
+        assert (run.returncode, errors) == (0, "")
+        assert {path.name for path in tmp_path.iterdir()} == {"archive", "archive.checkpoint"}
         done = 450 if more else 600
         assert json.loads(printed)["end_offsets"] == {topic: {str(p): done // 3 for p in range(3)}}
         assert archived(spark, output) == expected(topic, records[:done], 3)
@@ -197,7 +203,31 @@ def test_spark_submit_runs_the_same_job(
     )
     assert done.returncode == 0, done.stderr
     assert "archived 40 records" in done.stdout
+    assert not (ROOT / "artifacts").exists()
     assert archived(spark, output) == expected(topic, records, 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--every", "nonsense"), "archive cannot start: [INVALID_INTERVAL_FORMAT"),
+        (("--starting-offsets", "nonsense"), "archive stopped: "),
+    ],
+)
+def test_what_spark_refuses_is_one_line(
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+    option: tuple[str, str],
+    said: str,
+) -> None:
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", new_topic(1)]
+    with job(*arguments, "--output", "out", *option, folder=tmp_path) as run:
+        printed, errors = run.communicate(timeout=100)
+    assert (run.returncode, printed) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("spark_jobs: ") and said in line and "nonsense" in line
+    assert not (tmp_path / "artifacts").exists()
 
 
 def test_what_the_user_can_mend_is_one_line(tmp_path: Path) -> None:
