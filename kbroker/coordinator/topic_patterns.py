@@ -29,6 +29,7 @@ def _compiled(regex: str) -> Any:
 
     options = re2.Options()
     options.log_errors = False
+    options.never_capture = True
     try:
         return re2.compile(regex, options)
     except re2.error as error:

@@ -1,0 +1,252 @@
+"""An attack over every API that kbroker announces: the largest, most repeated, most distinct and
+most lying bodies its schema allows, and what the broker's other clients notice.
+
+    python -m benchmarks.api_attack [--api NAME ...] [--size BYTES] [--versions all] [--write]
+    python -m benchmarks.api_attack --bootstrap HOST:PORT --seconds N [--seed S]
+
+The first form starts a broker with default settings on a prepared directory for each API and
+version, sends every generated request (`attack_bodies`) on a connection of its own, and prints a
+table: the worst request of each API by the longest turn of the broker's loop, and the peak memory.
+What counts is CPU of the loop's thread, which does not depend on what else the machine does. Goal:
+no turn of 50 ms. `--write` puts the table into docs/attack.md.
+
+The second form attacks a broker that runs already, one request at a time in random order, for use
+beside honest clients (`under_attack`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import attack_records
+from benchmarks.attack_bodies import Attack, Generator, name_of, versions_attacked
+from benchmarks.attack_measure import Arena, Outcome
+from benchmarks.attack_values import Names
+from benchmarks.attack_world import World
+from kbroker.protocol.apis import ApiKey
+from kbroker.server.dispatch import ApiHandler
+from kbroker.server.handlers import all_handlers
+
+GOAL_S: Final = 0.050
+SIZE: Final = 1 << 20
+DOCUMENT: Final = Path(__file__).resolve().parents[1] / "docs" / "attack.md"
+MARKS: Final = ("<!-- table -->", "<!-- end of table -->")
+
+RESTORED: Final = frozenset({
+    ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.DELETE_RECORDS, ApiKey.DELETE_GROUPS,
+    ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_DELETE, ApiKey.LEAVE_GROUP,
+    ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.METADATA,
+    ApiKey.UPDATE_FEATURES, ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    ApiKey.WRITE_TXN_MARKERS, ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_HEARTBEAT,
+})  # fmt: skip
+"""APIs that change what the next attack needs: a fresh broker after each one that succeeded."""
+
+
+def handlers(names: Sequence[str]) -> list[ApiHandler]:
+    """Those of these APIs, as Kafka's schemas spell them, or of all; by API key."""
+    found = sorted(all_handlers(), key=lambda handler: handler.api_key)
+    wanted = {name.lower() for name in names}
+    unknown = wanted - {name_of(handler.api_key).lower() for handler in found}
+    if unknown:
+        raise SystemExit(f"no API is called {', '.join(sorted(unknown))}")
+    return [handler for handler in found if not wanted or name_of(handler.api_key).lower() in wanted]
+
+
+def attacks(
+    handler: ApiHandler, version: int, worlds: dict[int, Sequence[Names]], size: int
+) -> Iterator[Attack]:
+    """All of one version of an API."""
+    names = worlds.get(handler.api_key) or worlds[0]
+    generator = Generator(handler.api_key, version, names, size, attack_records.payloads)
+    return generator.attacks()
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> list[Outcome]:
+    """Every attack; the outcomes."""
+    arena = Arena(folder)
+    arena.prepare()
+    outcomes: list[Outcome] = []
+    try:
+        for handler in handlers(arguments.api):
+            for version in versions_attacked(
+                handler.min_version, handler.max_version, all_versions=arguments.versions == "all"
+            ):
+                outcomes += attack_version(arena, handler, version, arguments)
+    finally:
+        arena.stop()
+    return outcomes
+
+
+def attack_version(
+    arena: Arena, handler: ApiHandler, version: int, arguments: argparse.Namespace
+) -> list[Outcome]:
+    arena.start()
+    outcomes: list[Outcome] = []
+    began = time.monotonic()
+    done = 0
+    while True:
+        found = list(attacks(handler, version, arena.worlds, arguments.size))
+        if done == len(found):
+            break
+        attack = found[done]  # made anew each time: names change with a fresh broker
+        done += 1
+        if arguments.kind and attack.kind not in arguments.kind:
+            continue
+        outcome = arena.attack(attack)
+        outcomes.append(outcome)
+        if outcome.cpu_s >= GOAL_S or outcome.surprises:
+            print(line(outcome), flush=True)
+        if not arena.broker.running():
+            print(f"THE BROKER ENDED: {attack.kind} {attack.detail}", flush=True)
+            arena.start()
+        elif outcome.surprises or (
+            handler.api_key in RESTORED and outcome.answer_bytes and attack.kind != "extreme"
+        ):
+            arena.start()
+    print(
+        f"# {name_of(handler.api_key)} v{version}: {len(outcomes)} attacks,"
+        f" {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+    return outcomes
+
+
+def line(outcome: Outcome) -> str:
+    """One attack, for people who mend it."""
+    attack = outcome.attack
+    text = (
+        f"{name_of(attack.api_key)} v{attack.version} {attack.kind}: {attack.detail}"
+        f" [{outcome.request_bytes:,} bytes]: CPU {outcome.cpu_s * 1000:.0f} ms in one turn,"
+        f" {outcome.total_cpu_s * 1000:.0f} in all, stall {outcome.stall_s * 1000:.0f} ms, bystander"
+        f" {outcome.wait_s * 1000:.0f} ms, {outcome.peak_bytes / 1e6:.0f} MB, {outcome.answer}"
+    )
+    if outcome.surprises:
+        text += f", {outcome.surprises} SURPRISES"
+    return text + ("\n    " + outcome.where.replace("\n", "\n    ") if outcome.where else "")
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """One row for each API: its worst attack, and the most memory any took."""
+    rows = [
+        "| key | API | versions | attacks | worst | longest turn, ms CPU | bystander waited, ms |"
+        " peak memory, MB | answer |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for api_key in sorted({outcome.attack.api_key for outcome in outcomes}):
+        own = [outcome for outcome in outcomes if outcome.attack.api_key == api_key]
+        worst = max(own, key=lambda outcome: outcome.cpu_s)
+        versions = sorted({outcome.attack.version for outcome in own})
+        told = f"{worst.attack.kind}: {worst.attack.detail}".replace("|", "\\|")
+        rows.append(
+            f"| {int(api_key)} | {name_of(api_key)} | {', '.join(map(str, versions))} | {len(own)} |"
+            f" v{worst.attack.version} {told} | {worst.cpu_s * 1000:.0f} |"
+            f" {worst.wait_s * 1000:.0f} | {max(each.peak_bytes for each in own) / 1e6:.1f} |"
+            f" {worst.answer} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def write(text: str) -> None:
+    """Put the table between its marks in the document."""
+    document = DOCUMENT.read_text()
+    begin, end = (document.index(mark) for mark in MARKS)
+    DOCUMENT.write_text(document[: begin + len(MARKS[0])] + "\n" + text + document[end:])
+
+
+# -- against a broker that runs -------------------------------------------------------------------
+
+
+def attack_running(bootstrap: str, seconds: float, seed: int, size: int, pause_s: float) -> int:
+    """One attack at a time in random order. Returns the exit code: 1 if the broker is gone."""
+    host, _, port = bootstrap.rpartition(":")
+    world = World(host, int(port))
+    world.prepare()
+    worlds = world.join()
+    source = random.Random(seed)
+    every = handlers([])
+    deadline = time.monotonic() + seconds
+    counts: Counter[str] = Counter()
+    number = 0
+    while time.monotonic() < deadline:
+        handler = source.choice(every)
+        version = source.choice([handler.min_version, handler.max_version])
+        found = list(attacks(handler, version, worlds, size))
+        for attack in source.sample(found, min(8, len(found))):
+            number += 1
+            counts[send(host, int(port), attack.frame(number))] += 1
+            if time.monotonic() > deadline:
+                break
+            time.sleep(pause_s)
+    world.close()
+    print(f"{number} attacks: " + ", ".join(f"{n} {name}" for name, n in counts.most_common()))
+    return 1 if counts["refused"] else 0
+
+
+def send(host: str, port: int, frame: bytes, patience_s: float = 2.0) -> str:
+    """Send one and read its answer away; what came of it."""
+    try:
+        connection = socket.create_connection((host, port), timeout=30)
+    except OSError:
+        return "refused"
+    with connection:
+        try:
+            connection.sendall(frame)
+            connection.settimeout(patience_s)
+            left = 4 + int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big") - 4
+            if not left:
+                return "closed"
+            while left:
+                piece = connection.recv(min(left, 1 << 18))
+                if not piece:
+                    return "closed"
+                left -= len(piece)
+        except TimeoutError:
+            return "given up"
+        except OSError:
+            return "closed"
+    return "answered"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--api", nargs="+", default=[], help="as Kafka spells them, such as Fetch")
+    parser.add_argument("--kind", nargs="+", default=[], help="such as repeated or lying")
+    parser.add_argument("--size", type=int, default=SIZE)
+    parser.add_argument("--versions", choices=["ends", "all"], default="ends")
+    parser.add_argument("--write", action="store_true", help="the table into docs/attack.md")
+    parser.add_argument("--bootstrap", help="attack a broker that runs: HOST:PORT")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds between two attacks")
+    arguments = parser.parse_args()
+    if arguments.bootstrap:
+        return attack_running(
+            arguments.bootstrap, arguments.seconds, arguments.seed, arguments.size, arguments.pause
+        )
+    folder = Path(tempfile.mkdtemp(prefix="kbroker-attack-"))
+    try:
+        outcomes = measure(arguments, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = table(outcomes)
+    print(text)
+    if arguments.write:
+        write(text)
+    return 0 if all(outcome.cpu_s < GOAL_S for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

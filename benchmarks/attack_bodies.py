@@ -1,0 +1,456 @@
+"""Bodies of about a size that attack an API, generated from the schema of its request.
+
+For every array of the request: the same valid element as often as fits, distinct names, distinct
+numbers, and the smallest element the schema allows. For every string and bytes field: one huge
+value, and regular expressions, subscriptions and assignments where such are read. For every length
+and every tagged section: claims that are not true. For every number: its extremes. Where records
+are carried, the payloads of `attack_records`.
+
+The neighbours are `attack_values` (what is valid) and `api_attack` (sends and measures).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from benchmarks.attack_values import (
+    DISTINCT_INTS,
+    EMPTY_ARRAYS,
+    FIXED_STRINGS,
+    INT32_MAX,
+    Names,
+    Path,
+    valid_value,
+)
+from kbroker.protocol.apis import ApiKey, api_info, request_class, request_header_version
+from kbroker.protocol.primitives import unsigned_varint
+from kbroker.protocol.schema import Field, Request, Struct
+
+NAME_MARK: Final = b"~name~~"
+NUMBER_MARK: Final = 0x5B5C5D5E
+UUID_MARK: Final = b"~uuid~~uuid~~uu~"
+MAX_INT16_STRING: Final = 32767
+
+_INTS: Final = {
+    "int8": ("b", 8), "int16": ("h", 16), "int32": ("i", 32), "int64": ("q", 64),
+    "uint16": ("H", 16), "uint32": ("I", 32), "boolean": ("?", 1), "float64": ("d", 64),
+}  # fmt: skip
+
+REGULAR_EXPRESSIONS: Final = (
+    ".*",
+    "(" * 900 + ")" * 900,
+    "(a{1,1000}){1,1000}",
+    "((.*)*)*" * 500,
+    "(?:" + "|".join(f"t{n}.*" for n in range(2000)) + ")",
+    "[[:alpha:]]{1000}" * 4,
+)
+
+
+class Attack(NamedTuple):
+    """One request. write: makes its body, which has no header."""
+
+    api_key: int
+    version: int
+    kind: str
+    detail: str
+    write: Callable[[], bytes]
+
+    def frame(self, correlation_id: int, client_id: bytes = b"attack") -> bytes:
+        """With header and length."""
+        body = self.write()
+        head = struct.pack(">hhih", self.api_key, self.version, correlation_id, len(client_id))
+        head += client_id
+        if request_header_version(self.api_key, self.version) == 2:
+            head += b"\0"
+        return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done to a request. blown: the array that is filled up to size. fill: how: "same",
+    "names", "numbers" (below `modulus`) or "smallest". values: in place of valid ones, by path.
+    claims: lengths to state, by path. nulls: whether other nullable arrays are null. tags: bytes in
+    place of the tagged section of the structs at these paths. headroom: bytes of zeros behind it.
+    """
+
+    size: int = 0
+    blown: Path | None = None
+    fill: str = "same"
+    modulus: int = 1 << 31
+    values: Mapping[Path, Any] = field(default_factory=dict)
+    claims: Mapping[Path, int] = field(default_factory=dict)
+    tags: Mapping[Path, bytes] = field(default_factory=dict)
+    nulls: bool = False
+
+
+class Writer:
+    """Writes the body of one request as a plan says."""
+
+    def __init__(self, request: type[Request], version: int, names: Names, plan: Plan) -> None:
+        self._request = request
+        self._version = version
+        self._names = names
+        self._plan = plan
+        self._is_marking = False
+        self._is_smallest = False
+
+    def body(self) -> bytes:
+        """Of the whole request."""
+        return self._struct(self._request, ())
+
+    def _struct(self, kind: type[Struct], path: Path) -> bytes:
+        out = bytearray()
+        for each in kind.FIELDS:
+            if self._version not in each.versions or self._version in each.tagged:
+                continue
+            out += self._field(each, (*path, each.name))
+        if self._version in self._request.FLEXIBLE:
+            out += self._plan.tags.get(path, b"\0")
+        return bytes(out)
+
+    def _field(self, each: Field, path: Path) -> bytes:
+        if each.type_name == "struct":
+            return self._struct_field(each, path)
+        if each.type_name == "array":
+            return self._array(each, path)
+        return self._primitive(each.type_name, each, path)
+
+    def _struct_field(self, each: Field, path: Path) -> bytes:
+        if self._version not in each.nullable:
+            return self._struct(each.struct, path)
+        if self._is_smallest or (
+            not self._leads_to_plan(path) and self._request.API_KEY != ApiKey.STREAMS_GROUP_HEARTBEAT
+        ):
+            return b"\xff"
+        return b"\1" + self._struct(each.struct, path)
+
+    def _leads_to_plan(self, path: Path) -> bool:
+        plan = self._plan
+        wanted = [*plan.values, *plan.claims, *plan.tags]
+        if plan.blown is not None:
+            wanted.append(plan.blown)
+        return any(each[: len(path)] == path for each in wanted)
+
+    def _is_compact(self, each: Field) -> bool:
+        flexible = self._request.FLEXIBLE if each.flexible is None else each.flexible
+        return self._version in flexible
+
+    def _length(self, count: int, each: Field, path: Path, *, short: bool = False) -> bytes:
+        count = self._plan.claims.get(path, count)
+        if self._is_compact(each):
+            return unsigned_varint((count + 1) & 0xFFFFFFFF)
+        if short:
+            return struct.pack(">h", max(-32768, min(count, MAX_INT16_STRING)))
+        return struct.pack(">i", count)
+
+    def _array(self, each: Field, path: Path) -> bytes:
+        plan = self._plan
+        if path == plan.blown:
+            return self._blown_array(each, path)
+        if self._version in each.nullable and plan.nulls and not self._leads_to_plan(path):
+            return b"\0" if self._is_compact(each) else b"\xff\xff\xff\xff"
+        if self._is_smallest or self._is_left_empty(path):
+            return self._length(0, each, path)
+        return self._length(1, each, path) + self._element(each, path)
+
+    def _is_left_empty(self, path: Path) -> bool:
+        """Whether a valid request has no element here, and the plan asks for none."""
+        key = (self._request.API_KEY, path[-1])
+        return key in EMPTY_ARRAYS and not self._leads_to_plan(path)
+
+    def _element(self, each: Field, path: Path) -> bytes:
+        if each.element == "struct":
+            return self._struct(each.struct, path)
+        return self._primitive(each.element, each, path)
+
+    def _blown_array(self, each: Field, path: Path) -> bytes:
+        fill = self._plan.fill
+        self._is_marking = fill in ("names", "numbers")
+        self._is_smallest = fill == "smallest"
+        element = self._element(each, path)
+        self._is_marking = self._is_smallest = False
+        count = max(1, self._plan.size // len(element))
+        if fill in ("same", "smallest"):
+            content = element * count
+        else:
+            content = b"".join(distinct(element, count, self._plan.modulus))
+        return self._length(count, each, path) + content
+
+    def _primitive(self, kind: str, each: Field, path: Path) -> bytes:
+        value = self._value(kind, each, path)
+        if kind == "uuid":
+            return bytes(value)
+        if kind in _INTS:
+            return struct.pack(">" + _INTS[kind][0], value)
+        is_short = kind == "string"
+        if value is None:
+            if self._version in each.nullable:
+                return self._length(-1, each, path, short=is_short)
+            value = "" if is_short else b""
+        data = value.encode() if isinstance(value, str) else value
+        if is_short and not self._is_compact(each):
+            data = data[:MAX_INT16_STRING]
+        return self._length(len(data), each, path, short=is_short) + data
+
+    def _value(self, kind: str, each: Field, path: Path) -> Any:
+        plan, name = self._plan, path[-1]
+        if path in plan.values:
+            return plan.values[path]
+        if self._is_smallest:
+            is_nullable = each.type_name != "array" and self._version in each.nullable
+            if is_nullable and kind in ("string", "records"):
+                return None
+            return {"uuid": bytes(16), "string": "", "bytes": b"", "records": b""}.get(kind, 0)
+        if self._is_marking:
+            if plan.fill == "names" and kind == "string" and name not in FIXED_STRINGS:
+                return NAME_MARK.decode()
+            if plan.fill == "names" and kind == "uuid":
+                return UUID_MARK
+            if kind == "int32" and name in DISTINCT_INTS:
+                return NUMBER_MARK
+        return valid_value(self._request.API_KEY, path, each, self._names)
+
+
+def distinct(element: bytes, count: int, modulus: int) -> Iterator[bytes]:
+    """The element with its marks replaced by running numbers."""
+    number_mark = NUMBER_MARK.to_bytes(4, "big")
+    pieces: list[bytes] = [element]
+    kinds: list[str] = []
+    for mark, kind in ((NAME_MARK, "name"), (UUID_MARK, "uuid"), (number_mark, "number")):
+        split: list[bytes] = []
+        split_kinds: list[str] = []
+        for place, piece in enumerate(pieces):
+            parts = piece.split(mark)
+            split += parts
+            split_kinds += [kind] * (len(parts) - 1)
+            if place < len(kinds):
+                split_kinds.append(kinds[place])
+        pieces, kinds = split, split_kinds
+    for number in range(count):
+        values = {
+            "name": b"n%06d" % number,
+            "uuid": b"uuid" + number.to_bytes(12, "big"),
+            "number": (number % modulus).to_bytes(4, "big"),
+        }
+        out = pieces[0]
+        for kind, piece in zip(kinds, pieces[1:], strict=True):
+            out += values[kind] + piece
+        yield out
+
+
+class Place(NamedTuple):
+    """A field somewhere in a request."""
+
+    path: Path
+    field: Field
+
+    @property
+    def name(self) -> str:
+        """As it is told to people."""
+        return ".".join(self.path)
+
+
+def places(request: type[Request], version: int) -> list[Place]:
+    """All fields of a version of a request, but tagged ones, outermost first."""
+    found: list[Place] = []
+
+    def walk(kind: type[Struct], path: Path) -> None:
+        for each in kind.FIELDS:
+            if version not in each.versions or version in each.tagged:
+                continue
+            own = (*path, each.name)
+            found.append(Place(own, each))
+            if each.struct_name:
+                walk(each.struct, own)
+
+    walk(request, ())
+    return found
+
+
+class Generator:
+    """The attacks on one version of an API. worlds: what exists; the first one is used where it
+    does not matter. payloads: record payloads by name, each for a list of worlds.
+    """
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        worlds: Sequence[Names],
+        size: int,
+        payloads: Callable[[int, int], Mapping[str, bytes]] | None = None,
+    ) -> None:
+        self._api_key = api_key
+        self._version = version
+        self._request = request_class(api_key)
+        self._worlds = worlds
+        self._size = size
+        self._payloads = payloads
+        self._places = places(self._request, version)
+
+    def attacks(self) -> Iterator[Attack]:
+        """All of them."""
+        yield self._attack("valid", "one of each", Plan())
+        yield from self._repeated()
+        yield from self._large()
+        yield from self._lying()
+        yield from self._extremes()
+        yield from self._records()
+
+    def _attack(self, kind: str, detail: str, plan: Plan, names: Names | None = None) -> Attack:
+        writer = Writer(self._request, self._version, names or self._worlds[0], plan)
+        return Attack(self._api_key, self._version, kind, detail, writer.body)
+
+    def _has(self, *names: str) -> bool:
+        return any(place.path[-1] in names for place in self._places)
+
+    def _relevant_worlds(self) -> list[Names]:
+        """Those that differ in what this request can name."""
+        seen: dict[tuple[Any, ...], Names] = {}
+        for names in self._worlds:
+            key = (
+                (names.topic,) if self._has("topic", "topic_id", "topic_name", "topic_names", "name", "subscribed_topic_names") else (),
+                (names.group, names.member_id) if self._has("group_id", "groups", "groups_names", "group_ids", "coordinator_keys", "key") else (),
+                (names.resource_type, names.resource_name) if self._has("resource_name") else (),
+            )  # fmt: skip
+            seen.setdefault(key, names)
+        return list(seen.values())
+
+    def _arrays(self) -> list[Place]:
+        return [place for place in self._places if place.field.type_name == "array"]
+
+    def _repeated(self) -> Iterator[Attack]:
+        worlds = self._relevant_worlds()
+        for array in self._arrays():
+            plan = Plan(size=self._size, blown=array.path)
+            has_null = any(
+                self._version in other.field.nullable and other.path != array.path
+                for other in self._arrays()
+            )
+            for names in worlds:
+                detail = f"{array.name} ({names.label})"
+                yield self._attack("repeated", detail, plan, names)
+                if has_null:
+                    nulls = replace(plan, nulls=True)
+                    yield self._attack("repeated", f"{detail}, null for all", nulls, names)
+                if self._is_numbered(array):
+                    numbers = replace(plan, fill="numbers", modulus=names.partitions)
+                    yield self._attack("distinct", f"{detail}, existing", numbers, names)
+            yield self._attack("distinct", f"{array.name}, names", replace(plan, fill="names"))
+            if self._is_numbered(array):
+                numbers = replace(plan, fill="numbers")
+                yield self._attack("distinct", f"{array.name}, numbers", numbers)
+            smallest = replace(plan, fill="smallest")
+            yield self._attack("repeated", f"{array.name}, smallest", smallest)
+
+    def _is_numbered(self, array: Place) -> bool:
+        return any(
+            place.path[: len(array.path)] == array.path
+            and place.path[-1] in DISTINCT_INTS
+            and "int32" in (place.field.type_name, place.field.element)
+            for place in self._places
+        )
+
+    def _large(self) -> Iterator[Attack]:
+        for place in self._places:
+            kind = place.field.element or place.field.type_name
+            if kind == "string":
+                values: list[Any] = ["x" * self._size, "\n" * self._size, "\U0001f600" * (self._size // 4)]
+                if "regex" in place.path[-1] or "pattern" in place.path[-1]:
+                    values += REGULAR_EXPRESSIONS
+            elif kind == "bytes":
+                values = [bytes(self._size), *self._embedded(place)]
+            else:
+                continue
+            for number, value in enumerate(values):
+                plan = Plan(values={place.path: value})
+                yield self._attack("largest", f"{place.name} #{number}", plan)
+
+    def _embedded(self, place: Place) -> Iterator[bytes]:
+        """Subscriptions and assignments of the consumer protocol."""
+        topic = b"\0\5plain"
+        count = self._size // len(topic)
+        yield b"\0\0" + struct.pack(">i", count) + topic * count + b"\xff\xff\xff\xff"
+        yield b"\0\0" + struct.pack(">i", INT32_MAX) + topic * count
+        empty = self._size // 2
+        yield b"\0\3" + struct.pack(">i", empty) + bytes(2 * empty) + b"\xff\xff\xff\xff"
+        yield b"\0\1" + bytes(4) + b"\xff\xff\xff\xff" + struct.pack(">i", INT32_MAX)
+        owned = topic + struct.pack(">ii", 1, 0)
+        count = self._size // len(owned)
+        head = b"\0\1" + bytes(4) + b"\xff\xff\xff\xff"
+        yield head + struct.pack(">i", count) + owned * count
+
+    def _lying(self) -> Iterator[Attack]:
+        for place in self._places:
+            kind = place.field.type_name
+            if kind == "array":
+                plan = Plan(
+                    size=self._size, blown=place.path, fill="smallest",
+                    claims={place.path: INT32_MAX},
+                )  # fmt: skip
+                yield self._attack("lying", f"{place.name} claims 2^31-1 elements", plan)
+                whole = self._attack("lying", "", replace(plan, claims={}))
+                yield whole._replace(
+                    detail=f"{place.name}, last element cut",
+                    write=lambda whole=whole: whole.write()[:-1],  # type: ignore[misc]  # bound now
+                )
+            if kind in ("array", "string", "bytes", "records"):
+                for claim in (INT32_MAX, INT32_MAX - 1, 1 << 20, -2, -(2**31)):
+                    plan = Plan(claims={place.path: claim})
+                    yield self._attack("lying", f"{place.name} claims {claim}", plan)
+        if self._version in self._request.FLEXIBLE:
+            yield from self._lying_tags()
+
+    def _lying_tags(self) -> Iterator[Attack]:
+        owners: list[Path] = [()]
+        owners += [place.path for place in self._places if place.field.struct_name]
+        count = self._size // 2
+        empty = b"\x7f\0" * count
+        tags = {
+            "empty tags": unsigned_varint(count) + empty,
+            "2^31-1 tags": unsigned_varint(INT32_MAX) + empty,
+            "a tag of 2^31-1 bytes": b"\1\5" + unsigned_varint(INT32_MAX),
+            "a tag of 2^32-1 bytes": b"\1\5\xff\xff\xff\xff\x0f",
+            "a large tag": b"\1\x7f" + unsigned_varint(self._size) + bytes(self._size),
+            "known tags": unsigned_varint(count // 2) + b"\0\1\0" * (count // 2),
+        }
+        for owner in owners:
+            for name, section in tags.items():
+                plan = Plan(tags={owner: section})
+                yield self._attack("lying", f"{'.'.join(owner) or 'request'}: {name}", plan)
+
+    def _extremes(self) -> Iterator[Attack]:
+        for place in self._places:
+            kind = place.field.element or place.field.type_name
+            if kind not in _INTS or kind in ("boolean", "float64"):
+                continue
+            bits = _INTS[kind][1]
+            low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+            if kind.startswith("u"):
+                low, high = 0, (1 << bits) - 1
+            for value in {low, high, 0, 1, max(low, -1), max(low, -2)}:
+                plan = Plan(values={place.path: value})
+                yield self._attack("extreme", f"{place.name} = {value}", plan)
+
+    def _records(self) -> Iterator[Attack]:
+        if self._payloads is None:
+            return
+        for place in self._places:
+            if place.field.type_name == "records":
+                for name, payload in self._payloads(self._version, self._size).items():
+                    plan = Plan(values={place.path: payload})
+                    for names in self._relevant_worlds():
+                        yield self._attack("records", f"{name} ({names.label})", plan, names)
+
+
+def versions_attacked(low: int, high: int, *, all_versions: bool) -> list[int]:
+    """The lowest and the highest, or all."""
+    return list(range(low, high + 1)) if all_versions else sorted({low, high})
+
+
+def name_of(api_key: int) -> str:
+    """As Kafka's schemas spell it."""
+    return api_info(api_key).name
