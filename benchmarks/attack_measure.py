@@ -29,7 +29,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header
 from kbroker.testing.process import BrokerProcess
 
-ANSWER_S: Final = 60.0
+ANSWER_S: Final = 20.0
 """An answer that takes longer is given up."""
 
 QUIET_S: Final = 0.4
