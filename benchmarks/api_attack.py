@@ -45,12 +45,12 @@ MARKS: Final = ("<!-- table -->", "<!-- end of table -->")
 RESTORED: Final = frozenset({
     ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.DELETE_RECORDS, ApiKey.DELETE_GROUPS,
     ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_DELETE, ApiKey.LEAVE_GROUP,
-    ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.METADATA,
-    ApiKey.UPDATE_FEATURES, ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-    ApiKey.WRITE_TXN_MARKERS, ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_HEARTBEAT,
+    ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_OFFSETS, ApiKey.METADATA,
 })  # fmt: skip
 """APIs that change what the next attack needs: a fresh broker after each one that succeeded."""
+
+
+RESTORED_KINDS: Final = frozenset({"valid", "repeated", "distinct"})
 
 
 def handlers(names: Sequence[str]) -> list[ApiHandler]:
@@ -60,7 +60,9 @@ def handlers(names: Sequence[str]) -> list[ApiHandler]:
     unknown = wanted - {name_of(handler.api_key).lower() for handler in found}
     if unknown:
         raise SystemExit(f"no API is called {', '.join(sorted(unknown))}")
-    return [handler for handler in found if not wanted or name_of(handler.api_key).lower() in wanted]
+    return [
+        handler for handler in found if not wanted or name_of(handler.api_key).lower() in wanted
+    ]
 
 
 def attacks(
@@ -107,11 +109,13 @@ def attack_version(
         outcomes.append(outcome)
         if outcome.cpu_s >= GOAL_S or outcome.surprises:
             print(line(outcome), flush=True)
-        if not arena.broker.running():
+        if arena.is_stuck:
+            arena.start()
+        elif not arena.broker.running():
             print(f"THE BROKER ENDED: {attack.kind} {attack.detail}", flush=True)
             arena.start()
         elif outcome.surprises or (
-            handler.api_key in RESTORED and outcome.answer_bytes and attack.kind != "extreme"
+            handler.api_key in RESTORED and outcome.answer_bytes and attack.kind in RESTORED_KINDS
         ):
             arena.start()
     print(

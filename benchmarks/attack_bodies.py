@@ -122,7 +122,8 @@ class Writer:
         if self._version not in each.nullable:
             return self._struct(each.struct, path)
         if self._is_smallest or (
-            not self._leads_to_plan(path) and self._request.API_KEY != ApiKey.STREAMS_GROUP_HEARTBEAT
+            not self._leads_to_plan(path)
+            and self._request.API_KEY != ApiKey.STREAMS_GROUP_HEARTBEAT
         ):
             return b"\xff"
         return b"\1" + self._struct(each.struct, path)
@@ -358,7 +359,11 @@ class Generator:
         for place in self._places:
             kind = place.field.element or place.field.type_name
             if kind == "string":
-                values: list[Any] = ["x" * self._size, "\n" * self._size, "\U0001f600" * (self._size // 4)]
+                values: list[Any] = [
+                    "x" * self._size,
+                    "\n" * self._size,
+                    "\U0001f600" * (self._size // 4),
+                ]
                 if "regex" in place.path[-1] or "pattern" in place.path[-1]:
                     values += REGULAR_EXPRESSIONS
             elif kind == "bytes":

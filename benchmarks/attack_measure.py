@@ -32,10 +32,14 @@ from kbroker.testing.process import BrokerProcess
 ANSWER_S: Final = 20.0
 """An answer that takes longer is given up."""
 
-QUIET_S: Final = 0.4
+GIVEN_UP_CPU_S: Final = 5.0
+"""A loop that computes for longer and does not look at its account is taken to be stuck."""
+
+QUIET_S: Final = 0.3
 """A request without an answer whose broker's loop has been idle for so long waits for an event."""
 
 SETTLE_S: Final = 3.0
+LOOK_S: Final = 0.03
 IDLE_SHARE: Final = 0.2
 READ_BYTES: Final = 1 << 18
 DECODED_BYTES: Final = 1 << 20
@@ -122,6 +126,8 @@ class Arena:
         self._world: World | None = None
         self._number = 0
         self.worlds: dict[int, Sequence[Names]] = {}
+        self.is_stuck = False
+        """The last attack holds the loop still: another broker is needed."""
         self.log = folder / "broker.log"
 
     @property
@@ -140,6 +146,7 @@ class Arena:
     def start(self) -> None:
         """A fresh broker."""
         self.stop()
+        self.is_stuck = False
         shutil.rmtree(self._data, ignore_errors=True)
         shutil.copytree(self._base, self._data)
         self._account = LoopAccount(self._account_path)
@@ -181,18 +188,27 @@ class Arena:
         Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
         before = peak_bytes(broker.pid)
         self._prober.take()
+        cpu_s = broker.cpu_seconds()
         answer, size = self._send(attack, frame)
         self._settle()
+        cpu_s = broker.cpu_seconds() - cpu_s
+        looks = self._account.read().looks
+        time.sleep(0.01)
         figures = self._account.read()
+        if figures.looks == looks and cpu_s > GIVEN_UP_CPU_S:
+            self.is_stuck = True
+            figures = figures._replace(longest_cpu_s=cpu_s, longest_stall_s=cpu_s, cpu_s=cpu_s)
         return Outcome(
-            attack, len(frame), answer, size, figures.longest_cpu_s, figures.longest_stall_s, figures.cpu_s,
-            self._prober.take(), peak_bytes(broker.pid) - before, figures.surprises,
-            self._account.stacks(),
+            attack, len(frame), answer, size, figures.longest_cpu_s, figures.longest_stall_s,
+            figures.cpu_s, self._prober.take(), peak_bytes(broker.pid) - before,
+            figures.surprises, self._account.stacks(),
         )  # fmt: skip
 
     def _send(self, attack: Attack, frame: bytes) -> tuple[str, int]:
         """What is answered, in words, and its size."""
-        with socket.create_connection((self.broker.host, self.broker.port), timeout=5) as connection:
+        with socket.create_connection(
+            (self.broker.host, self.broker.port), timeout=5
+        ) as connection:
             connection.settimeout(ANSWER_S)
             try:
                 connection.sendall(frame)
@@ -236,11 +252,12 @@ class Arena:
     def _settle(self) -> None:
         """Until the process is nearly idle."""
         deadline = time.monotonic() + SETTLE_S
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
         cpu = self.broker.cpu_seconds()
         while time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(LOOK_S)
             last, cpu = cpu, self.broker.cpu_seconds()
-            if cpu - last <= IDLE_SHARE * 0.05 + 1 / os.sysconf("SC_CLK_TCK"):
+            if cpu - last <= tick_s:
                 return
 
 

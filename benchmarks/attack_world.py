@@ -194,7 +194,12 @@ class World:
             )
             for topic in ("wide", "compacted", "gzipped", "stamped", "lying")
         ]  # fmt: skip
-        groups = [self._classic(plain), self._consumer(plain), self._share(plain), self._streams(plain)]
+        groups = [
+            self._classic(plain),
+            self._consumer(plain),
+            self._share(plain),
+            self._streams(plain),
+        ]
         new = [
             replace(plain, label=f"new {kind}", group=f"new-{kind}", member_id=member, member_epoch=0)
             for kind, member in (("classic", ""), ("consumer", "m"), ("share", "m"), ("streams", "m"))

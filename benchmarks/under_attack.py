@@ -64,7 +64,9 @@ class LoopWatch:
         self._thread.join()
 
 
-def start(module: str, bootstrap: str, seconds: float, *more: str, nice: bool) -> subprocess.Popen[str]:
+def start(
+    module: str, bootstrap: str, seconds: float, *more: str, nice: bool
+) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", module, "--bootstrap", bootstrap, "--seconds", str(seconds), *more,
     ]  # fmt: skip

@@ -14,6 +14,7 @@ message is written again.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeVar
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -50,6 +51,22 @@ def decoder_of(message: type[M], version: int) -> Decoder:
     return decoder
 
 
+def decode_in_steps(
+    message: type[M], buffer: memoryview, version: int, position: int = 0
+) -> Generator[None, None, tuple[M, int]]:
+    """As `decode`, for a message of perhaps very many items: yields after a bounded number of them,
+    so that other work can be done in between.
+    """
+    decoder = message.STEP_DECODERS.get(version)
+    if decoder is None:
+        from kbroker.protocol.codec_decode import compile_decoder
+
+        _check_version(message, version)
+        decoder = compile_decoder(message, version, in_steps=True)
+        message.STEP_DECODERS[version] = decoder
+    return decoder(buffer, position)
+
+
 def encode(message: Message, version: int) -> bytes:
     """Write a message as one bytes object.
 
@@ -74,6 +91,20 @@ def encode_onto(head: bytearray, message: Message, version: int) -> list[Part]:
     rest = _encoder(type(message), version)(message, head, parts)
     if rest or not parts:
         parts.append(rest)
+    return parts
+
+
+def encode_in_steps(message: Message, version: int) -> Generator[None, None, list[Part]]:
+    """As `encode_parts`, in steps like `decode_in_steps`."""
+    kind = type(message)
+    encoder = kind.STEP_ENCODERS.get(version)
+    if encoder is None:
+        from kbroker.protocol.codec_encode import compile_encoder
+
+        _check_version(kind, version)
+        encoder = kind.STEP_ENCODERS[version] = compile_encoder(kind, version, in_steps=True)
+    parts: list[Part] = []
+    parts.append((yield from encoder(message, bytearray(), parts)))
     return parts
 
 

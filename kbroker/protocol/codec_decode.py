@@ -11,6 +11,9 @@ it
     ...
 
 An IndexError or struct.error inside it means that the bytes ended too early.
+
+With `in_steps` it is a generator that returns the same pair and yields after every `STEP_ITEMS`
+list items, which bounds the work between two yields however many items a request has.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from kbroker.protocol.primitives import (
     continue_unsigned_varint,
     read_unsigned_varint,
     skip_tagged_fields,
+    skip_tagged_fields_in_steps,
 )
-from kbroker.protocol.schema import MISSING, Decoder, Field, Message, Struct
+from kbroker.protocol.schema import MISSING, Field, Message, Struct
 
 FIXED: Final[dict[str, tuple[str, int]]] = {
     "boolean": ("?", 1),
@@ -42,6 +46,9 @@ FIXED: Final[dict[str, tuple[str, int]]] = {
 """struct format and width of each fixed-width primitive."""
 
 MAX_STRING_BYTES: Final = 0x7FFF
+
+STEP_ITEMS: Final = 128
+"""List items between two yields, a power of two: some 0.1 ms."""
 
 
 def is_compact(message: type[Message], field: Field, version: int) -> bool:
@@ -83,21 +90,22 @@ def tag_size(name: str, size: int, taken: int) -> MalformedRequest:
     return MalformedRequest(f"{name}: tagged field of {size} bytes took {taken}")
 
 
-def compile_decoder(message: type[Message], version: int) -> Decoder:
+# Any: a Decoder or a StepDecoder, as `in_steps` says
+def compile_decoder(message: type[Message], version: int, *, in_steps: bool = False) -> Any:
     """Write, compile and return the decoding function of one message in one version."""
-    writer = _DecoderWriter(message, version)
+    writer = _DecoderWriter(message, version, in_steps=in_steps)
     scope = writer.scope
     exec(compile(writer.source(), f"<decode {message.__name__} v{version}>", "exec"), scope)
-    function: Decoder = scope["decode"]
-    return function
+    return scope["decode"]
 
 
 class _DecoderWriter:
     """Writes the source. `pending`: the fixed-width reads not yet put into a struct call."""
 
-    __slots__ = ("counter", "indent", "lines", "message", "pending", "scope", "version")
+    __slots__ = ("counter", "in_steps", "indent", "lines", "message", "pending", "scope", "version")
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, *, in_steps: bool) -> None:
+        self.in_steps = in_steps
         self.message = message
         self.version = version
         self.lines: list[str] = []
@@ -110,6 +118,7 @@ class _DecoderWriter:
             "more": continue_unsigned_varint,
             "varint": read_unsigned_varint,
             "skip": skip_tagged_fields,
+            "skip_in_steps": skip_tagged_fields_in_steps,
             "underflow": underflow,
             "null": null,
             "bad_length": bad_length,
@@ -125,12 +134,23 @@ class _DecoderWriter:
         self.flush()
         body = "\n".join(self.lines)
         return (
-            f"def decode(buf, p):\n end = len(buf)\n try:\n{body}\n  return v0, p\n"
+            f"def decode(buf, p):\n end = len(buf)\n{' w = 0' if self.in_steps else ''}\n"
+            f" try:\n{self.first_step()}{body}\n  return v0, p\n"
             f" except (IndexError, StructError):\n"
             f"  raise BufferUnderflow(f'{name}: the bytes end early, {{end}} at hand') from None\n"
             f" except UnicodeDecodeError as error:\n"
             f"  raise MalformedRequest(f'{name}: a string is not UTF-8: {{error}}') from None\n"
         )
+
+    def first_step(self) -> str:
+        """A yield in every generator, so that one without lists is a generator, too."""
+        return "  yield\n" if self.in_steps else ""
+
+    def item_done(self) -> None:
+        """The end of a loop's body: yield now and then."""
+        if self.in_steps:
+            self.line("w += 1")
+            self.line(f"if not w & {STEP_ITEMS - 1}: yield")
 
     def line(self, text: str) -> None:
         self.lines.append(" " * self.indent + text)
@@ -284,6 +304,7 @@ class _DecoderWriter:
             self.blob(label, field.element == "string", item, length)
             self.indent -= 1
         self.line(f"{items}.append({item})")
+        self.item_done()
         self.indent -= 1
 
     def all_fixed(self, struct: type[Struct]) -> bool:
@@ -319,6 +340,7 @@ class _DecoderWriter:
         for field, value in zip(plain, values, strict=True):
             self.line(f"{item}.{field.name} = {value}")
         self.line(f"{items}.append({item})")
+        self.item_done()
         self.indent -= 1
         self.line(f"p += len({items}) * {size}")
 
@@ -349,7 +371,10 @@ class _DecoderWriter:
         self.indent += 1
         self.line(f"if {count} > 127: {count}, p = more(buf, p, {count})")
         if not fields:
-            self.line(f"p = skip(buf, p, {count})")
+            if self.in_steps:
+                self.line(f"p = yield from skip_in_steps(buf, p, {count})")
+            else:
+                self.line(f"p = skip(buf, p, {count})")
             self.indent -= 1
             return
         tag, size, stop = self.local("t"), self.local("s"), self.local("e")
@@ -372,6 +397,7 @@ class _DecoderWriter:
         self.line(f" p = {stop}")
         taken = f"p - {stop} + {size}"
         self.line(f"if p != {stop}: raise tag_size({label}, {size}, {taken})")
+        self.item_done()
         self.indent -= 2
 
     def tagged_value(self, cls: type[Struct], field: Field, target: str) -> None:

@@ -4,6 +4,9 @@ The generated function is `encode(v0, out, parts) -> bytearray`: it appends to t
 and where a records field goes out by reference it puts `out` and the payload on `parts` and begins
 a new `out`; the last one is returned. With `parts` None nothing goes by reference. Runs of
 fixed-width fields, and the length that follows them, become one `struct` call.
+
+With `in_steps` it is a generator that returns that bytearray and yields after every `STEP_ITEMS`
+list items.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from struct import error as StructError
 from struct import pack
 from typing import Any, Final, NoReturn
 
-from kbroker.protocol.codec_decode import FIXED, MAX_STRING_BYTES, is_compact
+from kbroker.protocol.codec_decode import FIXED, MAX_STRING_BYTES, STEP_ITEMS, is_compact
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import SMALL_VARINTS, unsigned_varint
-from kbroker.protocol.schema import MISSING, Encoder, Field, Message, RecordsPayload, Struct
+from kbroker.protocol.schema import MISSING, Field, Message, RecordsPayload, Struct
 
 BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
@@ -53,21 +56,32 @@ def refuse(name: str, error: Exception) -> NoReturn:
     raise ValueError(f"{name} cannot be written: {error}") from error
 
 
-def compile_encoder(message: type[Message], version: int) -> Encoder:
+# Any: an Encoder or a StepEncoder, as `in_steps` says
+def compile_encoder(message: type[Message], version: int, *, in_steps: bool = False) -> Any:
     """Write, compile and return the encoding function of one message in one version."""
-    writer = _EncoderWriter(message, version)
+    writer = _EncoderWriter(message, version, in_steps=in_steps)
     scope = writer.scope
     exec(compile(writer.source(), f"<encode {message.__name__} v{version}>", "exec"), scope)
-    function: Encoder = scope["encode"]
-    return function
+    return scope["encode"]
 
 
 class _EncoderWriter:
     """Writes the source. `pending`: the fixed-width writes not yet put into a struct call."""
 
-    __slots__ = ("counter", "indent", "lines", "message", "out", "pending", "scope", "version")
+    __slots__ = (
+        "counter",
+        "in_steps",
+        "indent",
+        "lines",
+        "message",
+        "out",
+        "pending",
+        "scope",
+        "version",
+    )
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, *, in_steps: bool) -> None:
+        self.in_steps = in_steps
         self.message = message
         self.version = version
         self.lines: list[str] = []
@@ -95,7 +109,8 @@ class _EncoderWriter:
         body = "\n".join(self.lines)
         name = repr(f"{self.message.__name__} v{self.version}")
         return (
-            f"def encode(v0, out, parts):\n try:\n{body}\n  return out\n"
+            f"def encode(v0, out, parts):\n{' w = 0' if self.in_steps else ''}\n"
+            f" try:\n{'  yield' if self.in_steps else ''}\n{body}\n  return out\n"
             f" except (StructError, TypeError, AttributeError) as error:\n"
             f"  refuse({name}, error)\n"
         )
@@ -279,6 +294,9 @@ class _EncoderWriter:
             else:
                 is_string = field.element == "string"
                 self.blob(label, is_string, item, compact=compact, nullable=False)
+            if self.in_steps:
+                self.line("w += 1")
+                self.line(f"if not w & {STEP_ITEMS - 1}: yield")
             self.indent -= 1
         self.indent -= 1
 

@@ -16,7 +16,7 @@ a class body does not see its siblings; a misspelt name fails when the module is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from kbroker.model import ZERO_UUID
@@ -288,6 +288,8 @@ class StructMeta(type):
             namespace["LATEST_VERSION_UNSTABLE"] = latest_version_unstable
             namespace["DECODERS"] = {}
             namespace["ENCODERS"] = {}
+            namespace["STEP_DECODERS"] = {}
+            namespace["STEP_ENCODERS"] = {}
             _link_structs(name, namespace)
         return super().__new__(mcls, name, bases, namespace)
 
@@ -368,6 +370,13 @@ Encoder = Callable[[Any, bytearray, list[Any] | None], bytearray]
 """A compiled encoder: (message, out, parts) -> the last out; `codec_encode` says what they are."""
 
 
+StepDecoder = Callable[[memoryview, int], Generator[None, None, tuple[Any, int]]]
+"""The same as a generator, for messages of very many items."""
+
+StepEncoder = Callable[[Any, bytearray, list[Any] | None], Generator[None, None, bytearray]]
+"""The same as a generator."""
+
+
 class Message(Struct):
     """A struct with versions of its own: what `codec.decode` and `codec.encode` take."""
 
@@ -379,6 +388,8 @@ class Message(Struct):
     LATEST_VERSION_UNSTABLE: ClassVar[bool]
     DECODERS: ClassVar[dict[int, Decoder]]
     ENCODERS: ClassVar[dict[int, Encoder]]
+    STEP_DECODERS: ClassVar[dict[int, StepDecoder]]
+    STEP_ENCODERS: ClassVar[dict[int, StepEncoder]]
 
 
 class Header(Message):

@@ -23,7 +23,13 @@ from kbroker.model import InvariantError, Timers
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
+from kbroker.server.dispatch import (
+    CloseConnection,
+    ConnectionInfo,
+    LargePendingResponse,
+    PendingResponse,
+)
+from kbroker.server.large_requests import LARGE_REQUEST_BYTES
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.memory_pool import MemoryPool, Ticket
 from kbroker.server.produce_shape import PARTITION_BYTES, names_more_than
@@ -84,6 +90,9 @@ class RequestDispatcher(Protocol):
     def dispatch(
         self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None: ...
+    def dispatch_in_slices(
+        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None: ...
     def render(self, pending: PendingResponse) -> list[Part]: ...
 
 
@@ -91,7 +100,8 @@ class RequestDispatcher(Protocol):
 class ConnectionShared:
     """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
     the broker. on_storage_error: called for records that cannot be read while they are sent.
-    max_list_bytes: the largest request that is no Produce.
+    max_list_bytes: the largest request that is no Produce, not
+    below LARGE_REQUEST_BYTES.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -335,11 +345,10 @@ class Connection(asyncio.BufferedProtocol):
                         self._resume_reading()
                     break
                 size = len(frame)
-                if size > shared.max_list_bytes:
-                    self._check_list(size, int.from_bytes(frame[:API_KEY_BYTES], "big"))
-                    if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
-                        raise CloseConnection("a Produce request of very many partitions")
-                pending = dispatcher.dispatch(info, frame, arrived_ms)
+                if size > LARGE_REQUEST_BYTES:
+                    pending = self._dispatch_large(frame, arrived_ms)
+                else:
+                    pending = dispatcher.dispatch(info, frame, arrived_ms)
                 del frame
                 if pending is not None:
                     self._enqueue(pending)
@@ -373,6 +382,20 @@ class Connection(asyncio.BufferedProtocol):
         if handled and self._held_bytes:
             self._hold_what_is_needed()
         self._flush()
+
+    def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
+        """The bulk of Produce is records, which are not looked at one by one; any other request of
+        this size is handled in slices of the loop.
+        """
+        shared = self._shared
+        size, api_key = len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big")
+        if size > shared.max_list_bytes:
+            self._check_list(size, api_key)
+            if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
+                raise CloseConnection("a Produce request of very many partitions")
+        if api_key == ApiKey.PRODUCE:
+            return shared.dispatcher.dispatch(self._info, frame, arrived_ms)
+        return shared.dispatcher.dispatch_in_slices(self._info, frame, arrived_ms)
 
     def _check_list(self, size: int, api_key: int | None) -> None:
         """Of a large request. Raises CloseConnection for one that is no bulk of records: its many
@@ -409,6 +432,7 @@ class Connection(asyncio.BufferedProtocol):
             len(self._queue) >= MAX_PIPELINED
             or not self._writer.idle
             or (self._shared.budget.exhausted and self._queue[0].message is None)
+            or (self._queue[-1].message is None and type(self._queue[-1]) is LargePendingResponse)
         )
 
     def _is_held_up(self) -> bool:

@@ -20,8 +20,14 @@ from kbroker.model import Deferred, InvariantError
 from kbroker.protocol.apis import ApiKey, api_info, request_class
 from kbroker.protocol.codec import Part, decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.framing import REQUEST_HEAD, encode_response_frame, read_client_id
+from kbroker.protocol.framing import (
+    REQUEST_HEAD,
+    decode_request_header,
+    encode_response_frame,
+    read_client_id,
+)
 from kbroker.protocol.schema import Message
+from kbroker.server.large_requests import LargeRequest, LargeRequests, RefusedRequest
 
 if TYPE_CHECKING:
     from kbroker.server.services import Services
@@ -126,6 +132,12 @@ class PendingResponse:
         self.started_s = 0.0
 
 
+class LargePendingResponse(PendingResponse):
+    """Of a `LargeRequest`: until the message is there, no other request of its connection starts."""
+
+    __slots__ = ()
+
+
 class _Route:
     """A registered API with its request class, which is imported when the first request comes."""
 
@@ -144,6 +156,7 @@ class Dispatcher:
 
     __slots__ = (
         "_failures",
+        "_large",
         "_routes",
         "_services",
         "interceptors",
@@ -156,6 +169,7 @@ class Dispatcher:
         self._routes = {int(handler.api_key): _Route(handler) for handler in handlers}
         self._services = services
         self._failures = LogThrottle(logger, logging.ERROR, lines=FAILURES_PER_SECOND)
+        self._large = LargeRequests(services)
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
         self.surprises = 0
@@ -222,6 +236,50 @@ class Dispatcher:
             pending.deferred = outcome
         return pending
 
+    def dispatch_in_slices(
+        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None:
+        """As `dispatch`, for a request that may hold very many small items (`large_requests`). Only
+        its header is looked at now.
+        """
+        header = decode_request_header(frame)
+        route = self._routes.get(header.api_key)
+        if route is None or not (
+            route.handler.min_version <= header.api_version <= route.handler.max_version
+        ):
+            return self.dispatch(connection, frame, arrived_ms)
+        handler = route.handler
+        self.requests[header.api_key] = self.requests.get(header.api_key, 0) + 1
+        context = RequestContext(
+            handler.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection.listener_name,
+            connection.client_host,
+            connection.connection_id,
+            arrived_ms,
+            connection.principal,
+            connection.client_software_name,
+            connection.client_software_version,
+        )
+        pending = LargePendingResponse(header.api_key, header.api_version, header.correlation_id)
+        pending.started_s = 0.0 if self.times is None else time.perf_counter()
+        answer = self._large.begin(
+            LargeRequest(
+                context,
+                request_class(header.api_key),
+                bytes(frame),
+                header.body_position,
+                lambda request: self._handle(handler, context, request),
+            )
+        )
+        if answer.done:
+            pending.message = answer.value
+        else:
+            pending.deferred = answer
+        return pending
+
     def render(self, pending: PendingResponse) -> list[Part]:
         """The response as it leaves, length first. Raises CloseConnection if the message does not
         fit its version.
@@ -236,6 +294,10 @@ class Dispatcher:
             if pending.started_s:
                 self._observe(pending)
             return parts
+        except CloseConnection:
+            raise
+        except RefusedRequest as error:
+            raise CloseConnection(str(error)) from None
         except Exception as error:
             self.surprises += 1
             logger.exception(

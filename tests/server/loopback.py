@@ -90,6 +90,8 @@ class Script:
             pending.message = body  # type: ignore[assignment] # the script's own kind of message
         return pending
 
+    dispatch_in_slices = dispatch
+
     def render(self, pending: PendingResponse) -> list[Part]:
         self.rendered += 1
         body = pending.message
