@@ -66,10 +66,14 @@ def handlers(names: Sequence[str]) -> list[ApiHandler]:
 
 
 def attacks(
-    handler: ApiHandler, version: int, worlds: dict[int, Sequence[Names]], size: int
+    handler: ApiHandler,
+    version: int,
+    worlds: dict[int, Sequence[Names]],
+    size: int,
+    most_worlds: int | None = None,
 ) -> Iterator[Attack]:
     """All of one version of an API."""
-    names = worlds.get(handler.api_key) or worlds[0]
+    names = (worlds.get(handler.api_key) or worlds[0])[:most_worlds]
     generator = Generator(handler.api_key, version, names, size, attack_records.payloads)
     return generator.attacks()
 
@@ -82,7 +86,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[Outcome]:
     try:
         for handler in handlers(arguments.api):
             for version in versions_attacked(
-                handler.min_version, handler.max_version, all_versions=arguments.versions == "all"
+                handler.min_version, handler.max_version, arguments.versions
             ):
                 outcomes += attack_version(arena, handler, version, arguments)
     finally:
@@ -98,7 +102,7 @@ def attack_version(
     began = time.monotonic()
     done = 0
     while True:
-        found = list(attacks(handler, version, arena.worlds, arguments.size))
+        found = list(attacks(handler, version, arena.worlds, arguments.size, arguments.worlds))
         if done == len(found):
             break
         attack = found[done]  # made anew each time: names change with a fresh broker
@@ -229,7 +233,8 @@ def main() -> int:
     parser.add_argument("--api", nargs="+", default=[], help="as Kafka spells them, such as Fetch")
     parser.add_argument("--kind", nargs="+", default=[], help="such as repeated or lying")
     parser.add_argument("--size", type=int, default=SIZE)
-    parser.add_argument("--versions", choices=["ends", "all"], default="ends")
+    parser.add_argument("--versions", choices=["ends", "all", "highest"], default="ends")
+    parser.add_argument("--worlds", type=int, help="no more topics, groups and resources than this")
     parser.add_argument("--write", action="store_true", help="the table into docs/attack.md")
     parser.add_argument("--bootstrap", help="attack a broker that runs: HOST:PORT")
     parser.add_argument("--seconds", type=float, default=60.0)

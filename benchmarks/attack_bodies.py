@@ -451,9 +451,11 @@ class Generator:
                         yield self._attack("records", f"{name} ({names.label})", plan, names)
 
 
-def versions_attacked(low: int, high: int, *, all_versions: bool) -> list[int]:
-    """The lowest and the highest, or all."""
-    return list(range(low, high + 1)) if all_versions else sorted({low, high})
+def versions_attacked(low: int, high: int, which: str) -> list[int]:
+    """All of them, the "highest", or both "ends"."""
+    if which == "all":
+        return list(range(low, high + 1))
+    return [high] if which == "highest" else sorted({low, high})
 
 
 def name_of(api_key: int) -> str:

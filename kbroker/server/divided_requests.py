@@ -1,10 +1,10 @@
 """Requests that name very many things which do not concern one another, handled a piece at a time.
 
 A `Division` says which lists of a request lead to the things it names, and which lists of the
-response to what is said of them. `pieces` cuts a request into smaller ones of the same kind, `merge`
-joins their responses: a topic that was cut in two is one topic of the whole response. APIs whose
-handler looks at a request as a whole (a duplicate name is an error, one batch of records is written
-for all of it) are not in the table. The neighbour is `large_requests`.
+response to what is said of them. `pieces` cuts a request into smaller ones of the same kind,
+`merge` joins their responses: a topic that was cut in two is one topic of the whole response. APIs
+whose handler looks at a request as a whole (a duplicate name is an error, one batch of records is
+written for all of it) are not in the table. The neighbour is `large_requests`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _TOPICS: Final = ("topics", "partitions")
 _INDEXED: Final = ("topics", "partition_indexes")
 _STATES: Final = ("results", "partitions")
 _OFFSET_FETCH_GROUPS_VERSION: Final = 8
+_FIND_COORDINATORS_VERSION: Final = 4
+"""Before, FindCoordinator is of one key."""
 
 
 class Division(NamedTuple):
@@ -60,6 +62,8 @@ def division_of(api_key: int, version: int) -> Division | None:
         if version < _OFFSET_FETCH_GROUPS_VERSION:
             return Division(_INDEXED, _TOPICS)
         return Division(("groups", *_INDEXED), ("groups", *_TOPICS))
+    if api_key == ApiKey.FIND_COORDINATOR and version < _FIND_COORDINATORS_VERSION:
+        return None
     return _DIVISIONS.get(ApiKey(api_key))
 
 

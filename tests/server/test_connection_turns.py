@@ -10,8 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
+from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.server.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
+from kbroker.server.dispatch import ConnectionInfo, LargePendingResponse, PendingResponse
+from kbroker.server.large_requests import LARGE_REQUEST_BYTES
 from kbroker.server.timers import LoopTimers
 from tests.server.loopback import LOOPS, Loopback, run, until
 
@@ -143,5 +146,43 @@ def test_a_surprise_in_a_planned_answer_ends_the_connection(new_loop: NewLoop) -
             assert await peer.ended()
             await peer.close()
         assert [type(error) for error in surprises] == [KeyError]
+
+    run(new_loop, main)
+
+
+def test_no_request_starts_while_a_large_one_before_it_is_handled(new_loop: NewLoop) -> None:
+    """Its slices are stage one: a fetch of offsets behind a large commit must see the commit. A
+    Produce request of any size is handled at once.
+    """
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            script = loopback.script
+            large: list[LargePendingResponse] = []
+
+            def in_slices(
+                connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+            ) -> PendingResponse:
+                large.append(LargePendingResponse(int(ApiKey.METADATA), 0, 0))
+                large[-1].deferred = Deferred()
+                return large[-1]
+
+            script.dispatch_in_slices = in_slices  # type: ignore[method-assign]
+            peer = await loopback.connect()
+            produce = b"\0\0" + bytes(LARGE_REQUEST_BYTES)
+            await peer.send(b"e before", b"e" + bytes(LARGE_REQUEST_BYTES), b"e behind", b"e last")
+            assert await peer.receive() == b"e before"
+            await until(lambda: large)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert script.seen == [b"e before"]
+            assert large[0].deferred is not None
+            large[0].deferred.resolve(b"e large")
+            for body in (b"e large", b"e behind", b"e last"):
+                assert await peer.receive() == body
+            await peer.send(produce)
+            assert await peer.receive() == produce
+            assert len(large) == 1
+            await peer.close()
 
     run(new_loop, main)
