@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.transaction_records import Transaction
 from kbroker.coordinator.transaction_state import TransactionState
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -135,3 +136,23 @@ def test_producer_ids_that_come_later(lost: bool) -> None:
     if not lost:
         assert waiting.value.producer_id == 4711
         assert world.state("tx") is S.EMPTY
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "ended"])
+def test_a_producer_id_for_a_timed_out_transaction_comes_later(ended: bool) -> None:
+    world = WithoutIds()
+    world.put(Transaction("tx", 9, 32766, 15_000))
+    client = Client(world, producer_id=9, epoch=32766)
+    assert client.add(OUT) is E.NONE
+    world.answer = Deferred()
+    world.timers.advance(22_000)
+    assert world.state("tx") is S.ONGOING
+    if ended:
+        assert client.end(commit=True) is E.NONE
+    world.answer.resolve(4711)
+    if ended:
+        assert world.markers == [(OUT, 9, 32766, True)]
+        assert world.shard().transactions["tx"].producer_id == 9
+    else:
+        assert world.markers == [(OUT, 9, 32767, False)]
+        assert world.shard().transactions["tx"].producer_id == 4711
