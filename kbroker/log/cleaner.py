@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -36,6 +37,8 @@ from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
 logger = logging.getLogger(__name__)
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
+MIN_PAUSE_MS: Final = 10
+"""log.cleaner.backoff.ms below that would look through all logs without a rest."""
 MIN_MORE_BYTES: Final = 256 * 1024
 
 Step = Callable[[], Any]
@@ -75,7 +78,7 @@ class CleanerConfig:
     def from_broker(cls, config: BrokerConfig) -> CleanerConfig:
         threads = config.get_int("log.cleaner.threads")
         share = max(threads, 1)
-        load_factor = config.get_float("log.cleaner.io.buffer.load.factor")
+        load_factor = _share(config.get_float("log.cleaner.io.buffer.load.factor"))
         map_bytes = int(config.get_int("log.cleaner.dedupe.buffer.size") / share * load_factor)
         sure_bytes = int(config.get_int(MEMORY_LIMIT) * MAP_SHARE) // share
         return cls(
@@ -206,6 +209,11 @@ class LogCleaner:
             self._give_back(cleaning)
         self._running.clear()
 
+    @property
+    def _pause_ms(self) -> int:
+        """Between two looks while nothing is due."""
+        return max(self.config.backoff_ms, MIN_PAUSE_MS)
+
     def _plan(self, delay_ms: int) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
@@ -215,7 +223,7 @@ class LogCleaner:
         """Begin as many rounds as there are logs in need and workers free; look again later."""
         if not self._started:
             return
-        self._plan(max(self.config.backoff_ms, 1))
+        self._plan(self._pause_ms)
         while len(self._running) < self.config.threads:
             found = self._filthiest(self._timers.now_ms())
             if found is None:
@@ -411,7 +419,7 @@ class LogCleaner:
             case _:
                 self._give_up(log, error)
         if self._started:
-            self._plan(0 if error is None else max(self.config.backoff_ms, 1))
+            self._plan(0 if error is None else self._pause_ms)
 
     def _give_back(self, cleaning: _Cleaning) -> None:
         if self._memory is not None:
@@ -459,6 +467,11 @@ class LogCleaner:
                     written[directory] = number
 
         return write
+
+
+def _share(factor: float) -> float:
+    """As a share of a whole; NaN is none of it. (Kafka has no validator for it.)"""
+    return 0.0 if isnan(factor) else min(max(factor, 0.0), 1.0)
 
 
 def plan(log: PartitionLog, now_ms: int) -> DirtyRange:

@@ -41,6 +41,7 @@ from kbroker.settings.log_config import LogConfig
 
 MIN_BUFFER_BYTES: Final = 4096
 THROTTLE_WINDOW_SECONDS: Final = 0.3
+MAX_PAUSE_SECONDS: Final = 3600.0
 TURN_SECONDS: Final = 0.0005
 PAUSE_SECONDS: Final = 0.00005
 """After each turn the worker sleeps: the interpreter lets one thread run at a time and would give
@@ -52,7 +53,9 @@ class CleaningStopped(Exception):
 
 
 class Throttle:
-    """Bounds the bytes read and written by all rounds together, per second."""
+    """Bounds the bytes read and written by all rounds together, per second. No number above 0 is
+    no bound.
+    """
 
     def __init__(
         self, bytes_per_second: float, *, clock: Callable[[], float] = time.monotonic
@@ -64,7 +67,11 @@ class Throttle:
         self._bytes = 0
 
     def charge(self, count: int) -> float:
-        """Account for count bytes. Returns how many seconds to wait now."""
+        """Account for count bytes. Returns how many seconds to wait now, never more than a thread
+        can.
+        """
+        if not self.bytes_per_second > 0:
+            return 0.0
         with self._lock:
             self._bytes += count
             elapsed = self._clock() - self._began
@@ -73,7 +80,7 @@ class Throttle:
                 return 0.0
             self._began += max(elapsed, needed)
             self._bytes = 0
-            return max(0.0, needed - elapsed)
+            return min(max(0.0, needed - elapsed), MAX_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from kbroker.log.checkpoint import Checkpoint
@@ -34,6 +36,9 @@ FLUSH_CHECK_MS: Final = 1_000
 
 DELETION_CHECK_MS: Final = 1_000
 """How often files are deleted whose file.delete.delay.ms is over."""
+
+MIN_INTERVAL_MS: Final = 10
+"""Periodic work is done no more often, whatever an interval says: each goes through all logs."""
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
 """Timers are set no further ahead; Kafka's "never" is a 64-bit number."""
@@ -107,6 +112,7 @@ class Maintenance:
         "_slices",
         "_timers",
         "_waiting",
+        "_writing",
         "_written",
         "cleaner",
         "running",
@@ -147,10 +153,11 @@ class Maintenance:
         self._flushing: set[PartitionLog] = set()
         self._waiting: dict[str, TimerHandle] = {}
         self._flush_waiters: dict[PartitionLog, list[tuple[int, Callable[[bool], None]]]] = {}
+        self._writing: set[Path] = set()  # checkpoints
         self._written: Mapping[TopicPartition, int] = {}
         self.running = False
         interval = config.get_int
-        self._intervals: dict[str, tuple[int, Callable[[], None]]] = {
+        self._intervals: dict[str, tuple[int, Callable[[], object]]] = {
             "retention": (interval("log.retention.check.interval.ms"), self.run_retention),
             "flush": (
                 min(interval("log.flush.scheduler.interval.ms"), FLUSH_CHECK_MS),
@@ -199,7 +206,7 @@ class Maintenance:
     def _plan(self, name: str) -> None:
         interval_ms, _ = self._intervals[name]
         self._waiting[name] = self._timers.call_later(
-            max(1, min(interval_ms, MAX_DELAY_MS)), lambda: self._fire(name)
+            max(MIN_INTERVAL_MS, min(interval_ms, MAX_DELAY_MS)), lambda: self._fire(name)
         )
 
     def _fire(self, name: str) -> None:
@@ -269,16 +276,26 @@ class Maintenance:
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks if any changed since the last time."""
         watermarks = self._high_watermarks()
-        if watermarks != self._written:
-            self._write(self._logs.high_watermark_checkpoints(watermarks))
+        if watermarks != self._written and self._write(
+            self._logs.high_watermark_checkpoints(watermarks)
+        ):
             self._written = watermarks
 
-    def _write(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Write them in the thread, which has them in the order in which they were taken."""
+    def _write(self, checkpoints: Iterable[Checkpoint]) -> bool:
+        """Write them in the thread. A file that is still being written is left to the next time: a
+        slow disk must not let them pile up. Returns whether none was.
+        """
+        is_complete = True
         for checkpoint in checkpoints:
-            self._offload(checkpoint.write, self._written_or_failed)
+            if checkpoint.path in self._writing:
+                is_complete = False
+                continue
+            self._writing.add(checkpoint.path)
+            self._offload(checkpoint.write, partial(self._written_or_failed, checkpoint.path))
+        return is_complete
 
-    def _written_or_failed(self, failure: OSError | None) -> None:
+    def _written_or_failed(self, path: Path, failure: OSError | None) -> None:
+        self._writing.discard(path)
         if isinstance(failure, LogDirectoryError):
             self._logs.directory_failed(failure)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -536,6 +537,19 @@ def test_the_throttle() -> None:
     assert throttle.charge(100) == 0
     now = 5.0
     assert throttle.charge(1000) == 0, "what was not used is not saved up beyond the window"
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("-inf"), float("nan"), float("inf"), 1.8e308])
+def test_a_throttle_without_a_number_above_0_is_none(rate: float) -> None:
+    """log.cleaner.io.max.bytes.per.second has no validator, in Kafka neither."""
+    throttle = cleaning_round.Throttle(rate, clock=lambda: 0.0)
+    assert throttle.charge(1 << 40) == 0
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-9])
+def test_a_throttle_asks_for_no_wait_that_a_thread_cannot_do(rate: float) -> None:
+    throttle = cleaning_round.Throttle(rate, clock=lambda: 0.0)
+    assert 0 < throttle.charge(1) <= threading.TIMEOUT_MAX
 
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])

@@ -311,6 +311,26 @@ def test_checkpoints_are_written_off_the_loop(world: World) -> None:
     assert name in (folder / "replication-offset-checkpoint").read_text().splitlines()
 
 
+def test_checkpoints_do_not_pile_up_before_a_slow_disk(make_world: Callable[..., World]) -> None:
+    """Intervals of 0 are allowed; high watermarks that were left out are written the next time."""
+    names = ("log_flush_offset", "log_flush_start_offset", "replica_high_watermark")
+    world = make_world(**{f"{name}_checkpoint_interval_ms": "0" for name in names})
+    offload = waiting_for_the_disk(world)
+    for _ in range(100):
+        world.append()
+        world.timers.advance(50)
+    assert len(offload.held) <= len(names)
+    offload.run()
+    world.timers.advance(50)
+    offload.run()
+    path = world.folder / "0" / "data" / "replication-offset-checkpoint"
+    assert (
+        (path if path.exists() else next(world.folder.rglob(path.name)))
+        .read_text()
+        .endswith(f"{TOPIC} 0 100\n")
+    )
+
+
 def test_checkpoints(world: World) -> None:
     folder: Path = world.folder / "data"
     world.replicas.start()
