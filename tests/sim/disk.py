@@ -411,6 +411,12 @@ class SimDisk:
         self.step("stat")
         return self._stat(self._descriptors[fd])
 
+    def lseek(self, fd: int, position: int, whence: int) -> int:
+        """os.lseek, of a file system that knows no holes."""
+        assert whence in (os.SEEK_DATA, os.SEEK_HOLE)
+        self._file(fd)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
     def utime(self, path: Any, *, ns: tuple[int, int]) -> None:
         """os.utime."""
         self.step("write")
@@ -486,6 +492,7 @@ class SimOs:
         self._disk = disk
         self.open, self.close, self.write = disk.open, disk.close, disk.write_next
         self.pread, self.preadv, self.pwrite = disk.pread, disk.preadv, disk.pwrite
+        self.lseek = disk.lseek
         self.ftruncate, self.fsync = disk.ftruncate, disk.fsync
         self.stat, self.fstat, self.scandir = disk.stat, disk.fstat, disk.scandir
         self.replace, self.unlink, self.rmdir = disk.replace, disk.unlink, disk.unlink
@@ -499,6 +506,6 @@ class SimOs:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("O_", "RWF_")):
+        if name.startswith(("O_", "RWF_", "SEEK_")):
             return getattr(os, name)
         raise AttributeError(f"SimDisk has no os.{name}")
