@@ -644,12 +644,14 @@ class ReplicaManager:
 
     def _log_starts_moved(self) -> None:
         """Retention ran: tell the partitions whose log begins later now."""
-        starts = self._log_starts
         for partition in self.partitions():
-            start = partition.log.log_start_offset
-            if starts.get(partition.topic_partition) != start:
-                starts[partition.topic_partition] = start
-                partition.log_start_moved()
+            self._log_start_moved(partition)
+
+    def _log_start_moved(self, partition: Partition) -> None:
+        start = partition.log.log_start_offset
+        if self._log_starts.get(partition.topic_partition) != start:
+            self._log_starts[partition.topic_partition] = start
+            partition.log_start_moved()
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
         """Move the start of a log led here up to offset (DeleteRecords), -1 for the high watermark.
@@ -665,7 +667,7 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         try:
             if log.delete_records_before(offset):
-                self._log_starts_moved()
+                self._log_start_moved(partition)
         except LogDirectoryError as failure:
             self._read_failed(partition, failure)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure

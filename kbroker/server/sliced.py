@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kbroker.log_lines import shown
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Message
+from kbroker.protocol.schema import Message, Struct
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ TOO_LARGE: Final = f"The response would exceed {RESPONSE_LIMIT} of the broker; a
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
+D = TypeVar("D", bound=Struct)
 K = TypeVar("K", bound=Hashable)
 
 Steps = Generator[Deferred[Any] | None, None, R]
@@ -45,8 +46,27 @@ STEP_ITEMS: Final = 32
 """Items of an ordinary handler between two yields: some ten microseconds each."""
 
 SORTED_ITEMS: Final = 2048
+STRUCT_BYTES: Final = 64
+STEP_BYTES: Final = 16 * 1024
 CHEAP_ITEMS: Final = 512
 """The same where an item takes a microsecond or so."""
+
+
+class Pace:
+    """Says when a sliced handler has done enough for a step: every so many items."""
+
+    __slots__ = ("_items", "_left")
+
+    def __init__(self, items: int = STEP_ITEMS) -> None:
+        self._items = self._left = items
+
+    def is_due(self) -> bool:
+        """To be asked once for each item, topics and other lists included."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = self._items
+        return True
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
@@ -156,6 +176,46 @@ def _failed(
         exc_info=failure,
     )
     return error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+
+
+def describe_each(
+    services: Services,
+    names: Iterable[str],
+    describe: Callable[[str], D],
+    refuse: Callable[[str], D],
+) -> Generator[None, None, list[D]]:
+    """Describe each of names once, in its order; steps of a sliced handler. refuse: gives the
+    answer for what would go beyond `kbroker.response.max.bytes`.
+    """
+    asked = yield from once_each(names)
+    described: list[D] = []
+    unseen = 0
+    with AnswerSize(services) as size:
+        for name in asked:
+            one = refuse(name) if size.is_full else describe(name)
+            taken = estimated_bytes(one)
+            if not size.is_full and not size.add(taken):
+                one = refuse(name)
+            described.append(one)
+            unseen += taken
+            if unseen >= STEP_BYTES:
+                unseen = 0
+                yield None
+    return described
+
+
+def estimated_bytes(value: object) -> int:
+    """What a struct of a response takes, roughly: in memory, and its variable parts once more on
+    the wire.
+    """
+    if isinstance(value, Struct):
+        fields = type(value).FIELDS
+        return STRUCT_BYTES + sum(estimated_bytes(getattr(value, each.name)) for each in fields)
+    if isinstance(value, list):
+        return STRUCT_BYTES + sum(map(estimated_bytes, value))
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return 2 * len(value)
+    return 0
 
 
 class AnswerSize:

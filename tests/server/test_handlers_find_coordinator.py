@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.find_coordinator import HANDLERS
-from kbroker.server.services import Services
+from tests.server.slicing import Sliced
 
 (HANDLER,) = HANDLERS
 
@@ -52,6 +52,7 @@ class FakeController:
     created: Deferred[ErrorCode] = field(default_factory=Deferred)
     asked: list[str] = field(default_factory=list)
     refuses: bool = False
+    services: FakeServices = field(init=False)
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
         self.asked.append(name)
@@ -63,6 +64,8 @@ class FakeController:
         if error is ErrorCode.NONE:
             self.image = self.after
         self.created.resolve(error)
+        while self.services.turns.due:
+            self.services.turns.turn()
 
 
 class FakeGroups:
@@ -70,13 +73,14 @@ class FakeGroups:
         return 0
 
 
-@dataclass
-class FakeServices:
-    controller: FakeController
-    groups: FakeGroups = field(default_factory=FakeGroups)
-    transactions: FakeGroups = field(default_factory=FakeGroups)
-    share_coordinator: FakeGroups = field(default_factory=FakeGroups)
-    node_id: int = 1
+class FakeServices(Sliced):
+    def __init__(self, controller: FakeController) -> None:
+        groups = FakeGroups()
+        super().__init__(
+            controller=controller, groups=groups, transactions=groups, share_coordinator=groups
+        )
+        self.controller = controller
+        controller.services = self
 
     @property
     def image(self) -> MetadataImage:
@@ -84,9 +88,8 @@ class FakeServices:
 
 
 def ask(controller: FakeController, request: FindCoordinatorRequest, version: int) -> Any:
-    services = cast(Services, FakeServices(controller))
     context = RequestContext(ApiKey.FIND_COORDINATOR, version)
-    return HANDLER.handle(services, context, request)
+    return HANDLER.handle(FakeServices(controller).services, context, request)
 
 
 def request(version: int, *keys: str, key_type: int = 0) -> FindCoordinatorRequest:
@@ -189,3 +192,20 @@ def test_coordinators_that_are_not_served_are_an_error_clients_do_not_retry(
 def test_no_keys_of_a_kind_that_is_not_served_are_no_coordinators() -> None:
     response = ask(FakeController(image()), request(4, key_type=9), 4)
     assert coordinators(response, 4) == []
+
+
+def test_many_keys_are_looked_up_in_slices() -> None:
+    controller = FakeController(image(), image=image())
+    keys = [f"g{index}" for index in range(1000)]
+    outcome = ask(controller, request(6, *keys), 6)
+    assert isinstance(outcome, Deferred)
+    response = controller.services.answer(outcome)
+    assert [each.key for each in response.coordinators] == keys
+
+
+def test_the_topic_is_created_once_for_many_keys() -> None:
+    controller = FakeController(image())
+    outcome = ask(controller, request(6, *(f"g{index}" for index in range(100))), 6)
+    controller.finish()
+    assert controller.asked == [GROUP_TOPIC]
+    assert coordinators(outcome.value, 6) == [FOUND] * 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -153,3 +154,29 @@ def test_the_size_of_an_answer_is_charged_and_bounded() -> None:
         assert size.is_full
         assert not size.add(1)
     assert memory.used == 0
+
+
+def test_a_step_may_wait() -> None:
+    """The loop is not kept busy meanwhile, and a cancelled work is not taken up again."""
+    turns = Turns()
+    slices = FairSlices(turns, seconds=STEPS_PER_SLICE / 1000, clock=Ticks())
+    done: list[object] = []
+
+    def steps(waits_for: Deferred[int]) -> Iterator[Deferred[int] | None]:
+        yield waits_for
+        done.append(waits_for.value)
+
+    first: Deferred[int] = Deferred()
+    second: Deferred[int] = Deferred()
+    slices.begin(steps(first), done.append)
+    slices.begin(steps(second), done.append).cancel()
+    slices.begin(steps(Deferred.of(3)), done.append)
+    assert done == [3, None]
+    while turns.due:
+        turns.turn()
+    first.resolve(1)
+    second.resolve(2)
+    assert done == [3, None]
+    while turns.due:
+        turns.turn()
+    assert done == [3, None, 1, None]

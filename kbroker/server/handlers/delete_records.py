@@ -17,48 +17,15 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
 
 NO_LOW_WATERMARK: Final = -1
+DELETIONS_PER_STEP: Final = 8
 
 _Partition = DeleteRecordsResponse.DeleteRecordsPartitionResult
 _Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
-
-
-def handle_delete_records(
-    services: Services, context: RequestContext, request: DeleteRecordsRequest
-) -> Outcome:
-    """Each partition by itself; of one that is named twice the last offset counts."""
-    del context
-    topics = []
-    for topic in request.topics:
-        answers = []
-        offsets = {asked.partition_index: asked.offset for asked in topic.partitions}
-        for index, offset in offsets.items():
-            key = TopicPartition(topic.name, index)
-            low_watermark, error = NO_LOW_WATERMARK, ErrorCode.NONE
-            try:
-                low_watermark = _delete(services, key, offset)
-            except KafkaError as failure:
-                error = failure.code
-            answers.append(
-                _Partition(
-                    partition_index=key.partition,
-                    low_watermark=low_watermark,
-                    error_code=int(error),
-                )
-            )
-        topics.append(_Topic(name=topic.name, partitions=answers))
-    return DeleteRecordsResponse(topics=topics)
-
-
-def _delete(services: Services, key: TopicPartition, offset: int) -> int:
-    if services.image.partition(key.topic, key.partition) is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if key.topic in INTERNAL_TOPICS:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    return services.replicas.delete_records(key, offset)
 
 
 def delete_records_error(
@@ -82,6 +49,49 @@ def delete_records_error(
             for topic in request.topics
         ]
     )
+
+
+@sliced(delete_records_error)
+def handle_delete_records(
+    services: Services, context: RequestContext, request: DeleteRecordsRequest
+) -> Steps[DeleteRecordsResponse]:
+    """Each partition by itself; of one that is named twice the last offset counts."""
+    del context
+    offsets: dict[TopicPartition, int] = {}
+    pace = Pace(CHEAP_ITEMS)
+    for topic in request.topics:
+        if pace.is_due():
+            yield None
+        for asked in topic.partitions:
+            if pace.is_due():
+                yield None
+            offsets[TopicPartition(topic.name, asked.partition_index)] = asked.offset
+    topics: dict[str, _Topic] = {}
+    pace = Pace(DELETIONS_PER_STEP)
+    for key, offset in offsets.items():
+        if pace.is_due():
+            yield None
+        low_watermark, error = NO_LOW_WATERMARK, ErrorCode.NONE
+        try:
+            low_watermark = _delete(services, key, offset)
+        except KafkaError as failure:
+            error = failure.code
+        answer = _Partition(
+            partition_index=key.partition, low_watermark=low_watermark, error_code=int(error)
+        )
+        found = topics.get(key.topic)
+        if found is None:
+            found = topics[key.topic] = _Topic(name=key.topic)
+        found.partitions.append(answer)
+    return DeleteRecordsResponse(topics=list(topics.values()))
+
+
+def _delete(services: Services, key: TopicPartition, offset: int) -> int:
+    if services.image.partition(key.topic, key.partition) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if key.topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return services.replicas.delete_records(key, offset)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

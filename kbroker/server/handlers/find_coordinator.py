@@ -22,9 +22,9 @@ from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.schema import Message
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import STEP_ITEMS, Steps, sliced
 
 logger = logging.getLogger(__name__)
 
@@ -42,75 +42,6 @@ _TOPICS: Final = {GROUP: GROUP_TOPIC, TRANSACTION: TRANSACTION_TOPIC, SHARE: SHA
 _Coordinator = FindCoordinatorResponse.Coordinator
 
 
-def handle_find_coordinator(
-    services: Services, context: RequestContext, request: FindCoordinatorRequest
-) -> Outcome:
-    """Answer at once, or when the coordinator's topic has been created."""
-    topic = _TOPICS.get(request.key_type)
-    if topic is None or (request.key_type == SHARE and context.api_version < SHARE_VERSION):
-        message = f"Unknown key type {request.key_type}."
-        keys = _keys(context, request)
-        failed = [_failed(key, ErrorCode.INVALID_REQUEST, message) for key in keys]
-        return _response(failed, batched=context.api_version >= BATCHED_VERSION)
-    if topic in services.image.topics or not _is_known(context, request):
-        return _answer(services, context, request)
-    try:
-        created = services.controller.ensure_internal_topic(topic)
-    except KafkaError as error:
-        logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, shown(error))
-        return _answer(services, context, request)
-    if created.done:
-        return _answer(services, context, request)
-    outcome: Deferred[Message] = Deferred()
-    created.on_done(lambda _: outcome.resolve(_answer(services, context, request)))
-    return outcome
-
-
-def _answer(
-    services: Services, context: RequestContext, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
-    found = [_find(services, context, request.key_type, key) for key in _keys(context, request)]
-    return _response(found, batched=context.api_version >= BATCHED_VERSION)
-
-
-def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]:
-    batched = context.api_version >= BATCHED_VERSION
-    return request.coordinator_keys if batched else [request.key]
-
-
-def _find(services: Services, context: RequestContext, key_type: int, key: str) -> _Coordinator:
-    """The leader of the key's partition, if a client of this listener can reach it."""
-    image = services.image
-    if key_type == SHARE and not is_coordinator_key(key):
-        return _failed(key, ErrorCode.INVALID_REQUEST, "")
-    partition = image.partition(_TOPICS[key_type], _partition_for(services, key_type, key))
-    broker = image.brokers.get(partition.leader) if partition is not None else None
-    endpoint = broker.endpoints.get(context.listener_name) if broker is not None else None
-    if broker is None or endpoint is None or broker.fenced:
-        return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-    return _Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
-
-
-def _is_known(context: RequestContext, request: FindCoordinatorRequest) -> bool:
-    """Whether any key can have a coordinator: those of share partitions have a form."""
-    if request.key_type != SHARE:
-        return True
-    return any(is_coordinator_key(key) for key in _keys(context, request))
-
-
-def _partition_for(services: Services, key_type: int, key: str) -> int:
-    if key_type == SHARE:
-        return services.share_coordinator.partition_for(key)
-    coordinator = services.groups if key_type == GROUP else services.transactions
-    return coordinator.partition_for(key)
-
-
-def _failed(key: str, error: ErrorCode, message: str) -> _Coordinator:
-    return _Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
-    )
-
-
 def _response(coordinators: list[_Coordinator], *, batched: bool) -> FindCoordinatorResponse:
     if batched:
         return FindCoordinatorResponse(coordinators=coordinators)
@@ -124,6 +55,12 @@ def _response(coordinators: list[_Coordinator], *, batched: bool) -> FindCoordin
     )
 
 
+def _failed(key: str, error: ErrorCode, message: str) -> _Coordinator:
+    return _Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
+    )
+
+
 def find_coordinator_error(
     request: FindCoordinatorRequest, error: ErrorCode, message: str
 ) -> FindCoordinatorResponse:
@@ -132,6 +69,63 @@ def find_coordinator_error(
         keys = [_failed(key, error, message) for key in request.coordinator_keys]
         return _response(keys, batched=True)
     return _response([_failed(request.key, error, message)], batched=False)
+
+
+@sliced(find_coordinator_error)
+def handle_find_coordinator(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> Steps[FindCoordinatorResponse]:
+    """Answer at once, or when the coordinator's topic has been created."""
+    topic = _TOPICS.get(request.key_type)
+    unknown = topic is None or (request.key_type == SHARE and context.api_version < SHARE_VERSION)
+    asks_for_topic = topic is not None and not unknown and topic not in services.image.topics
+    found: list[_Coordinator] = []
+    for count, key in enumerate(_keys(context, request), 1):
+        if count % STEP_ITEMS == 0:
+            yield None
+        if topic is None or unknown:
+            message = f"Unknown key type {request.key_type}."
+            found.append(_failed(key, ErrorCode.INVALID_REQUEST, message))
+        elif request.key_type == SHARE and not is_coordinator_key(key):
+            found.append(_failed(key, ErrorCode.INVALID_REQUEST, ""))
+        else:
+            if asks_for_topic:
+                asks_for_topic = False
+                yield _created(services, topic)
+            found.append(_find(services, context, request.key_type, key))
+    return _response(found, batched=context.api_version >= BATCHED_VERSION)
+
+
+def _created(services: Services, topic: str) -> Deferred[ErrorCode]:
+    """Resolved once the coordinators' topic is there, or cannot be made."""
+    try:
+        return services.controller.ensure_internal_topic(topic)
+    except KafkaError as error:
+        logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, shown(error))
+        return Deferred.of(error.code)
+
+
+def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]:
+    batched = context.api_version >= BATCHED_VERSION
+    return request.coordinator_keys if batched else [request.key]
+
+
+def _find(services: Services, context: RequestContext, key_type: int, key: str) -> _Coordinator:
+    """The leader of the key's partition, if a client of this listener can reach it."""
+    image = services.image
+    partition = image.partition(_TOPICS[key_type], _partition_for(services, key_type, key))
+    broker = image.brokers.get(partition.leader) if partition is not None else None
+    endpoint = broker.endpoints.get(context.listener_name) if broker is not None else None
+    if broker is None or endpoint is None or broker.fenced:
+        return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
+    return _Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
+
+
+def _partition_for(services: Services, key_type: int, key: str) -> int:
+    if key_type == SHARE:
+        return services.share_coordinator.partition_for(key)
+    coordinator = services.groups if key_type == GROUP else services.transactions
+    return coordinator.partition_for(key)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

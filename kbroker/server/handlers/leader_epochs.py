@@ -15,37 +15,12 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import Pace, Steps, sliced
 
 _Partition = OffsetForLeaderEpochResponse.EpochEndOffset
 _Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-
-
-def handle_offset_for_leader_epoch(
-    services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> Outcome:
-    """Look up each partition, in the order of the request."""
-    del context
-    topics = []
-    for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            error, epoch, end_offset = services.replicas.epoch_end(
-                TopicPartition(topic.topic, asked.partition),
-                asked.leader_epoch,
-                current_leader_epoch=asked.current_leader_epoch,
-            )
-            answers.append(
-                _Partition(
-                    error_code=int(error),
-                    partition=asked.partition,
-                    leader_epoch=epoch,
-                    end_offset=end_offset,
-                )
-            )
-        topics.append(_Topic(topic=topic.topic, partitions=answers))
-    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def offset_for_leader_epoch_error(
@@ -65,6 +40,38 @@ def offset_for_leader_epoch_error(
             for topic in request.topics
         ]
     )
+
+
+@sliced(offset_for_leader_epoch_error)
+def handle_offset_for_leader_epoch(
+    services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> Steps[OffsetForLeaderEpochResponse]:
+    """Look up each partition, in the order of the request."""
+    del context
+    topics = []
+    pace = Pace()
+    for topic in request.topics:
+        if pace.is_due():
+            yield None
+        answers = []
+        for asked in topic.partitions:
+            if pace.is_due():
+                yield None
+            error, epoch, end_offset = services.replicas.epoch_end(
+                TopicPartition(topic.topic, asked.partition),
+                asked.leader_epoch,
+                current_leader_epoch=asked.current_leader_epoch,
+            )
+            answers.append(
+                _Partition(
+                    error_code=int(error),
+                    partition=asked.partition,
+                    leader_epoch=epoch,
+                    end_offset=end_offset,
+                )
+            )
+        topics.append(_Topic(topic=topic.topic, partitions=answers))
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

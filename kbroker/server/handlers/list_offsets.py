@@ -29,7 +29,7 @@ from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffse
 from kbroker.replication.offsets import SINCE_VERSION
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, AnswerSize, Steps, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Pace, Steps, sliced
 
 LEADER_EPOCH_SINCE: Final = 4
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
@@ -68,21 +68,24 @@ def handle_list_offsets(
 ) -> Steps[ListOffsetsResponse]:
     """Look up each partition, in the order of the request."""
     named: Counter[tuple[str, int]] = Counter()
+    pace = Pace(CHEAP_ITEMS)
     for topic in request.topics:
-        for start in range(0, len(topic.partitions) or 1, CHEAP_ITEMS):
-            chunk = topic.partitions[start : start + CHEAP_ITEMS]
-            named.update((topic.name, asked.partition_index) for asked in chunk)
-            if len(named) >= CHEAP_ITEMS:
+        if pace.is_due():
+            yield None
+        for asked in topic.partitions:
+            if pace.is_due():
                 yield None
+            named[topic.name, asked.partition_index] += 1
     topics: list[_Topic] = []
-    count = 0
+    pace = Pace()
     with AnswerSize(services) as size:
         for topic in request.topics:
+            if pace.is_due():
+                yield None
             answers: list[_Partition] = []
             topics.append(_Topic(name=topic.name, partitions=answers))
             for asked in topic.partitions:
-                count += 1
-                if count % STEP_ITEMS == 0:
+                if pace.is_due():
                     yield None
                 if named[topic.name, asked.partition_index] > 1:
                     answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))

@@ -13,6 +13,7 @@ REPLICA_NOT_AVAILABLE. Deviation: Kafka also remembers directories for topics th
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container, Generator
 from typing import Final
 
 from kbroker.log.directory import LogDirectory
@@ -26,39 +27,48 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 
 MAX_INT64: Final = (1 << 63) - 1
+MOVES_PER_STEP: Final = 8
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Described = DescribeLogDirsResponse.DescribeLogDirsPartition
 _Altered = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 
 
+def describe_log_dirs_error(
+    request: DescribeLogDirsRequest, code: ErrorCode, message: str
+) -> DescribeLogDirsResponse:
+    """The error of the whole answer; before v3 there is no place for it, and no directory."""
+    del request, message
+    return DescribeLogDirsResponse(error_code=int(code))
+
+
+@sliced(describe_log_dirs_error)
 def handle_describe_log_dirs(
     services: Services, context: RequestContext, request: DescribeLogDirsRequest
-) -> Outcome:
+) -> Steps[DescribeLogDirsResponse]:
     """Every directory of log.dirs, in its order."""
     del context
-    wanted = None
+    wanted: dict[TopicPartition, None] | None = None
     if request.topics is not None:
-        wanted = {
+        wanted = yield from once_each(
             TopicPartition(topic.topic, index)
             for topic in request.topics
             for index in topic.partitions
-        }
-    return DescribeLogDirsResponse(
-        results=[
-            _describe(services, directory, wanted)
-            for directory in services.replicas.logs.all_directories
-        ]
-    )
+        )
+    results = []
+    for directory in services.replicas.logs.all_directories:
+        results.append((yield from _describe(services, directory, wanted)))
+    return DescribeLogDirsResponse(results=results)
 
 
 def _describe(
-    services: Services, directory: LogDirectory, wanted: set[TopicPartition] | None
-) -> _Result:
+    services: Services, directory: LogDirectory, wanted: Container[TopicPartition] | None
+) -> Generator[None, None, _Result]:
     result = _Result(log_dir=str(directory.path), is_cordoned=directory.is_cordoned)
     logs = services.replicas.logs
     try:
@@ -68,7 +78,9 @@ def _describe(
         result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
         return result
     by_topic: dict[str, list[_Described]] = defaultdict(list)
-    for key, size_bytes, lag, is_future in found:
+    for count, (key, size_bytes, lag, is_future) in enumerate(found, 1):
+        if count % CHEAP_ITEMS == 0:
+            yield None
         if wanted is None or key in wanted:
             by_topic[key.topic].append(
                 _Described(
@@ -86,27 +98,41 @@ def _describe(
     return result
 
 
-def describe_log_dirs_error(
-    request: DescribeLogDirsRequest, code: ErrorCode, message: str
-) -> DescribeLogDirsResponse:
-    """The error of the whole answer; before v3 there is no place for it, and no directory."""
-    del request, message
-    return DescribeLogDirsResponse(error_code=int(code))
+def alter_replica_log_dirs_error(
+    request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str
+) -> AlterReplicaLogDirsResponse:
+    """Every replica fails in the same way."""
+    del message
+    by_topic: dict[str, list[_Altered]] = defaultdict(list)
+    for directory in request.dirs:
+        for topic in directory.topics:
+            by_topic[topic.name] += [
+                _Altered(partition_index=index, error_code=int(code)) for index in topic.partitions
+            ]
+    return _altered(by_topic)
 
 
+@sliced(alter_replica_log_dirs_error)
 def handle_alter_replica_log_dirs(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
-) -> Outcome:
+) -> Steps[AlterReplicaLogDirsResponse]:
     """Each replica by itself; of one that is named twice the last directory counts."""
     del context
-    moves = {
-        TopicPartition(topic.name, index): directory.path
+    named = (
+        (TopicPartition(topic.name, index), directory.path)
         for directory in request.dirs
         for topic in directory.topics
         for index in topic.partitions
-    }
+    )
+    moves: dict[TopicPartition, str] = {}
+    for count, (key, path) in enumerate(named, 1):
+        if count % CHEAP_ITEMS == 0:
+            yield None
+        moves[key] = path
     by_topic: dict[str, list[_Altered]] = defaultdict(list)
-    for key, path in moves.items():
+    for count, (key, path) in enumerate(moves.items(), 1):
+        if count % MOVES_PER_STEP == 0:
+            yield None
         error = services.replicas.move_log(key, path)
         by_topic[key.topic].append(_Altered(partition_index=key.partition, error_code=int(error)))
     return _altered(by_topic)
@@ -121,20 +147,6 @@ def _altered(by_topic: dict[str, list[_Altered]]) -> AlterReplicaLogDirsResponse
             for name, partitions in by_topic.items()
         ]
     )
-
-
-def alter_replica_log_dirs_error(
-    request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str
-) -> AlterReplicaLogDirsResponse:
-    """Every replica fails in the same way."""
-    del message
-    by_topic: dict[str, list[_Altered]] = defaultdict(list)
-    for directory in request.dirs:
-        for topic in directory.topics:
-            by_topic[topic.name] += [
-                _Altered(partition_index=index, error_code=int(code)) for index in topic.partitions
-            ]
-    return _altered(by_topic)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

@@ -8,6 +8,8 @@ an operator whose transaction hangs, KIP-664); v1: flexible, v2: the transaction
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.coordinator.shards import Transactional
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
@@ -20,64 +22,16 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, describe_each, sliced
+
+MARKERS_PER_STEP: Final = 8
 
 _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 _MarkerResult = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 _PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
-
-
-def handle_write_markers(
-    services: Services, context: RequestContext, request: WriteTxnMarkersRequest
-) -> Outcome:
-    """Each partition of each marker by itself; answered when the last one is committed."""
-    del context
-    response = WriteTxnMarkersResponse()
-    later: Deferred[Message] = Deferred()
-    left = 1
-
-    def arrived(result: _PartitionResult, error: ErrorCode) -> None:
-        nonlocal left
-        result.error_code = error
-        left -= 1
-        if not left:
-            later.resolve(response)
-
-    done = _PartitionResult()
-    for marker in request.markers:
-        if not marker.topics:
-            continue  # as in Kafka
-        answer = _MarkerResult(producer_id=marker.producer_id)
-        response.markers.append(answer)
-        for topic in marker.topics:
-            results = _TopicResult(name=topic.name)
-            answer.topics.append(results)
-            for index in topic.partition_indexes:
-                result = _PartitionResult(partition_index=index)
-                results.partitions.append(result)
-                left += 1
-                outcome = _write(services, marker, TopicPartition(topic.name, index))
-                if isinstance(outcome, ErrorCode):
-                    arrived(result, outcome)
-                else:
-                    outcome.on_done(lambda error, result=result: arrived(result, error))  # type: ignore[misc]  # bound now
-    arrived(done, ErrorCode.NONE)
-    return later
-
-
-def _write(
-    services: Services, marker: _Marker, partition: TopicPartition
-) -> ErrorCode | Deferred[ErrorCode]:
-    return services.markers.write(
-        partition,
-        Transactional(marker.producer_id, marker.producer_epoch),
-        commit=marker.transaction_result,
-        coordinator_epoch=marker.coordinator_epoch,
-        transaction_version=marker.transaction_version,
-    )
 
 
 def write_markers_error(
@@ -105,12 +59,54 @@ def write_markers_error(
     )
 
 
-def handle_describe_transactions(
-    services: Services, context: RequestContext, request: DescribeTransactionsRequest
-) -> Outcome:
-    """Each id on its own; the partitions are those of a transaction that is not over."""
+@sliced(write_markers_error)
+def handle_write_markers(
+    services: Services, context: RequestContext, request: WriteTxnMarkersRequest
+) -> Steps[WriteTxnMarkersResponse]:
+    """Each partition of each marker by itself; answered when the last one is committed."""
     del context
-    return services.transactions.describe_transactions(request)
+    response = WriteTxnMarkersResponse()
+    waiting: list[tuple[_PartitionResult, Deferred[ErrorCode]]] = []
+    pace, write_pace = Pace(CHEAP_ITEMS), Pace(MARKERS_PER_STEP)
+    for marker in request.markers:
+        if pace.is_due():
+            yield None
+        if not marker.topics:
+            continue  # as in Kafka
+        answer = _MarkerResult(producer_id=marker.producer_id)
+        response.markers.append(answer)
+        for topic in marker.topics:
+            if pace.is_due():
+                yield None
+            results = _TopicResult(name=topic.name)
+            answer.topics.append(results)
+            for index in topic.partition_indexes:
+                if write_pace.is_due():
+                    yield None
+                result = _PartitionResult(partition_index=index)
+                results.partitions.append(result)
+                outcome = _write(services, marker, TopicPartition(topic.name, index))
+                if isinstance(outcome, ErrorCode):
+                    result.error_code = outcome
+                else:
+                    waiting.append((result, outcome))
+    for result, deferred in waiting:
+        if not deferred.done:
+            yield deferred
+        result.error_code = deferred.value
+    return response
+
+
+def _write(
+    services: Services, marker: _Marker, partition: TopicPartition
+) -> ErrorCode | Deferred[ErrorCode]:
+    return services.markers.write(
+        partition,
+        Transactional(marker.producer_id, marker.producer_epoch),
+        commit=marker.transaction_result,
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )
 
 
 def describe_transactions_error(
@@ -126,6 +122,24 @@ def describe_transactions_error(
             for transactional_id in request.transactional_ids
         ]
     )
+
+
+@sliced(describe_transactions_error)
+def handle_describe_transactions(
+    services: Services, context: RequestContext, request: DescribeTransactionsRequest
+) -> Steps[DescribeTransactionsResponse]:
+    """Each id on its own; the partitions are those of a transaction that is not over."""
+    del context
+    ask, state = DescribeTransactionsRequest, DescribeTransactionsResponse.TransactionState
+    described = yield from describe_each(
+        services,
+        request.transactional_ids,
+        lambda name: services.transactions.describe_transactions(
+            ask(transactional_ids=[name])
+        ).transaction_states[0],
+        lambda name: state(error_code=ErrorCode.POLICY_VIOLATION, transactional_id=name),
+    )
+    return DescribeTransactionsResponse(transaction_states=described)
 
 
 def handle_list_transactions(

@@ -1,0 +1,44 @@
+"""For tests of sliced handlers: services with a clock that each look moves on, and answers that
+are waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from kbroker.model import Deferred
+from kbroker.replication.time_slices import FairSlices
+from kbroker.server.dispatch import Outcome
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.services import Services
+from kbroker.settings.broker import BrokerConfig
+from tests.replication.test_time_slices import Ticks, Turns
+
+
+class Sliced:
+    """What sliced handlers need of the services. limit: kbroker.response.max.bytes; seconds: of a
+    slice, where a millisecond is one look at the clock.
+    """
+
+    def __init__(self, *, limit: int = 1 << 20, seconds: float = 0.004, **parts: Any) -> None:
+        self.turns = Turns()
+        self.timers = self.turns
+        self.slices = FairSlices(self.turns, seconds=seconds, clock=Ticks())
+        self.memory = MemoryPool()
+        self.config = BrokerConfig.from_properties({"kbroker.response.max.bytes": str(limit)})
+        self.node_id = 1
+        self.most_steps = 0
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    @property
+    def services(self) -> Services:
+        return cast(Services, self)
+
+    def answer(self, outcome: Outcome) -> Any:
+        """The response, after as many turns of the loop as it takes."""
+        if isinstance(outcome, Deferred):
+            while not outcome.done:
+                self.turns.turn()
+            return outcome.value
+        return outcome

@@ -1,0 +1,173 @@
+"""Requests that name very much: every handler gives the loop its turn, and repeats nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.model import Deferred, TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
+from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    WriteTxnMarkersRequest,
+)
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers import all_handlers
+from tests.replication.world import TOPIC, World, batch
+from tests.server.slicing import Sliced
+
+HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
+MANY = 1000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, partitions=3)
+    made.append(batches=batch(5))
+    yield made
+    made.close()
+
+
+def begin(sliced: Sliced, api_key: ApiKey, request: Any) -> Any:
+    handler = HANDLER_OF[api_key]
+    image = SimpleNamespace(partition=lambda topic, index: object())
+    sliced.image = image  # type: ignore[attr-defined]
+    context = RequestContext(api_key, handler.max_version)
+    return handler.handle(sliced.services, context, request)
+
+
+def in_slices(sliced: Sliced, api_key: ApiKey, request: Any) -> Any:
+    outcome = begin(sliced, api_key, request)
+    assert isinstance(outcome, Deferred)
+    assert not outcome.done
+    return sliced.answer(outcome)
+
+
+def test_leader_epochs(world: World) -> None:
+    kind = OffsetForLeaderEpochRequest
+    asked = [kind.OffsetForLeaderPartition(partition=index % 3) for index in range(MANY)]
+    empty = [kind.OffsetForLeaderTopic(topic="nothing")] * MANY
+    request = kind(topics=[kind.OffsetForLeaderTopic(topic=TOPIC, partitions=asked), *empty])
+    sliced = Sliced(replicas=world.replicas)
+    response = in_slices(sliced, ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
+    assert len(response.topics) == MANY + 1
+    assert len(response.topics[0].partitions) == MANY
+
+
+def test_deleted_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a partition that is named again the last offset counts, in whichever topic entry, and one
+    partition's start is no reason to look at all others.
+    """
+    kind = DeleteRecordsRequest
+    topics = [
+        kind.DeleteRecordsTopic(
+            name=TOPIC,
+            partitions=[
+                kind.DeleteRecordsPartition(partition_index=index, offset=offset)
+                for index in (0, *range(100, 600))
+            ],
+        )
+        for offset in (4, 1, 2)
+    ]
+    deleted: list[tuple[TopicPartition, int]] = []
+    delete = world.replicas.delete_records
+
+    def counted(key: TopicPartition, offset: int) -> int:
+        deleted.append((key, offset))
+        return delete(key, offset)
+
+    def all_partitions() -> Any:
+        raise AssertionError("every partition is looked at")
+
+    monkeypatch.setattr(world.replicas, "delete_records", counted)
+    monkeypatch.setattr(world.replicas, "partitions", all_partitions)
+    sliced = Sliced(replicas=world.replicas)
+    response = in_slices(sliced, ApiKey.DELETE_RECORDS, kind(topics=topics))
+    (topic,) = response.topics
+    assert len(topic.partitions) == len(deleted) == 501
+    assert deleted[0] == (TopicPartition(TOPIC, 0), 2)
+    assert topic.partitions[0].low_watermark == 2
+    partition = world.replicas.partition(TopicPartition(TOPIC, 0))
+    assert partition is not None
+    assert partition.log.log_start_offset == 2
+    monkeypatch.undo()
+
+
+def test_moved_replicas(world: World) -> None:
+    kind = AlterReplicaLogDirsRequest
+    topic = kind.AlterReplicaLogDirTopic(name=TOPIC, partitions=list(range(MANY)))
+    request = kind(dirs=[kind.AlterReplicaLogDir(path="/nowhere", topics=[topic])])
+    sliced = Sliced(replicas=world.replicas)
+    response = in_slices(sliced, ApiKey.ALTER_REPLICA_LOG_DIRS, request)
+    (result,) = response.results
+    assert {each.error_code for each in result.partitions} == {ErrorCode.LOG_DIR_NOT_FOUND}
+    assert len(result.partitions) == MANY
+
+
+def test_described_log_dirs(world: World) -> None:
+    kind = DescribeLogDirsRequest
+    topics = [kind.DescribableLogDirTopic(topic=TOPIC, partitions=[*range(20_000), 0, 1, 0])]
+    sliced = Sliced(replicas=world.replicas)
+    response = in_slices(sliced, ApiKey.DESCRIBE_LOG_DIRS, kind(topics=topics))
+    (result,) = response.results
+    assert sorted(each.partition_index for each in result.topics[0].partitions) == [0, 1, 2]
+
+
+def test_markers() -> None:
+    """Answered when the last one is committed."""
+    kind = WriteTxnMarkersRequest
+    topic = kind.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=list(range(100)))
+    marker = kind.WritableTxnMarker(producer_id=1, topics=[topic])
+    committed: Deferred[ErrorCode] = Deferred()
+    written: list[TopicPartition] = []
+
+    def write(partition: TopicPartition, *_: Any, **__: Any) -> ErrorCode | Deferred[ErrorCode]:
+        written.append(partition)
+        return committed if partition.partition == 7 else ErrorCode.NONE
+
+    sliced = Sliced(markers=SimpleNamespace(write=write))
+    outcome = begin(sliced, ApiKey.WRITE_TXN_MARKERS, kind(markers=[marker] * 5))
+    assert isinstance(outcome, Deferred)
+    assert len(written) < 200
+    while sliced.turns.due:
+        sliced.turns.turn()
+    assert len(written) == 500
+    assert not outcome.done
+    committed.resolve(ErrorCode.NOT_ENOUGH_REPLICAS)
+    response = sliced.answer(outcome)
+    errors = [
+        each.partition_index
+        for answer in response.markers
+        for each in answer.topics[0].partitions
+        if each.error_code
+    ]
+    assert errors == [7] * 5
+
+
+def test_described_transactions() -> None:
+    described: list[str] = []
+
+    def describe(request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+        described.extend(request.transactional_ids)
+        return DescribeTransactionsResponse(
+            transaction_states=[
+                DescribeTransactionsResponse.TransactionState(transactional_id=name)
+                for name in request.transactional_ids
+            ]
+        )
+
+    sliced = Sliced(transactions=SimpleNamespace(describe_transactions=describe))
+    names = [f"t{index}" for index in range(MANY)]
+    request = DescribeTransactionsRequest(transactional_ids=[*names, *names])
+    response = in_slices(sliced, ApiKey.DESCRIBE_TRANSACTIONS, request)
+    assert [each.transactional_id for each in response.transaction_states] == names
+    assert described == names
