@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -240,24 +240,39 @@ def next_offset(records: memoryview) -> int:
     return following
 
 
+def _within_one_operation(topics: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
+    """As many topics as the controller writes records of in one operation: 10,000, as in Kafka."""
+    some: list[tuple[str, int]] = []
+    records = 0
+    for name, partitions in topics:
+        if some and records + partitions + 1 > 10_000:
+            yield some
+            some, records = [], 0
+        some.append((name, partitions))
+        records += partitions + 1
+    if some:
+        yield some
+
+
 def create_topics(broker: BrokerProcess, topics: Iterable[tuple[str, int]]) -> None:
     """(name, partitions) each. Raises KafkaError where one cannot be made."""
 
     async def create() -> None:
         async with Cluster(broker.bootstrap_servers, timeout_s=600) as cluster:
-            response = await cluster.to_controller(
-                CreateTopicsRequest(
-                    topics=[
-                        CreateTopicsRequest.CreatableTopic(
-                            name=name, num_partitions=partitions, replication_factor=1
-                        )
-                        for name, partitions in topics
-                    ],
-                    timeout_ms=600_000,
-                ),
-                CreateTopicsResponse,
-            )
-            for topic in response.topics:
-                check(topic.error_code, topic.error_message)
+            for some in _within_one_operation(topics):
+                response = await cluster.to_controller(
+                    CreateTopicsRequest(
+                        topics=[
+                            CreateTopicsRequest.CreatableTopic(
+                                name=name, num_partitions=partitions, replication_factor=1
+                            )
+                            for name, partitions in some
+                        ],
+                        timeout_ms=600_000,
+                    ),
+                    CreateTopicsResponse,
+                )
+                for topic in response.topics:
+                    check(topic.error_code, topic.error_message)
 
     asyncio.run(create())

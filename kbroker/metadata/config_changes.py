@@ -8,7 +8,7 @@ with is in `configs`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -64,6 +64,9 @@ class Outcome(NamedTuple):
     error: ErrorCode
     message: str | None
 
+
+MAX_ALTERATIONS: Final = 1000
+"""Of one resource; far more than there are keys."""
 
 ALTERED: Final = Outcome(ErrorCode.NONE, None)
 
@@ -144,6 +147,9 @@ def _decide_one(
 
 
 def _check_form(resource: AlteredResource) -> None:
+    if len(resource.alterations) > MAX_ALTERATIONS:
+        message = f"No resource has more than {MAX_ALTERATIONS} settings."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     names = [alteration.name for alteration in resource.alterations]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -193,13 +199,21 @@ def _items(text: str) -> list[str]:
     return [item for item in text.split(",") if item]
 
 
-def _altered_list(items: list[str], operation: int, operands: Iterable[str]) -> list[str]:
-    for operand in operands:
-        if operation == Operation.APPEND and operand not in items:
-            items.append(operand)
-        elif operation == Operation.SUBTRACT and operand in items:
-            items.remove(operand)
-    return items
+def _altered_list(items: list[str], operation: int, operands: list[str]) -> list[str]:
+    """The items with the operands added that are not among them, or with the first of each operand
+    removed.
+    """
+    if operation == Operation.APPEND:
+        known = set(items)
+        return items + [each for each in dict.fromkeys(operands) if each not in known]
+    left = Counter(operands)
+    altered: list[str] = []
+    for item in items:
+        if left[item]:
+            left[item] -= 1
+        else:
+            altered.append(item)
+    return altered
 
 
 def _whole(resource: AlteredResource, standing: Mapping[str, str]) -> Changes:

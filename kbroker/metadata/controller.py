@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from kbroker.metadata import (
     brokers,
@@ -52,6 +52,18 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.schema import Message
+
+MAX_RECORDS_PER_OPERATION: Final = 10_000
+TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
+
+R = TypeVar("R")
+
+
+def _bounded(result: ControllerResult[R]) -> ControllerResult[R]:
+    """Kafka's bound of what one request of a client may write."""
+    if len(result.records) > MAX_RECORDS_PER_OPERATION:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+    return result
 
 
 class ControllerConfig(StaticConfig, IntConfig, Protocol):
@@ -213,7 +225,9 @@ class Controller:
     def create_topics(
         self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
     ) -> ControllerResult[CreateTopicsResponse]:
-        """CreateTopics. describable: the topics whose configs the caller may see; None for all."""
+        """CreateTopics. describable: the topics whose configs the caller may see; None for all.
+        Raises KafkaError for too many records.
+        """
         defaults = topics.TopicDefaults(
             partition_count=self._config.get_int("num.partitions"),
             replication_factor=self._config.get_int("default.replication.factor"),
@@ -221,14 +235,18 @@ class Controller:
         creation = topics.TopicCreation(
             self.image, defaults=defaults, settings=self._settings, random=self._random
         )
-        return creation.decide(request, describable)
+        return _bounded(creation.decide(request, describable))
 
     def delete_topics(
         self, request: DeleteTopicsRequest, *, api_version: int
     ) -> ControllerResult[DeleteTopicsResponse]:
-        """DeleteTopics. Raises KafkaError where delete.topic.enable is off."""
+        """DeleteTopics. Raises KafkaError where delete.topic.enable is off, and for too many
+        records.
+        """
         enabled = self._config.get_bool("delete.topic.enable")
-        return topics.delete_topics(self.image, request, enabled=enabled, api_version=api_version)
+        return _bounded(
+            topics.delete_topics(self.image, request, enabled=enabled, api_version=api_version)
+        )
 
     def ensure_topic(self, name: str) -> ControllerResult[ErrorCode]:
         """The topic with the broker's defaults, unless it is there."""
@@ -274,13 +292,17 @@ class Controller:
         incremental: bool,
         validate_only: bool,
     ) -> ControllerResult[list[config_changes.Outcome]]:
-        """AlterConfigs and IncrementalAlterConfigs of topics and groups."""
-        return config_changes.alter_configs(
-            self.image,
-            self._config,
-            resources,
-            incremental=incremental,
-            validate_only=validate_only,
+        """AlterConfigs and IncrementalAlterConfigs of topics and groups. Raises KafkaError for too
+        many records.
+        """
+        return _bounded(
+            config_changes.alter_configs(
+                self.image,
+                self._config,
+                resources,
+                incremental=incremental,
+                validate_only=validate_only,
+            )
         )
 
     # Features.

@@ -36,6 +36,7 @@ from kbroker.protocol.schema import Message
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 MAX_NAME_LENGTH: Final = 249
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 _MAPS_TO_ID: Final = "The provided topic name maps to an ID that was already supplied."
 
@@ -74,6 +75,15 @@ def name_error(name: str) -> str | None:
     return None
 
 
+def wanted_partitions(topic: CreatableTopic, default_count: int) -> int:
+    """How many partitions a request wants of this topic. default_count: num.partitions."""
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == -1:
+        return default_count
+    return max(topic.num_partitions, 0)
+
+
 class TopicCreation:
     """One CreateTopics request being decided on an image."""
 
@@ -102,8 +112,10 @@ class TopicCreation:
         describable: topics whose configs may be told; None for all.
         """
         counts = Counter(topic.name for topic in request.topics)
-        if sum(map(self._wanted_partitions, request.topics)) > MAX_PARTITIONS_PER_REQUEST:
-            message = "Excessively large number of partitions per request."
+        default_count = self._defaults.partition_count
+        wanted = sum(wanted_partitions(topic, default_count) for topic in request.topics)
+        if wanted > MAX_PARTITIONS_PER_REQUEST:
+            message = TOO_MANY_PARTITIONS
             refused = [_create_error(name, ErrorCode.POLICY_VIOLATION, message) for name in counts]
             return ControllerResult([], CreateTopicsResponse(topics=refused))
         results = [
@@ -118,13 +130,6 @@ class TopicCreation:
         ]
         records = [] if request.validate_only else self.records
         return ControllerResult(records, CreateTopicsResponse(topics=results))
-
-    def _wanted_partitions(self, topic: CreatableTopic) -> int:
-        if topic.assignments:
-            return len(topic.assignments)
-        if topic.num_partitions == -1:
-            return self._defaults.partition_count
-        return max(topic.num_partitions, 0)
 
     def _decide_one(
         self, topic: CreatableTopic, describable: frozenset[str] | None

@@ -6,8 +6,14 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.metadata.config_changes import Alteration, AlteredResource, Operation, Outcome
-from kbroker.protocol.errors import ErrorCode
+from kbroker.metadata.config_changes import (
+    Alteration,
+    AlteredResource,
+    Operation,
+    Outcome,
+    _altered_list,
+)
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.keys import ResourceType
 from tests.metadata.cluster import Cluster, topic
@@ -99,3 +105,51 @@ def test_a_whole_resource_is_replaced(cluster: Cluster) -> None:
         cluster.controller.alter_configs([resource], incremental=False, validate_only=False)
     )
     assert cluster.image.topic_configs("t") == {"segment.bytes": "2000000"}
+
+
+class Compared(str):
+    """A text that counts how often it is compared."""
+
+    count = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("operation", [Operation.APPEND, Operation.SUBTRACT])
+def test_a_long_list_is_not_compared_with_itself(operation: Operation) -> None:
+    """A value of 1 MB holds 250,000 items: comparing each with all others took minutes."""
+    Compared.count = 0
+    items: list[str] = [Compared(f"{index}:0") for index in range(5000)]
+    operands: list[str] = [Compared(f"{index}:0") for index in range(4000, 9000)]
+    altered = _altered_list(items, operation, operands)
+    assert len(altered) == (9000 if operation is Operation.APPEND else 4000)
+    assert Compared.count < 20_000
+
+
+def test_lists_are_altered_item_by_item(cluster: Cluster) -> None:
+    def now(value: str, operation: Operation) -> str:
+        alter(cluster, setting(TOPIC, "t", REPLICAS, value, operation))
+        return cluster.image.topic_configs("t")[REPLICAS]
+
+    assert now("0:1,1:1", Operation.APPEND) == "0:1,1:1"
+    assert now("1:1,2:1,2:1", Operation.APPEND) == "0:1,1:1,2:1"
+    assert now("1:1,9:1", Operation.SUBTRACT) == "0:1,2:1"
+
+
+def test_a_resource_has_not_that_many_settings(cluster: Cluster) -> None:
+    many = [Alteration(f"k{index}", 0, "v") for index in range(100_000)]
+    (outcome,) = alter(cluster, AlteredResource(TOPIC, "t", many))
+    assert outcome.error == ErrorCode.INVALID_REQUEST
+
+
+def test_no_more_is_written_at_once_than_kafka_does(cluster: Cluster) -> None:
+    groups = [
+        setting(GROUP, f"g{index}", "consumer.session.timeout.ms", "50000")
+        for index in range(10_001)
+    ]
+    with pytest.raises(KafkaError, match="excessively large batch") as error:
+        alter(cluster, *groups)
+    assert error.value.code == ErrorCode.POLICY_VIOLATION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,9 +18,10 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.server.dispatch import RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.handlers.topics import HANDLERS
 from kbroker.server.services import Services
+from tests.server.slicing import Sliced
 
 CREATE, DELETE = HANDLERS
 
@@ -101,3 +103,111 @@ def test_a_deletion_given_up(version: int) -> None:
     if version == 6:
         assert decoded.responses[1].topic_id == b"i" * 16
     assert {r.error_message for r in decoded.responses} == {"off" if version >= 5 else None}
+
+
+# Very many topics
+
+
+class CountingController:
+    """Does in each call what the controller does to the names: all of them are fine."""
+
+    def __init__(self) -> None:
+        self.created: list[list[str]] = []
+        self.deleted: list[list[str]] = []
+
+    def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+        self.created.append([topic.name for topic in request.topics])
+        result = CreateTopicsResponse.CreatableTopicResult
+        return Deferred.of(
+            CreateTopicsResponse(topics=[result(name=topic.name) for topic in request.topics])
+        )
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int
+    ) -> Deferred[DeleteTopicsResponse]:
+        names = [*request.topic_names, *(topic.name or "?" for topic in request.topics)]
+        self.deleted.append(names)
+        result = DeleteTopicsResponse.DeletableTopicResult
+        return Deferred.of(DeleteTopicsResponse(responses=[result(name=name) for name in names]))
+
+
+def creatable(name: str, partitions: int = 1) -> CreateTopicsRequest.CreatableTopic:
+    return CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1
+    )
+
+
+def ask_for_many(handler: ApiHandler, request: object, version: int) -> tuple[Any, Any]:
+    controller = CountingController()
+    image = SimpleNamespace(topics={})
+    sliced = Sliced(controller=controller, image=image)
+    context = RequestContext(handler.api_key, version)
+    outcome = handler.handle(sliced.services, context, request)
+    return controller, sliced.answer(outcome)
+
+
+def test_many_topics_are_created_in_parts() -> None:
+    names = [f"t{index}" for index in range(1000)]
+    request = CreateTopicsRequest(
+        topics=[
+            *map(creatable, names),
+            creatable("twice"),
+            creatable("wide", 500),
+            creatable("twice"),
+        ]
+    )
+    controller, response = ask_for_many(CREATE, request, 7)
+    assert max(map(len, controller.created)) <= 32
+    assert ["wide"] in controller.created
+    assert list(chain(*controller.created)) == [*names, "wide"]
+    *made, last = response.topics
+    assert [topic.name for topic in made] == [*names, "wide"]
+    assert (last.name, last.error_code) == ("twice", ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        pytest.param(
+            [creatable(f"t{index}", 100) for index in range(101)],
+            "Excessively large number of partitions per request.",
+            id="partitions",
+        ),
+        pytest.param(
+            [creatable(f"t{index}") for index in range(5001)],
+            "Unable to perform excessively large batch operation.",
+            id="records",
+        ),
+    ],
+)
+def test_kafkas_bounds_are_those_of_the_whole_request(
+    topics: list[CreateTopicsRequest.CreatableTopic], message: str
+) -> None:
+    controller, response = ask_for_many(CREATE, CreateTopicsRequest(topics=topics), 7)
+    assert controller.created == []
+    assert len(response.topics) == len(topics)
+    assert {(topic.error_code, topic.error_message) for topic in response.topics} == {
+        (ErrorCode.POLICY_VIOLATION, message)
+    }
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_many_topics_are_deleted_in_parts(version: int) -> None:
+    """A name that comes again and again is decided on once, with its duplicate."""
+    names = [f"t{index}" for index in range(1000)]
+    asked = [*names, *["twice"] * 1000]
+    request = DeleteTopicsRequest(topic_names=asked)
+    if version == 6:
+        state = DeleteTopicsRequest.DeleteTopicState
+        request = DeleteTopicsRequest(topics=[state(name=name) for name in asked])
+    controller, response = ask_for_many(DELETE, request, version)
+    assert max(map(len, controller.deleted)) <= 32
+    assert list(chain(*controller.deleted)) == [*names, "twice", "twice"]
+    assert len(response.responses) == 1002
+
+
+def test_no_more_topics_are_deleted_than_kafka_does() -> None:
+    request = DeleteTopicsRequest(topic_names=[f"t{index}" for index in range(10_001)])
+    controller, response = ask_for_many(DELETE, request, 5)
+    assert controller.deleted == []
+    assert {each.error_code for each in response.responses} == {ErrorCode.POLICY_VIOLATION}

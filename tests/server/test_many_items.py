@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kbroker.metadata.config_changes import ALTERED, AlteredResource
+from kbroker.metadata.config_changes import Outcome as Altered
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
@@ -171,3 +175,51 @@ def test_described_transactions() -> None:
     response = in_slices(sliced, ApiKey.DESCRIBE_TRANSACTIONS, request)
     assert [each.transactional_id for each in response.transaction_states] == names
     assert described == names
+
+
+def alter_configs(resources: list[tuple[str, int]]) -> tuple[list[list[str]], list[int]]:
+    """What the controller is given in each part, and the answered codes. resources: name and number
+    of settings; a name that it gets twice is refused.
+    """
+    kind = IncrementalAlterConfigsRequest
+    parts: list[list[str]] = []
+
+    def alter(altered: Sequence[AlteredResource], **_: bool) -> Deferred[list[Altered]]:
+        names = [each.name for each in altered]
+        parts.append(names)
+        refused = Altered(ErrorCode.INVALID_REQUEST, "twice")
+        return Deferred.of([refused if names.count(name) > 1 else ALTERED for name in names])
+
+    sliced = Sliced(controller=SimpleNamespace(alter_configs=alter))
+    request = kind(
+        resources=[
+            kind.AlterConfigsResource(
+                resource_type=2,
+                resource_name=name,
+                configs=[kind.AlterableConfig(name=f"k{index}") for index in range(count)],
+            )
+            for name, count in resources
+        ]
+    )
+    response = sliced.answer(begin(sliced, ApiKey.INCREMENTAL_ALTER_CONFIGS, request))
+    assert [each.resource_name for each in response.responses] == [name for name, _ in resources]
+    return parts, [each.error_code for each in response.responses]
+
+
+def test_many_resources_are_altered_in_parts() -> None:
+    names = [f"t{index}" for index in range(500)]
+    resources = [("twice", 1), *((name, 1) for name in names), *[("twice", 1)] * 500]
+    parts, codes = alter_configs(resources)
+    assert max(map(len, parts)) <= 64
+    assert list(chain(*parts)) == ["twice", "twice", *names]
+    assert codes == [ErrorCode.INVALID_REQUEST, *[0] * 500, *[ErrorCode.INVALID_REQUEST] * 500]
+
+
+def test_a_few_resources_are_altered_together() -> None:
+    assert alter_configs([("a", 3), ("b", 2)]) == ([["a", "b"]], [0, 0])
+
+
+def test_no_more_settings_are_altered_than_kafka_does() -> None:
+    with pytest.raises(KafkaError) as error:
+        alter_configs([(f"t{index}", 1001) for index in range(10)])
+    assert error.value.code == ErrorCode.POLICY_VIOLATION

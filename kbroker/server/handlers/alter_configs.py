@@ -10,11 +10,12 @@ topics and groups can be altered, brokers, broker loggers and client metrics not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
 
-from kbroker.metadata.config_changes import Alteration, AlteredResource
+from kbroker.metadata.config_changes import ALTERED, Alteration, AlteredResource
 from kbroker.metadata.config_changes import Outcome as Altered
+from kbroker.metadata.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -27,91 +28,15 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from kbroker.protocol.schema import Message
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
 from kbroker.settings.keys import ResourceType
 
+ALTERATIONS_PER_PART: Final = 64
+"""Settings that are decided on in one step, with a weight of one for their resource."""
+
 LISTED_TYPES: Final = frozenset[int](ResourceType) - {ResourceType.UNKNOWN}
-
-
-def handle_alter_configs(
-    services: Services, context: RequestContext, request: AlterConfigsRequest
-) -> Outcome:
-    """Answered when the new settings are in effect."""
-    resources = [
-        AlteredResource(
-            resource.resource_type,
-            resource.resource_name,
-            [Alteration(config.name, None, config.value) for config in resource.configs],
-        )
-        for resource in request.resources
-    ]
-
-    def respond(outcomes: Sequence[Altered]) -> AlterConfigsResponse:
-        result = AlterConfigsResponse.AlterConfigsResourceResponse
-        return AlterConfigsResponse(
-            responses=[
-                result(
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.name,
-                )
-                for resource, outcome in zip(resources, outcomes, strict=True)
-            ]
-        )
-
-    altered = services.controller.alter_configs(
-        resources, incremental=False, validate_only=request.validate_only
-    )
-    return _as_outcome(altered, respond)
-
-
-def handle_incremental_alter_configs(
-    services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> Outcome:
-    """Answered when the new settings are in effect."""
-    resources = [
-        AlteredResource(
-            resource.resource_type,
-            resource.resource_name,
-            [
-                Alteration(config.name, config.config_operation, config.value)
-                for config in resource.configs
-            ],
-        )
-        for resource in request.resources
-    ]
-
-    def respond(outcomes: Sequence[Altered]) -> IncrementalAlterConfigsResponse:
-        result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-        return IncrementalAlterConfigsResponse(
-            responses=[
-                result(
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.name,
-                )
-                for resource, outcome in zip(resources, outcomes, strict=True)
-            ]
-        )
-
-    altered = services.controller.alter_configs(
-        resources, incremental=True, validate_only=request.validate_only
-    )
-    return _as_outcome(altered, respond)
-
-
-def _as_outcome(
-    altered: Deferred[list[Altered]], respond: Callable[[Sequence[Altered]], Message]
-) -> Outcome:
-    if altered.done:
-        return respond(altered.value)
-    later: Deferred[Message] = Deferred()
-    altered.on_done(lambda outcomes: later.resolve(respond(outcomes)))
-    return later
 
 
 def alter_configs_error(
@@ -146,6 +71,134 @@ def incremental_alter_configs_error(
             for resource in request.resources
         ]
     )
+
+
+@sliced(alter_configs_error)
+def handle_alter_configs(
+    services: Services, context: RequestContext, request: AlterConfigsRequest
+) -> Steps[AlterConfigsResponse]:
+    """Answered when the new settings are in effect."""
+    resources: list[AlteredResource] = []
+    pace = Pace(CHEAP_ITEMS)
+    for resource in request.resources:
+        if pace.is_due():
+            yield None
+        resources.append(
+            AlteredResource(
+                resource.resource_type,
+                resource.resource_name,
+                [Alteration(config.name, None, config.value) for config in resource.configs],
+            )
+        )
+    outcomes = yield from _alter(
+        services, resources, incremental=False, validate_only=request.validate_only
+    )
+    result = AlterConfigsResponse.AlterConfigsResourceResponse
+    response = AlterConfigsResponse()
+    for altered, outcome in zip(resources, outcomes, strict=True):
+        if pace.is_due():
+            yield None
+        response.responses.append(
+            result(
+                error_code=outcome.error,
+                error_message=outcome.message,
+                resource_type=altered.resource_type,
+                resource_name=altered.name,
+            )
+        )
+    return response
+
+
+@sliced(incremental_alter_configs_error)
+def handle_incremental_alter_configs(
+    services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> Steps[IncrementalAlterConfigsResponse]:
+    """Answered when the new settings are in effect."""
+    resources: list[AlteredResource] = []
+    pace = Pace(CHEAP_ITEMS)
+    for resource in request.resources:
+        if pace.is_due():
+            yield None
+        resources.append(
+            AlteredResource(
+                resource.resource_type,
+                resource.resource_name,
+                [
+                    Alteration(config.name, config.config_operation, config.value)
+                    for config in resource.configs
+                ],
+            )
+        )
+    outcomes = yield from _alter(
+        services, resources, incremental=True, validate_only=request.validate_only
+    )
+    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    response = IncrementalAlterConfigsResponse()
+    for altered, outcome in zip(resources, outcomes, strict=True):
+        if pace.is_due():
+            yield None
+        response.responses.append(
+            result(
+                error_code=outcome.error,
+                error_message=outcome.message,
+                resource_type=altered.resource_type,
+                resource_name=altered.name,
+            )
+        )
+    return response
+
+
+def _alter(
+    services: Services,
+    resources: Sequence[AlteredResource],
+    *,
+    incremental: bool,
+    validate_only: bool,
+) -> Generator[Deferred[Any] | None, None, list[Altered]]:
+    """The outcomes in the order of the resources. Many resources are decided on in parts; one that
+    is named more than once is in a single part with all its names.
+    """
+    pace = Pace(CHEAP_ITEMS)
+    places: dict[tuple[int, str], list[int]] = {}
+    alterations = 0
+    for place, resource in enumerate(resources):
+        if pace.is_due():
+            yield None
+        alterations += len(resource.alterations)
+        places.setdefault((resource.resource_type, resource.name), []).append(place)
+    if alterations > MAX_RECORDS_PER_OPERATION:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+    asked: list[tuple[list[list[int]], Deferred[list[Altered]]]] = []
+    part: list[list[int]] = []
+    weighs = 0
+
+    def submit() -> None:
+        altered = services.controller.alter_configs(
+            [resources[place] for same in part for place in same[:2]],
+            incremental=incremental,
+            validate_only=validate_only,
+        )
+        asked.append((part, altered))
+
+    for same in places.values():
+        weight = 1 + len(resources[same[0]].alterations)
+        if part and weighs + weight > ALTERATIONS_PER_PART:
+            submit()
+            yield None
+            part, weighs = [], 0
+        part.append(same)
+        weighs += weight
+    submit()
+    outcomes: list[Altered] = [ALTERED] * len(resources)
+    for some, altered in asked:
+        if not altered.done:
+            yield altered
+        found = iter(altered.value)
+        for same in some:
+            answers = [next(found) for _ in same[:2]]
+            for place in same:
+                outcomes[place] = answers[0]
+    return outcomes
 
 
 def handle_list_config_resources(

@@ -10,14 +10,27 @@ Each topic has its own outcome. The answer goes out when the records are committ
 has acted on them, so whoever is answered can produce at once. Deviations: timeout_ms is not waited
 out, since a single controller answers or stops; Kafka shuffles DeleteTopics' results, here they
 keep the order of the request; a name that collides with another one of the same request is refused
-as well.
+as well; a request of more than 32 topics is decided on in parts, between which the loop has its
+turn, so its topics are not created or deleted in one batch of records, and names that collide with
+one another are seen only within a part if the request only validates.
 """
 
 from __future__ import annotations
 
-from kbroker.model import Deferred
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Final, TypeVar
+
+from kbroker.metadata.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
+from kbroker.metadata.topics import (
+    MAX_PARTITIONS_PER_REQUEST,
+    TOO_MANY_PARTITIONS,
+    wanted_partitions,
+)
+from kbroker.model import ZERO_UUID, Deferred, Uuid
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -27,19 +40,34 @@ from kbroker.protocol.messages.topics import (
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
+
+TOPICS_PER_PART: Final = 32
+PARTITIONS_PER_PART: Final = 128
+STATES_SINCE: Final = 6
+"""DeleteTopics by name or id."""
+
+T = TypeVar("T")
+
+_Created = CreateTopicsResponse.CreatableTopicResult
+_State = DeleteTopicsRequest.DeleteTopicState
 
 
 def create_topics(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> Outcome:
-    """Hand the request to the controller."""
+    """Hand the request to the controller; one of very many topics in parts."""
+    if len(request.topics) > TOPICS_PER_PART:
+        return _create_in_parts(services, context, request)
     return _as_outcome(services.controller.create_topics(request))
 
 
 def delete_topics(
     services: Services, context: RequestContext, request: DeleteTopicsRequest
 ) -> Outcome:
-    """Hand the request to the controller."""
+    """Hand the request to the controller; one of very many topics in parts."""
+    if len(request.topic_names) + len(request.topics) > TOPICS_PER_PART:
+        return _delete_in_parts(services, context, request)
     deferred = services.controller.delete_topics(request, api_version=context.api_version)
     return _as_outcome(deferred)
 
@@ -85,6 +113,121 @@ def delete_topics_error(
         for topic in request.topics
     ]
     return DeleteTopicsResponse(responses=responses)
+
+
+# Very many topics
+
+
+@sliced(create_topics_error)
+def _create_in_parts(
+    services: Services, context: RequestContext, request: CreateTopicsRequest
+) -> Steps[CreateTopicsResponse]:
+    """The bounds are those of the whole request."""
+    default_count = services.config.get_int("num.partitions")
+    pace = Pace(CHEAP_ITEMS)
+    counts: Counter[str] = Counter()
+    partitions = records = 0
+    for topic in request.topics:
+        if pace.is_due():
+            yield None
+        counts[topic.name] += 1
+        wanted = wanted_partitions(topic, default_count)
+        partitions += wanted
+        records += wanted + len(topic.configs) + 1
+    refusal = TOO_MANY_PARTITIONS if partitions > MAX_PARTITIONS_PER_REQUEST else None
+    if refusal is None and records > MAX_RECORDS_PER_OPERATION:
+        refusal = TOO_MANY_RECORDS
+    response = CreateTopicsResponse()
+    if refusal is not None:
+        for name in counts:
+            if pace.is_due():
+                yield None
+            response.topics.append(
+                _Created(name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=refusal)
+            )
+        return response
+    once = [topic for topic in request.topics if counts[topic.name] == 1]
+    asked: list[tuple[CreateTopicsRequest, Deferred[CreateTopicsResponse]]] = []
+    for part in _parts(once, lambda topic: wanted_partitions(topic, default_count)):
+        some = CreateTopicsRequest(
+            topics=part, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+        )
+        asked.append((some, services.controller.create_topics(some)))
+        yield None
+    for _, deferred in asked:
+        if not deferred.done:
+            yield deferred
+        response.topics += deferred.value.topics
+    response.topics += [
+        _Created(
+            name=name,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="Duplicate topic name.",
+        )
+        for name, count in counts.items()
+        if count > 1
+    ]
+    return response
+
+
+@sliced(delete_topics_error)
+def _delete_in_parts(
+    services: Services, context: RequestContext, request: DeleteTopicsRequest
+) -> Steps[DeleteTopicsResponse]:
+    """What names the same topic is decided on together, in the last part."""
+    image = services.image
+    pace = Pace(CHEAP_ITEMS)
+    named: dict[Uuid | str, list[tuple[str | None, Uuid]]] = {}
+    entries = chain(
+        ((name, ZERO_UUID) for name in request.topic_names),
+        ((topic.name, topic.topic_id) for topic in request.topics),
+    )
+    for name, topic_id in entries:
+        if pace.is_due():
+            yield None
+        known = image.topics.get(name) if name is not None else None
+        key = topic_id if known is None and topic_id != ZERO_UUID else name or ""
+        same = named.setdefault(key if known is None else known.topic_id, [])
+        if same.count((name, topic_id)) < 2:  # the second one makes it a duplicate
+            same.append((name, topic_id))
+    if len(named) > MAX_RECORDS_PER_OPERATION:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+    by_state = context.api_version >= STATES_SINCE
+    response = DeleteTopicsResponse()
+    asked: list[Deferred[DeleteTopicsResponse]] = []
+    once = [same[0] for same in named.values() if len(same) == 1]
+    together = [same for same in named.values() if len(same) > 1]
+    parts = chain(
+        _parts(once, lambda entry: 1),
+        ([each for same in part for each in same] for part in _parts(together, len)),
+    )
+    for part in parts:
+        some = DeleteTopicsRequest(timeout_ms=request.timeout_ms)
+        if by_state:
+            some.topics = [_State(name=name, topic_id=topic_id) for name, topic_id in part]
+        else:
+            some.topic_names = [name for name, _ in part if name is not None]
+        asked.append(services.controller.delete_topics(some, api_version=context.api_version))
+        yield None
+    for deferred in asked:
+        if not deferred.done:
+            yield deferred
+        response.responses += deferred.value.responses
+    return response
+
+
+def _parts(items: Iterable[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
+    """Lists of at most so many items, or of a single one that weighs more than a whole list."""
+    part: list[T] = []
+    weighs = 0
+    for item in items:
+        if part and (len(part) >= TOPICS_PER_PART or weighs + weight(item) > PARTITIONS_PER_PART):
+            yield part
+            part, weighs = [], 0
+        part.append(item)
+        weighs += weight(item)
+    if part:
+        yield part
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
