@@ -15,11 +15,17 @@ from kbroker.metadata.config_changes import Outcome as Altered
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from kbroker.protocol.messages.share_groups import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     WriteTxnMarkersRequest,
@@ -41,11 +47,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def begin(sliced: Sliced, api_key: ApiKey, request: Any) -> Any:
+def begin(sliced: Sliced, api_key: ApiKey, request: Any, *, version: int | None = None) -> Any:
     handler = HANDLER_OF[api_key]
     image = SimpleNamespace(partition=lambda topic, index: object())
     sliced.image = image  # type: ignore[attr-defined]
-    context = RequestContext(api_key, handler.max_version)
+    context = RequestContext(api_key, handler.max_version if version is None else version)
     return handler.handle(sliced.services, context, request)
 
 
@@ -223,3 +229,114 @@ def test_no_more_settings_are_altered_than_kafka_does() -> None:
     with pytest.raises(KafkaError) as error:
         alter_configs([(f"t{index}", 1001) for index in range(10)])
     assert error.value.code == ErrorCode.POLICY_VIOLATION
+
+
+class FakeTransactions:
+    """Every partition is added, or is part of the transaction."""
+
+    def __init__(self) -> None:
+        self.added: list[list[TopicPartition]] = []
+        self.committed: Deferred[ErrorCode] = Deferred()
+
+    def add_partitions(
+        self, name: str, producer: object, partitions: list[TopicPartition], **_: int
+    ) -> Deferred[ErrorCode]:
+        self.added.append(partitions)
+        return self.committed
+
+    def verify(
+        self, name: str, producer: object, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        self.added.append(partitions)
+        return dict.fromkeys(partitions, ErrorCode.NONE)
+
+
+def test_partitions_of_a_transaction() -> None:
+    """Answered as often as they are named, worked on once."""
+    kind = AddPartitionsToTxnRequest
+    indexes = list(range(MANY)) * 2
+    topics = [kind.AddPartitionsToTxnTopic(name=TOPIC, partitions=indexes)]
+    transactions = FakeTransactions()
+    sliced = Sliced(transactions=transactions)
+    outcome = begin(
+        sliced,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        kind(v3_and_below_topics=topics),
+        version=3,
+    )
+    assert isinstance(outcome, Deferred)
+    while sliced.turns.due:
+        sliced.turns.turn()
+    assert [len(partitions) for partitions in transactions.added] == [MANY]
+    assert not outcome.done
+    transactions.committed.resolve(ErrorCode.CONCURRENT_TRANSACTIONS)
+    (topic,) = sliced.answer(outcome).results_by_topic_v3_and_below
+    assert [each.partition_index for each in topic.results_by_partition] == indexes
+    assert {each.partition_error_code for each in topic.results_by_partition} == {
+        ErrorCode.CONCURRENT_TRANSACTIONS
+    }
+
+
+def test_partitions_of_many_transactions() -> None:
+    kind = AddPartitionsToTxnRequest
+    asked = [
+        kind.AddPartitionsToTxnTransaction(
+            transactional_id=f"t{index}",
+            verify_only=True,
+            topics=[kind.AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 0])],
+        )
+        for index in range(MANY)
+    ]
+    transactions = FakeTransactions()
+    response = in_slices(
+        Sliced(transactions=transactions), ApiKey.ADD_PARTITIONS_TO_TXN, kind(transactions=asked)
+    )
+    results = response.results_by_transaction
+    assert [each.transactional_id for each in results] == [f"t{index}" for index in range(MANY)]
+    assert transactions.added == [[TopicPartition(TOPIC, 0)]] * MANY
+    assert len(results[0].topic_results[0].results_by_partition) == 2
+
+
+def test_offsets_of_share_groups() -> None:
+    """A group of one letter may have any number of states."""
+    kind = DescribeShareGroupOffsetsRequest
+    group, topic = (
+        kind.DescribeShareGroupOffsetsRequestGroup,
+        kind.DescribeShareGroupOffsetsRequestTopic,
+    )
+    described: list[Any] = []
+
+    def describe(context: object, request: Any) -> Any:
+        described.extend(request.groups)
+        answer = DescribeShareGroupOffsetsResponse
+        found = answer.DescribeShareGroupOffsetsResponseGroup
+        return Deferred.of(
+            answer(groups=[found(group_id=each.group_id) for each in request.groups])
+        )
+
+    sliced = Sliced(share_groups=SimpleNamespace(describe_offsets=describe))
+    groups = [
+        group(group_id="some", topics=[topic(topic_name="a", partitions=[0, 1, 0])]),
+        group(group_id="some", topics=[topic(topic_name="a", partitions=[2])]),
+        group(group_id="all", topics=[topic(topic_name="a", partitions=[0])]),
+        group(group_id="all", topics=None),
+    ]
+    more = [group(group_id=f"g{index}", topics=None) for index in range(MANY)]
+    response = in_slices(
+        sliced, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, kind(groups=groups * 100 + more)
+    )
+    names = ["some", "all", *(f"g{index}" for index in range(MANY))]
+    assert [each.group_id for each in response.groups] == names
+    some, everything = described[:2]
+    assert [(each.topic_name, each.partitions) for each in some.topics] == [("a", [0, 1, 2])]
+    assert everything.topics is None
+
+
+def test_a_connection_keeps_no_long_name_of_its_client() -> None:
+    with pytest.raises(KafkaError) as error:
+        begin(
+            Sliced(),
+            ApiKey.API_VERSIONS,
+            ApiVersionsRequest(client_software_name="x" * 1025, client_software_version="1"),
+        )
+    assert error.value.code == ErrorCode.INVALID_REQUEST

@@ -4,7 +4,8 @@ v0: error and ranges. v1: throttle time. v3: flexible, client software name and 
 features (KIP-584); the response header stays at version 0 so that a client that asked with too new
 a version can read the answer. v4: also supported features whose minimum is 0, which the Java client
 of v3 cannot take (KAFKA-17011). A version above 4 is answered in v0 with UNSUPPORTED_VERSION and
-the one range that helps (see `dispatch`). Deviation: none known.
+the one range that helps (see `dispatch`). Deviation: a client software name or version of more than
+1024 characters is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from kbroker.server.services import Services
 MIN_VERSION: Final = 0
 MAX_VERSION: Final = 4
 
+MAX_SOFTWARE_CHARS: Final = 1024
+"""The connection keeps them as long as it lives. Kafka has no such bound."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -32,7 +36,8 @@ def handle_api_versions(
     version = context.api_version
     if version >= 3:
         name, software_version = request.client_software_name, request.client_software_version
-        if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(software_version):
+        is_too_long = max(len(name), len(software_version)) > MAX_SOFTWARE_CHARS
+        if is_too_long or not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "client software name or version is not valid"
             )

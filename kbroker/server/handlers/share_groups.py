@@ -9,6 +9,10 @@ operation is authorized.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Final, cast
+
+from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import (
@@ -26,7 +30,21 @@ from kbroker.protocol.messages.share_groups import (
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, sliced
+from kbroker.server.sliced import (
+    CHEAP_ITEMS,
+    TOO_LARGE,
+    AnswerSize,
+    Pace,
+    Steps,
+    estimated_bytes,
+    sliced,
+)
+
+GROUPS_PER_STEP: Final = 16
+
+_AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+_AskedTopic = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic
+_FoundGroup = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
 
 
 def handle_share_group_heartbeat(
@@ -72,13 +90,6 @@ def handle_share_group_describe(
     return ShareGroupDescribeResponse(groups=groups)
 
 
-def handle_describe_share_group_offsets(
-    services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
-) -> Outcome:
-    """Answered when the coordinators of all states have."""
-    return services.share_groups.describe_offsets(context, request)
-
-
 def describe_share_group_offsets_error(
     request: DescribeShareGroupOffsetsRequest, error: ErrorCode, message: str
 ) -> DescribeShareGroupOffsetsResponse:
@@ -91,6 +102,72 @@ def describe_share_group_offsets_error(
             for group in request.groups
         ]
     )
+
+
+@sliced(describe_share_group_offsets_error)
+def handle_describe_share_group_offsets(
+    services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> Steps[DescribeShareGroupOffsetsResponse]:
+    """Answered when the coordinators of all states have. A group that is named again is answered
+    once, with all topics that are asked for.
+    """
+    asked = yield from _each_group_once(request.groups)
+    response = DescribeShareGroupOffsetsResponse()
+    with AnswerSize(services) as size:
+        pace = Pace(GROUPS_PER_STEP)
+        for group in asked:
+            if pace.is_due():
+                yield None
+            if size.is_full:
+                response.groups.append(_too_large(group))
+                continue
+            outcome = services.share_groups.describe_offsets(
+                context, DescribeShareGroupOffsetsRequest(groups=[group])
+            )
+            if isinstance(outcome, Deferred):
+                if not outcome.done:
+                    yield outcome
+                outcome = cast(DescribeShareGroupOffsetsResponse, outcome.value)
+            (found,) = outcome.groups
+            fits = size.add(estimated_bytes(found))
+            response.groups.append(found if fits else _too_large(group))
+    return response
+
+
+def _too_large(asked: _AskedGroup) -> _FoundGroup:
+    return _FoundGroup(
+        group_id=asked.group_id,
+        error_code=ErrorCode.POLICY_VIOLATION,
+        error_message=TOO_LARGE,
+    )
+
+
+def _each_group_once(groups: list[_AskedGroup]) -> Generator[None, None, list[_AskedGroup]]:
+    """Each group, topic and partition once; topics of None stands for all of them."""
+    found: dict[str, _AskedGroup] = {}
+    topics: dict[tuple[str, str], dict[int, None]] = {}
+    pace = Pace(CHEAP_ITEMS)
+    for group in groups:
+        if pace.is_due():
+            yield None
+        known = found.setdefault(group.group_id, _AskedGroup(group_id=group.group_id, topics=[]))
+        if group.topics is None:
+            known.topics = None
+        for topic in group.topics or ():
+            if pace.is_due():
+                yield None
+            key = (group.group_id, topic.topic_name)
+            if key not in topics:
+                topics[key] = {}
+                if known.topics is not None:
+                    known.topics.append(_AskedTopic(topic_name=topic.topic_name))
+            topics[key].update(dict.fromkeys(topic.partitions))
+    for group in found.values():
+        for topic in group.topics or ():
+            if pace.is_due():
+                yield None
+            topic.partitions = list(topics[group.group_id, topic.topic_name])
+    return list(found.values())
 
 
 def handle_alter_share_group_offsets(

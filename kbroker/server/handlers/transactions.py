@@ -13,8 +13,8 @@ The decisions are in `coordinator/transactions`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Generator, Iterable
+from typing import Final, NamedTuple
 
 from kbroker.coordinator.offsets import resolve_commit
 from kbroker.coordinator.runtime import GROUP_TOPIC
@@ -37,6 +37,7 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, once_each, sliced
 from kbroker.server.transactions import OFFSETS_ADD_ITSELF_SINCE, commit_error_of
 
 BATCHED_SINCE: Final = 4
@@ -61,88 +62,6 @@ def known_error(error: ErrorCode, version: int) -> ErrorCode:
 
 
 # AddPartitionsToTxn
-
-
-def handle_add_partitions(
-    services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> Outcome:
-    """All partitions of a transaction or none of them."""
-    version = context.api_version
-    if version < BATCHED_SINCE:
-        only = _Transaction(
-            transactional_id=request.v3_and_below_transactional_id,
-            producer_id=request.v3_and_below_producer_id,
-            producer_epoch=request.v3_and_below_producer_epoch,
-            topics=request.v3_and_below_topics,
-        )
-        found = _add(services, version, only)
-        if isinstance(found, list):
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=found)
-        single: Deferred[Message] = Deferred()
-        found.on_done(
-            lambda topics: single.resolve(
-                AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
-            )
-        )
-        return single
-    response = AddPartitionsToTxnResponse()
-    later: Deferred[Message] = Deferred()
-    left = len(request.transactions)
-
-    def arrived(result: _Result, topics: list[_TopicResult]) -> None:
-        nonlocal left
-        result.topic_results = topics
-        left -= 1
-        if not left:
-            later.resolve(response)
-
-    if not left:
-        return response
-    for transaction in request.transactions:
-        result = _Result(transactional_id=transaction.transactional_id)
-        response.results_by_transaction.append(result)
-        topics = _add(services, version, transaction)
-        if isinstance(topics, list):
-            arrived(result, topics)
-        else:
-            topics.on_done(lambda topics, result=result: arrived(result, topics))  # type: ignore[misc]  # bound now
-    return later
-
-
-def _add(
-    services: Services, version: int, asked: _Transaction
-) -> list[_TopicResult] | Deferred[list[_TopicResult]]:
-    partitions = [
-        TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions
-    ]
-    producer = Producer(asked.producer_id, asked.producer_epoch)
-    if asked.verify_only:
-        return _results(
-            asked.topics,
-            services.transactions.verify(asked.transactional_id, producer, partitions),
-        )
-    unknown = [
-        partition for partition in partitions if services.image.partition(*partition) is None
-    ]
-    if unknown:
-        errors = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        errors.update(dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        return _results(asked.topics, errors)
-    outcome = services.transactions.add_partitions(
-        asked.transactional_id,
-        producer,
-        partitions,
-        client_version=2 if version >= ADD_V2_SINCE else 0,
-    )
-
-    def results(error: ErrorCode) -> list[_TopicResult]:
-        return _results(asked.topics, dict.fromkeys(partitions, known_error(error, version)))
-
-    if isinstance(outcome, ErrorCode):
-        return results(outcome)
-    later: Deferred[list[_TopicResult]] = Deferred()
-    outcome.on_done(lambda error: later.resolve(results(error)))
-    return later
 
 
 def _results(
@@ -173,6 +92,101 @@ def add_partitions_error(
     return AddPartitionsToTxnResponse(
         error_code=code, results_by_topic_v3_and_below=_results(topics, errors)
     )
+
+
+@sliced(add_partitions_error)
+def handle_add_partitions(
+    services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Steps[AddPartitionsToTxnResponse]:
+    """All partitions of a transaction or none of them."""
+    version = context.api_version
+    if version < BATCHED_SINCE:
+        only = _Transaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        answered = yield from _begin_add(services, version, only)
+        if not answered.outcome.done:
+            yield answered.outcome
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answered.results())
+    added = []
+    pace = Pace()
+    for transaction in request.transactions:
+        if pace.is_due():
+            yield None
+        added.append((yield from _begin_add(services, version, transaction)))
+    response = AddPartitionsToTxnResponse()
+    for answered in added:
+        if not answered.outcome.done:
+            yield answered.outcome
+        if pace.is_due():
+            yield None
+        response.results_by_transaction.append(
+            _Result(
+                transactional_id=answered.asked.transactional_id,
+                topic_results=answered.results(),
+            )
+        )
+    return response
+
+
+class _Added(NamedTuple):
+    """What was asked of one transaction, and what becomes of each partition."""
+
+    asked: _Transaction
+    outcome: Deferred[dict[TopicPartition, ErrorCode]]
+
+    def results(self) -> list[_TopicResult]:
+        return _results(self.asked.topics, self.outcome.value)
+
+
+def _begin_add(
+    services: Services, version: int, asked: _Transaction
+) -> Generator[None, None, _Added]:
+    partitions = list(
+        (
+            yield from once_each(
+                TopicPartition(topic.name, index)
+                for topic in asked.topics
+                for index in topic.partitions
+            )
+        )
+    )
+    producer = Producer(asked.producer_id, asked.producer_epoch)
+    errors: dict[TopicPartition, ErrorCode] = {}
+    unknown: list[TopicPartition] = []
+    for start in range(0, len(partitions), CHEAP_ITEMS):
+        if start:
+            yield None
+        some = partitions[start : start + CHEAP_ITEMS]
+        if asked.verify_only:
+            errors |= services.transactions.verify(asked.transactional_id, producer, some)
+        else:
+            unknown += [each for each in some if services.image.partition(*each) is None]
+    if asked.verify_only:
+        return _Added(asked, Deferred.of(errors))
+    if unknown:
+        errors = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        errors |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _Added(asked, Deferred.of(errors))
+    outcome = services.transactions.add_partitions(
+        asked.transactional_id,
+        producer,
+        partitions,
+        client_version=2 if version >= ADD_V2_SINCE else 0,
+    )
+    later: Deferred[dict[TopicPartition, ErrorCode]] = Deferred()
+
+    def known(error: ErrorCode) -> None:
+        later.resolve(dict.fromkeys(partitions, known_error(error, version)))
+
+    if isinstance(outcome, ErrorCode):
+        known(outcome)
+    else:
+        outcome.on_done(known)
+    return _Added(asked, later)
 
 
 # AddOffsetsToTxn
