@@ -29,7 +29,7 @@ from kbroker.protocol.messages.log_dirs import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, once_each, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, once_each, sliced
 
 MAX_INT64: Final = (1 << 63) - 1
 MOVES_PER_STEP: Final = 8
@@ -118,20 +118,22 @@ def handle_alter_replica_log_dirs(
 ) -> Steps[AlterReplicaLogDirsResponse]:
     """Each replica by itself; of one that is named twice the last directory counts."""
     del context
-    named = (
-        (TopicPartition(topic.name, index), directory.path)
-        for directory in request.dirs
-        for topic in directory.topics
-        for index in topic.partitions
-    )
     moves: dict[TopicPartition, str] = {}
-    for count, (key, path) in enumerate(named, 1):
-        if count % CHEAP_ITEMS == 0:
+    pace = Pace(CHEAP_ITEMS)
+    for directory in request.dirs:
+        if pace.is_due():
             yield None
-        moves[key] = path
+        for topic in directory.topics:
+            if pace.is_due():
+                yield None
+            for index in topic.partitions:
+                if pace.is_due():
+                    yield None
+                moves[TopicPartition(topic.name, index)] = directory.path
     by_topic: dict[str, list[_Altered]] = defaultdict(list)
-    for count, (key, path) in enumerate(moves.items(), 1):
-        if count % MOVES_PER_STEP == 0:
+    pace = Pace(MOVES_PER_STEP)
+    for key, path in moves.items():
+        if pace.is_due():
             yield None
         error = services.replicas.move_log(key, path)
         by_topic[key.topic].append(_Altered(partition_index=key.partition, error_code=int(error)))

@@ -13,7 +13,7 @@ The decisions are in `coordinator/transactions`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kbroker.coordinator.offsets import resolve_commit
@@ -37,7 +37,7 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, once_each, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, at_once, once_each, sliced
 from kbroker.server.transactions import OFFSETS_ADD_ITSELF_SINCE, commit_error_of
 
 BATCHED_SINCE: Final = 4
@@ -65,21 +65,26 @@ def known_error(error: ErrorCode, version: int) -> ErrorCode:
 
 
 def _results(
-    topics: Iterable[_Topic], errors: dict[TopicPartition, ErrorCode]
-) -> list[_TopicResult]:
-    return [
-        _TopicResult(
-            name=topic.name,
-            results_by_partition=[
+    topics: Iterable[_Topic], errors: Mapping[TopicPartition, ErrorCode]
+) -> Generator[None, None, list[_TopicResult]]:
+    """What becomes of each partition, as often as it is named."""
+    results: list[_TopicResult] = []
+    pace = Pace(CHEAP_ITEMS)
+    for topic in topics:
+        if pace.is_due():
+            yield None
+        result = _TopicResult(name=topic.name)
+        results.append(result)
+        for index in topic.partitions:
+            if pace.is_due():
+                yield None
+            result.results_by_partition.append(
                 _PartitionResult(
                     partition_index=index,
                     partition_error_code=errors[TopicPartition(topic.name, index)],
                 )
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+            )
+    return results
 
 
 def add_partitions_error(
@@ -90,7 +95,7 @@ def add_partitions_error(
     topics = request.v3_and_below_topics
     errors = {TopicPartition(topic.name, i): code for topic in topics for i in topic.partitions}
     return AddPartitionsToTxnResponse(
-        error_code=code, results_by_topic_v3_and_below=_results(topics, errors)
+        error_code=code, results_by_topic_v3_and_below=at_once(_results(topics, errors))
     )
 
 
@@ -110,7 +115,8 @@ def handle_add_partitions(
         answered = yield from _begin_add(services, version, only)
         if not answered.outcome.done:
             yield answered.outcome
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answered.results())
+        results = yield from _results(only.topics, answered.outcome.value)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
     added = []
     pace = Pace()
     for transaction in request.transactions:
@@ -123,11 +129,10 @@ def handle_add_partitions(
             yield answered.outcome
         if pace.is_due():
             yield None
+        asked = answered.asked
+        results = yield from _results(asked.topics, answered.outcome.value)
         response.results_by_transaction.append(
-            _Result(
-                transactional_id=answered.asked.transactional_id,
-                topic_results=answered.results(),
-            )
+            _Result(transactional_id=asked.transactional_id, topic_results=results)
         )
     return response
 
@@ -137,9 +142,6 @@ class _Added(NamedTuple):
 
     asked: _Transaction
     outcome: Deferred[dict[TopicPartition, ErrorCode]]
-
-    def results(self) -> list[_TopicResult]:
-        return _results(self.asked.topics, self.outcome.value)
 
 
 def _begin_add(
