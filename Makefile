@@ -93,6 +93,10 @@ bench: $(STAMP)  ## beside Apache Kafka (fetched; needs Java), then the broker a
 bench-scale: $(STAMP)  ## cost against size, plotted into docs/plots (20 GB of disk, 15 minutes)
 	@$(BIN)/python benchmarks/scale.py --plots docs/plots
 
+.PHONY: bench-attack
+bench-attack: $(STAMP)  ## the generated attack over every API, as a table into docs/attack.md (an hour)
+	@$(BIN)/python -m benchmarks.api_attack --write
+
 .PHONY: bench-micro
 bench-micro: $(STAMP)  ## micro-benchmarks by pyperf: codec, append, fetch, heartbeat
 	@$(BIN)/python benchmarks/micro.py

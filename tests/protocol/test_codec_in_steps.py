@@ -71,9 +71,7 @@ def test_steps_grow_with_the_items(version: int) -> None:
     parts, steps = run(encode_in_steps(list_offsets(), version))
     assert steps >= ITEMS // STEP_ITEMS
     body = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]  # no file ranges
-    (message, end), steps = run(
-        decode_in_steps(ListOffsetsRequest, memoryview(body), version)
-    )
+    (message, end), steps = run(decode_in_steps(ListOffsetsRequest, memoryview(body), version))
     assert (message, end) == (list_offsets(), len(body))
     assert steps >= ITEMS // STEP_ITEMS
 
@@ -83,13 +81,15 @@ def test_a_claim_of_many_tags_is_looked_at_in_steps() -> None:
     body = bytes(honest[0])[:-1]  # type: ignore[arg-type, index]  # bytes
     count = 10 * TAGS_PER_STEP
     tags = unsigned_varint(count) + b"\x7f\0" * count
-    (message, end), steps = run(
-        decode_in_steps(ListOffsetsRequest, memoryview(body + tags), 11)
-    )
+    (message, end), steps = run(decode_in_steps(ListOffsetsRequest, memoryview(body + tags), 11))
     assert message == ListOffsetsRequest() and end == len(body + tags)
     assert steps >= 9
     with pytest.raises(BufferUnderflow):
-        run(decode_in_steps(ListOffsetsRequest, memoryview(body + b"\xff\xff\xff\xff\x07" + tags), 11))
+        run(
+            decode_in_steps(
+                ListOffsetsRequest, memoryview(body + b"\xff\xff\xff\xff\x07" + tags), 11
+            )
+        )
 
 
 def test_records_go_by_reference() -> None:

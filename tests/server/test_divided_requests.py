@@ -130,7 +130,12 @@ def test_three_levels_and_null_for_all() -> None:
             )
             for group in piece.groups
         ]
-        merge(answer, OffsetFetchResponse(groups=groups), ("groups", "topics", "partitions"), continued)
+        merge(
+            answer,
+            OffsetFetchResponse(groups=groups),
+            ("groups", "topics", "partitions"),
+            continued,
+        )
     assert [
         (group.group_id, [(each.name, len(each.partitions)) for each in group.topics])
         for group in answer.groups
