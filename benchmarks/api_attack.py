@@ -136,8 +136,9 @@ def line(outcome: Outcome) -> str:
     text = (
         f"{name_of(attack.api_key)} v{attack.version} {attack.kind}: {attack.detail}"
         f" [{outcome.request_bytes:,} bytes]: CPU {outcome.cpu_s * 1000:.0f} ms in one turn,"
-        f" {outcome.total_cpu_s * 1000:.0f} in all, stall {outcome.stall_s * 1000:.0f} ms, bystander"
-        f" {outcome.wait_s * 1000:.0f} ms, {outcome.peak_bytes / 1e6:.0f} MB, {outcome.answer}"
+        f" {outcome.total_cpu_s * 1000:.0f} in all, stall {outcome.stall_s * 1000:.0f} ms,"
+        f" bystander {outcome.wait_s * 1000:.0f} ms, {outcome.peak_bytes / 1e6:.0f} MB,"
+        f" {outcome.answer}"
     )
     if outcome.surprises:
         text += f", {outcome.surprises} SURPRISES"
@@ -157,7 +158,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         versions = sorted({outcome.attack.version for outcome in own})
         told = f"{worst.attack.kind}: {worst.attack.detail}".replace("|", "\\|")
         rows.append(
-            f"| {int(api_key)} | {name_of(api_key)} | {', '.join(map(str, versions))} | {len(own)} |"
+            f"| {int(api_key)} | {name_of(api_key)} | {', '.join(map(str, versions))} |"
+            f" {len(own)} |"
             f" v{worst.attack.version} {told} | {worst.cpu_s * 1000:.0f} |"
             f" {worst.wait_s * 1000:.0f} | {max(each.peak_bytes for each in own) / 1e6:.1f} |"
             f" {worst.answer} |"

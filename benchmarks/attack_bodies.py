@@ -39,6 +39,14 @@ _INTS: Final = {
     "uint16": ("H", 16), "uint32": ("I", 32), "boolean": ("?", 1), "float64": ("d", 64),
 }  # fmt: skip
 
+TOPIC_FIELDS: Final = (
+    "topic", "topic_id", "topic_name", "topic_names", "name", "subscribed_topic_names",
+)  # fmt: skip
+GROUP_FIELDS: Final = (
+    "group_id", "groups", "groups_names", "group_ids", "coordinator_keys", "key",
+)  # fmt: skip
+"""Fields that name a topic, or a group."""
+
 REGULAR_EXPRESSIONS: Final = (
     ".*",
     "(" * 900 + ")" * 900,
@@ -46,6 +54,7 @@ REGULAR_EXPRESSIONS: Final = (
     "((.*)*)*" * 500,
     "(?:" + "|".join(f"t{n}.*" for n in range(2000)) + ")",
     "[[:alpha:]]{1000}" * 4,
+    "\\pL*" * 8000,
 )
 
 
@@ -313,8 +322,8 @@ class Generator:
         seen: dict[tuple[Any, ...], Names] = {}
         for names in self._worlds:
             key = (
-                (names.topic,) if self._has("topic", "topic_id", "topic_name", "topic_names", "name", "subscribed_topic_names") else (),
-                (names.group, names.member_id) if self._has("group_id", "groups", "groups_names", "group_ids", "coordinator_keys", "key") else (),
+                (names.topic,) if self._has(*TOPIC_FIELDS) else (),
+                (names.group, names.member_id) if self._has(*GROUP_FIELDS) else (),
                 (names.resource_type, names.resource_name) if self._has("resource_name") else (),
             )  # fmt: skip
             seen.setdefault(key, names)

@@ -201,8 +201,11 @@ class World:
             self._streams(plain),
         ]
         new = [
-            replace(plain, label=f"new {kind}", group=f"new-{kind}", member_id=member, member_epoch=0)
-            for kind, member in (("classic", ""), ("consumer", "m"), ("share", "m"), ("streams", "m"))
+            replace(
+                plain, label=f"new {kind}", group=f"new-{kind}", member_epoch=0,
+                member_id="" if kind == "classic" else "m",
+            )
+            for kind in ("classic", "consumer", "share", "streams")
         ]  # fmt: skip
         broker = str(plain.node_id)
         resources = [
@@ -215,7 +218,9 @@ class World:
         all_names = [plain, *topics, *groups]
         described = {
             api_key: [*all_names, *resources, changing]
-            for api_key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
+            for api_key in (
+                ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            )
         }  # fmt: skip
         fresh = replace(plain, label="fresh", topic="fresh")
         wide = topics[0]
@@ -231,7 +236,9 @@ class World:
             ApiKey.SYNC_GROUP: [classic, consumer],
             ApiKey.HEARTBEAT: [classic, consumer],
             ApiKey.LEAVE_GROUP: [classic, consumer],
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: [new[1], consumer, *_on(wide, new[1], consumer), classic],
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: [
+                new[1], consumer, *_on(wide, new[1], consumer), classic,
+            ],
             ApiKey.SHARE_GROUP_HEARTBEAT: [new[2], share, *_on(wide, new[2], share)],
             ApiKey.STREAMS_GROUP_HEARTBEAT: [new[3], streams, *_on(wide, new[3], streams)],
             ApiKey.SHARE_FETCH: [share, *_on(wide, share)],

@@ -111,8 +111,9 @@ def run(folder: Path, seconds: float, seed: int) -> int:
     tracebacks = log.count("Traceback (most recent call last)")
     report = json.loads(said.splitlines()[-1])
     print(
-        f"{seconds:.0f} s: {report['produced']} records acknowledged, {report['consumed']} consumed,"
-        f" {report['lost']} lost, {report['duplicated']} twice, {len(report['errors'])} errors"
+        f"{seconds:.0f} s: {report['produced']} records acknowledged,"
+        f" {report['consumed']} consumed, {report['lost']} lost, {report['duplicated']} twice,"
+        f" {len(report['errors'])} errors"
     )
     for name, key in (("acknowledged", "ack_ms"), ("consumed", "end_to_end_ms")):
         told = ", ".join(f"{part} {value:.1f} ms" for part, value in report[key].items())

@@ -133,7 +133,7 @@ class PendingResponse:
 
 
 class LargePendingResponse(PendingResponse):
-    """Of a `LargeRequest`: until the message is there, no other request of its connection starts."""
+    """Of a `LargeRequest`: until the message is there, its connection starts no other request."""
 
     __slots__ = ()
 

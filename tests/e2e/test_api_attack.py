@@ -45,8 +45,8 @@ RECORDS_BASE: Final = 8 << 20
 """All records there are; `fetch.max.bytes` bounds them."""
 
 FILES_OR_PEERS: Final = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE})
-"""Not decoded here: a Fetch answers with ranges of files. Of a share partition whose state was never
-initialized the answer is UNKNOWN_SERVER_ERROR, as in Kafka.
+"""Not decoded here: a Fetch answers with ranges of files; of a share partition whose state was
+never initialized the answer is UNKNOWN_SERVER_ERROR, as in Kafka.
 """
 
 HANDLERS: Final = {handler.api_key: handler for handler in all_handlers()}
