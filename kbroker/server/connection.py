@@ -29,7 +29,7 @@ from kbroker.server.dispatch import (
     LargePendingResponse,
     PendingResponse,
 )
-from kbroker.server.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.large_requests import LARGE_REQUEST_BYTES, PRODUCE_PARTITIONS
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.memory_pool import MemoryPool, Ticket
 from kbroker.server.produce_shape import PARTITION_BYTES, names_more_than
@@ -384,8 +384,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
-        """The bulk of Produce is records, which are not looked at one by one; any other request of
-        this size is handled in slices of the loop.
+        """In slices of the loop, but for a Produce request whose bulk is records, which are not
+        looked at one by one.
         """
         shared = self._shared
         size, api_key = len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big")
@@ -393,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             self._check_list(size, api_key)
             if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
                 raise CloseConnection("a Produce request of very many partitions")
-        if api_key == ApiKey.PRODUCE:
+        if api_key == ApiKey.PRODUCE and not names_more_than(frame, PRODUCE_PARTITIONS):
             return shared.dispatcher.dispatch(self._info, frame, arrived_ms)
         return shared.dispatcher.dispatch_in_slices(self._info, frame, arrived_ms)
 

@@ -27,7 +27,12 @@ from kbroker.protocol.framing import (
     read_client_id,
 )
 from kbroker.protocol.schema import Message
-from kbroker.server.large_requests import LargeRequest, LargeRequests, RefusedRequest
+from kbroker.server.large_requests import (
+    LargeRequest,
+    LargeRequests,
+    NoResponseError,
+    RefusedRequest,
+)
 
 if TYPE_CHECKING:
     from kbroker.server.services import Services
@@ -269,7 +274,7 @@ class Dispatcher:
             LargeRequest(
                 context,
                 request_class(header.api_key),
-                bytes(frame),
+                bytearray(frame),
                 header.body_position,
                 lambda request: self._handle(handler, context, request),
             )
@@ -296,6 +301,8 @@ class Dispatcher:
             return parts
         except CloseConnection:
             raise
+        except NoResponseError:
+            return []
         except RefusedRequest as error:
             raise CloseConnection(str(error)) from None
         except Exception as error:

@@ -35,6 +35,9 @@ class Division(NamedTuple):
 
 
 _DIVISIONS: Final = {
+    ApiKey.PRODUCE: Division(
+        ("topic_data", "partition_data"), ("responses", "partition_responses")
+    ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Division(_TOPICS, _TOPICS),
     ApiKey.FIND_COORDINATOR: Division(("coordinator_keys",), ("coordinators",)),
     ApiKey.DESCRIBE_GROUPS: Division(("groups",), ("groups",)),
