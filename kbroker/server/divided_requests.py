@@ -3,8 +3,9 @@
 A `Division` says which lists of a request lead to the things it names, and which lists of the
 response to what is said of them. `pieces` cuts a request into smaller ones of the same kind,
 `merge` joins their responses: a topic that was cut in two is one topic of the whole response. APIs
-whose handler looks at a request as a whole (a duplicate name is an error, one batch of records is
-written for all of it) are not in the table. The neighbour is `large_requests`.
+whose handler looks at a request as a whole are not in the table, and where that grows with the
+request it is `sliced`: what is named again is an error or answered once, the last offset of a
+partition counts, one batch of records is written for all of it. The neighbour is `large_requests`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ PIECE_ITEMS: Final = 64
 _TOPICS: Final = ("topics", "partitions")
 _INDEXED: Final = ("topics", "partition_indexes")
 _STATES: Final = ("results", "partitions")
-_OFFSET_FETCH_GROUPS_VERSION: Final = 8
 _FIND_COORDINATORS_VERSION: Final = 4
 """Before, FindCoordinator is of one key."""
 
@@ -40,13 +40,7 @@ _DIVISIONS: Final = {
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Division(_TOPICS, _TOPICS),
     ApiKey.FIND_COORDINATOR: Division(("coordinator_keys",), ("coordinators",)),
-    ApiKey.DESCRIBE_GROUPS: Division(("groups",), ("groups",)),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Division(("group_ids",), ("groups",)),
-    ApiKey.SHARE_GROUP_DESCRIBE: Division(("group_ids",), ("groups",)),
-    ApiKey.STREAMS_GROUP_DESCRIBE: Division(("group_ids",), ("groups",)),
-    ApiKey.DESCRIBE_TRANSACTIONS: Division(("transactional_ids",), ("transaction_states",)),
     ApiKey.DELETE_GROUPS: Division(("groups_names",), ("results",)),
-    ApiKey.DELETE_RECORDS: Division(_TOPICS, _TOPICS),
     ApiKey.WRITE_TXN_MARKERS: Division(
         ("markers", *_INDEXED), ("markers", "topics", "partitions")
     ),
@@ -55,16 +49,11 @@ _DIVISIONS: Final = {
     ApiKey.WRITE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
     ApiKey.DELETE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: Division(_TOPICS, _STATES),
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Division(("groups", *_TOPICS), ("groups", *_TOPICS)),
 }  # fmt: skip
 
 
 def division_of(api_key: int, version: int) -> Division | None:
     """How a request of this API is divided; None if it is handled as a whole."""
-    if api_key == ApiKey.OFFSET_FETCH:
-        if version < _OFFSET_FETCH_GROUPS_VERSION:
-            return Division(_INDEXED, _TOPICS)
-        return Division(("groups", *_INDEXED), ("groups", *_TOPICS))
     if api_key == ApiKey.FIND_COORDINATOR and version < _FIND_COORDINATORS_VERSION:
         return None
     return _DIVISIONS.get(ApiKey(api_key))

@@ -15,8 +15,8 @@ from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.groups import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -43,10 +43,10 @@ STEPS_PER_SLICE = 4
 GROUPS = 1000
 
 
-def describe_error(request: Any, error: ErrorCode, message: str) -> Message:
-    kind = DescribeGroupsResponse.DescribedGroup
-    return DescribeGroupsResponse(
-        groups=[kind(group_id=name, error_code=error) for name in request.groups]
+def delete_error(request: Any, error: ErrorCode, message: str) -> Message:
+    kind = DeleteGroupsResponse.DeletableGroupResult
+    return DeleteGroupsResponse(
+        results=[kind(group_id=name, error_code=error) for name in request.groups_names]
     )
 
 
@@ -55,12 +55,12 @@ def sync_error(request: Any, error: ErrorCode, message: str) -> Message:
 
 
 class World:
-    """A dispatcher with DescribeGroups, which is divided, and SyncGroup, which may wait."""
+    """A dispatcher with DeleteGroups, which is divided, and SyncGroup, which may wait."""
 
     def __init__(self, properties: dict[str, str] | None = None) -> None:
         self.turns = Turns()
         self.memory = MemoryPool(64 << 20)
-        self.described: list[list[str]] = []
+        self.deleted: list[list[str]] = []
         self.synced: list[Deferred[SyncGroupResponse]] = []
         self.waiting_groups: list[Deferred[Message]] | None = None
         services = SimpleNamespace(
@@ -71,19 +71,19 @@ class World:
         )
         self.dispatcher = Dispatcher(
             (
-                ApiHandler(ApiKey.DESCRIBE_GROUPS, 0, 6, self.describe, describe_error),
+                ApiHandler(ApiKey.DELETE_GROUPS, 0, 2, self.delete, delete_error),
                 ApiHandler(ApiKey.SYNC_GROUP, 0, 5, self.sync, sync_error),
             ),
             cast(Services, services),
         )
 
-    def describe(self, services: Any, context: RequestContext, request: Any) -> Outcome:
-        self.described.append(request.groups)
-        if "failing" in request.groups:
+    def delete(self, services: Any, context: RequestContext, request: Any) -> Outcome:
+        self.deleted.append(request.groups_names)
+        if "failing" in request.groups_names:
             raise ValueError("no such thing")
-        if "refused" in request.groups:
+        if "refused" in request.groups_names:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        return describe_error(request, ErrorCode.NONE, "")
+        return delete_error(request, ErrorCode.NONE, "")
 
     def sync(self, services: Any, context: RequestContext, request: Any) -> Outcome:
         self.synced.append(Cancelled())
@@ -122,15 +122,15 @@ def frame_of(request: Message, version: int) -> bytes:
     return b"".join(bytes(part) for part in encode_request_frame(request, version, 7, "c"))  # type: ignore[arg-type]  # no file ranges
 
 
-def describe_frame(*names: str, version: int = 5) -> bytes:
-    return frame_of(DescribeGroupsRequest(groups=list(names)), version)
+def delete_frame(*names: str, version: int = 2) -> bytes:
+    return frame_of(DeleteGroupsRequest(groups_names=list(names)), version)
 
 
 def groups(count: int = GROUPS) -> list[str]:
     return [f"group-{number}" for number in range(count)]
 
 
-def answered(world: World, pending: PendingResponse, kind: type[Any], version: int = 5) -> Any:
+def answered(world: World, pending: PendingResponse, kind: type[Any], version: int = 2) -> Any:
     frame = b"".join(bytes(part) for part in world.dispatcher.render(pending))  # type: ignore[arg-type]  # as above
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     correlation_id, position = decode_response_header(frame[4:], pending.api_key, version)
@@ -142,38 +142,38 @@ def answered(world: World, pending: PendingResponse, kind: type[Any], version: i
 
 def test_a_small_one_is_answered_at_once() -> None:
     world = World()
-    pending = world.send(describe_frame("a"))
+    pending = world.send(delete_frame("a"))
     assert pending.message is not None and not world.memory.used
-    (group,) = answered(world, pending, DescribeGroupsResponse).groups
+    (group,) = answered(world, pending, DeleteGroupsResponse).results
     assert group.group_id == "a"
 
 
 def test_a_large_one_takes_many_turns_and_is_answered_whole() -> None:
     world = World()
-    frame = describe_frame(*groups())
+    frame = delete_frame(*groups())
     pending = world.send(frame)
-    assert pending.message is None and len(world.described) < 3
+    assert pending.message is None and len(world.deleted) < 3
     assert world.memory.used == len(frame) - 4
     assert world.finish() > GROUPS / PIECE_ITEMS / STEPS_PER_SLICE
-    assert max(map(len, world.described)) == PIECE_ITEMS
-    response = answered(world, pending, DescribeGroupsResponse)
-    assert [each.group_id for each in response.groups] == groups()
+    assert max(map(len, world.deleted)) == PIECE_ITEMS
+    response = answered(world, pending, DeleteGroupsResponse)
+    assert [each.group_id for each in response.results] == groups()
     assert not world.memory.used
 
 
 def test_what_decodes_to_the_end_but_for_a_byte_closes_the_connection() -> None:
     world = World()
-    frame = describe_frame(*groups())[:-2]
+    frame = delete_frame(*groups())[:-2]
     pending = world.send(frame)
     world.finish()
     with pytest.raises(CloseConnection):
         world.dispatcher.render(pending)
-    assert not world.described and not world.memory.used and not world.dispatcher.surprises
+    assert not world.deleted and not world.memory.used and not world.dispatcher.surprises
 
 
 def test_an_unknown_version_is_what_it_is_elsewhere() -> None:
     world = World()
-    frame = bytearray(describe_frame("a"))
+    frame = bytearray(delete_frame("a"))
     frame[7] = 99
     with pytest.raises(Exception, match="v99 is not served"):
         world.send(bytes(frame))
@@ -181,9 +181,9 @@ def test_an_unknown_version_is_what_it_is_elsewhere() -> None:
 
 def test_an_error_of_a_piece_is_the_answer_for_its_things(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
-    pending = world.send(describe_frame(*groups(PIECE_ITEMS), "refused", "failing"))
+    pending = world.send(delete_frame(*groups(PIECE_ITEMS), "refused", "failing"))
     world.finish()
-    codes = [each.error_code for each in answered(world, pending, DescribeGroupsResponse).groups]
+    codes = [each.error_code for each in answered(world, pending, DeleteGroupsResponse).results]
     assert codes[:PIECE_ITEMS] == [0] * PIECE_ITEMS
     assert set(codes[PIECE_ITEMS:]) == {ErrorCode.UNKNOWN_SERVER_ERROR}
     assert world.dispatcher.surprises == 1
@@ -191,27 +191,27 @@ def test_an_error_of_a_piece_is_the_answer_for_its_things(caplog: pytest.LogCapt
 
 def test_a_response_beyond_the_limit_closes_the_connection() -> None:
     world = World({"kbroker.response.max.bytes": str(100 * ITEM_BYTES)})
-    pending = world.send(describe_frame(*groups()))
+    pending = world.send(delete_frame(*groups()))
     world.finish()
     with pytest.raises(CloseConnection, match=r"kbroker\.response\.max\.bytes"):
         world.dispatcher.render(pending)
-    assert len(world.described) == 2
+    assert len(world.deleted) == 2
 
 
 def test_so_many_bytes_are_under_way_at_once_and_the_others_wait_in_order() -> None:
     world = World()
     frames = [
-        describe_frame(*[f"{name}{number:0200d}" for number in range(MAX_BYTES_AT_ONCE // 600)])
+        delete_frame(*[f"{name}{number:0200d}" for number in range(MAX_BYTES_AT_ONCE // 600)])
         for name in "abcd"
     ]
     pending = [world.send(frame) for frame in frames]
-    while not world.described:
+    while not world.deleted:
         world.turns.turn()
-    assert {names[0][0] for names in world.described} <= {"a", "b"}
+    assert {names[0][0] for names in world.deleted} <= {"a", "b"}
     assert world.memory.used == sum(len(frame) - 4 for frame in frames)
     world.finish()
-    first_of = {names[0][0]: place for place, names in reversed(list(enumerate(world.described)))}
-    last_of = {names[0][0]: place for place, names in enumerate(world.described)}
+    first_of = {names[0][0]: place for place, names in reversed(list(enumerate(world.deleted)))}
+    last_of = {names[0][0]: place for place, names in enumerate(world.deleted)}
     assert min(last_of["a"], last_of["b"]) < first_of["c"] <= first_of["d"]
     assert all(each.message is not None for each in pending)
     assert not world.memory.used
@@ -225,18 +225,18 @@ def test_one_that_waits_for_other_clients_lets_others_begin() -> None:
         group_id="g", assignments=[kind(member_id="m", assignment=bytes(MAX_BYTES_AT_ONCE))]
     )
     waiting = world.send(frame_of(sync, 5))
-    other = world.send(describe_frame(*groups()))
+    other = world.send(delete_frame(*groups()))
     world.finish()
     assert waiting.message is None and other.message is not None
     assert not world.memory.used
     world.synced[0].resolve(SyncGroupResponse(protocol_name="range"))
     world.finish()
-    assert answered(world, waiting, SyncGroupResponse).protocol_name == "range"
+    assert answered(world, waiting, SyncGroupResponse, 5).protocol_name == "range"
 
 
 def test_with_the_connection_it_ends_wherever_it_is() -> None:
     world = World()
-    large = describe_frame(*[f"{number:0200d}" for number in range(MAX_BYTES_AT_ONCE // 200)])
+    large = delete_frame(*[f"{number:0200d}" for number in range(MAX_BYTES_AT_ONCE // 200)])
     under_way, in_the_queue = world.send(large), world.send(large)
     assert under_way.deferred is not None and in_the_queue.deferred is not None
     in_the_queue.deferred.cancel()
@@ -244,7 +244,7 @@ def test_with_the_connection_it_ends_wherever_it_is() -> None:
     under_way.deferred.cancel()
     assert not world.memory.used
     world.finish()
-    assert not world.described
+    assert not world.deleted
 
     sync = SyncGroupRequest(group_id="g")
     waiting = world.send(frame_of(sync, 5))
