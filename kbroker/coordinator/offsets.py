@@ -152,19 +152,22 @@ def commit_records(
     now_ms: int,
 ) -> list[CoordinatorRecord]:
     """The second step, once the group agreed: a record per accepted partition whose metadata is not
-    too large.
+    too large. Of a partition that is named again the last offset counts, as it does in Kafka, which
+    writes all of them.
     """
     expire_timestamp = NO_EXPIRY if retention_time_ms < 0 else now_ms + retention_time_ms
-    records: list[CoordinatorRecord] = []
+    latest: dict[tuple[str, int], tuple[Uuid, _CommitPartition]] = {}
     for name, topic_id, partition, result in commit.accepted:
-        metadata = partition.committed_metadata or ""
-        if len(metadata) > max_metadata_bytes:
+        if len(partition.committed_metadata or "") > max_metadata_bytes:
             result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            continue
+        else:
+            latest[name, partition.partition_index] = topic_id, partition
+    records: list[CoordinatorRecord] = []
+    for (name, _), (topic_id, partition) in latest.items():
         value = OffsetCommitValue(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
-            metadata=metadata,
+            metadata=partition.committed_metadata or "",
             # v1 brings a time of its own; no other version has the field
             commit_timestamp=now_ms
             if partition.commit_timestamp < 0

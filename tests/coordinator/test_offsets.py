@@ -15,6 +15,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.records import BatchHeader, iter_batches
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.members import ClientMember, settle
@@ -133,6 +134,38 @@ def test_simple_consumer_commits_and_reads_back(world: World) -> None:
     assert fetch_all(world) == {("events", 0): 5, ("events", 3): 9}
     described, _ = world.shard().describe("g", 6)
     assert (described.group_state, described.protocol_type) == ("Empty", "")
+
+
+def test_of_a_partition_named_again_the_last_offset_is_written(world: World) -> None:
+    """One request of 1 MB names a partition 45,000 times; each was a record."""
+    kind = OffsetCommitRequest
+    partitions = [
+        kind.OffsetCommitRequestPartition(
+            partition_index=index % 2,
+            committed_offset=index,
+            committed_metadata="x" * 5000 if index == 999 else "",
+        )
+        for index in range(1000)
+    ]
+    request = kind(
+        group_id="g", topics=[kind.OffsetCommitRequestTopic(name="events", partitions=partitions)]
+    )
+    written = sum(header.record_count for header in written_headers(world))
+    response = world.coordinator.offset_commit(Context(8), request)
+    assert isinstance(response, OffsetCommitResponse)
+    codes = [each.error_code for each in response.topics[0].partitions]
+    assert codes == [0] * 999 + [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert fetch_all(world) == {("events", 0): 998, ("events", 1): 997}
+    assert sum(header.record_count for header in written_headers(world)) - written == 2
+
+
+def written_headers(world: World) -> list[BatchHeader]:
+    return [
+        header
+        for batches in world.log.batches.values()
+        for batch in batches
+        for _, header in iter_batches(batch)
+    ]
 
 
 def test_null_metadata_is_empty(world: World) -> None:

@@ -137,6 +137,8 @@ def test_every_key_of_the_broker_is_there(services: Services) -> None:
     assert {entry.name for entry in result.configs} == expected | {
         "my.own.key",
         "kbroker.auto.create.topics.per.request",
+        "kbroker.group.max.pending.members",
+        "kbroker.group.members.max.bytes",
         "kbroker.list.offsets.max.bytes",
         "kbroker.memory.limit.bytes",
         "kbroker.response.max.bytes",
