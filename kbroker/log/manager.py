@@ -662,12 +662,13 @@ class LogManager:
             return []
         directory.failure = error
         partitions = sorted(directory.logs)
-        logger.error(
-            "log directory %s is offline with %d partitions: %s",
-            directory.path,
-            len(partitions),
-            error,
-        )
+        if partitions or self._online():  # else the start ends with a line that says the same
+            logger.error(
+                "log directory %s is offline with %d partitions: %s",
+                directory.path,
+                len(partitions),
+                error,
+            )
         for topic_partition in partitions:
             log = self._logs.pop(topic_partition)
             log.failure = log.failure or error

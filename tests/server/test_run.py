@@ -179,6 +179,18 @@ def test_a_startup_problem_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert line.startswith("kbroker: ") and "holiday.jpg" in line
 
 
+@pytest.mark.parametrize("folder", ["file", "file/data", "x" * 300])
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, folder: str) -> None:
+    """As one on a read-only file system, and one without permission."""
+    (tmp_path / "file").touch()
+    with ended(serve(tmp_path / folder)) as process:
+        output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("kbroker: none of log.dirs can be used: cannot ")
+    assert str(tmp_path) in line
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
