@@ -192,7 +192,7 @@ async def _serve(config: BrokerConfig) -> int:
 
 
 def _announce(broker: Broker) -> None:
-    """A line for each listener with the address that clients are told, and who is let in."""
+    """Print each listener with its advertised address; log that clients are not authenticated."""
     services = broker.services
     told = services.image.brokers[services.node_id].endpoints
     for listener in broker.bound_listeners:
