@@ -6,15 +6,18 @@ Which broker key gives which default is in `topic_table`; names and values are c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import Value, parse
+from kbroker.settings.keys import ConfigError, Value, parse
 from kbroker.settings.network import MEMORY_LIMIT
 from kbroker.settings.rules import retention_ms, roll_jitter_ms, roll_ms
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
+
+logger = logging.getLogger(__name__)
 
 NEVER: Final = 2**63 - 1
 """flush.messages by default."""
@@ -145,14 +148,25 @@ class LogConfigs:
         self._known: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
     def of(self, overrides: Mapping[str, str]) -> LogConfig:
-        """As LogConfig.from_configs. Raises ConfigError for a bad value."""
+        """As LogConfig.from_configs. A stored value that cannot be (another version wrote it) is
+        logged and left out: it is one topic's fault, not a reason to stop.
+        """
         key = frozenset(overrides.items())
         config = self._known.get(key)
         if config is None:
             if len(self._known) >= KNOWN_CONFIGS:
                 self._known.clear()
-            config = self._known[key] = LogConfig.from_configs(self._broker, overrides)
+            config = self._known[key] = self._without_faults(dict(overrides))
         return config
+
+    def _without_faults(self, overrides: dict[str, str]) -> LogConfig:
+        while True:
+            try:
+                return LogConfig.from_configs(self._broker, overrides)
+            except ConfigError as error:
+                logger.error("%s; the broker's default holds for this topic", error)
+                if overrides.pop(error.name, None) is None:
+                    raise
 
 
 def max_unpacked_bytes(memory_limit_bytes: int) -> int:

@@ -12,6 +12,7 @@ from kbroker.settings.log_config import (
     MAX_UNPACKED_BYTES,
     MIN_UNPACKED_BYTES,
     LogConfig,
+    LogConfigs,
     max_unpacked_bytes,
 )
 from kbroker.settings.topic_configs import validate_topic_configs
@@ -140,3 +141,15 @@ def test_the_brokers_default_counts_in_rules() -> None:
     broker = BrokerConfig.from_properties({"log.cleaner.min.compaction.lag.ms": "20"})
     with pytest.raises(ConfigError, match="conflict"):
         validate_topic_configs({"max.compaction.lag.ms": "10"}, broker)
+
+
+def test_a_stored_value_that_cannot_be_is_one_topics_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a metadata log of another version may have it: the change must reach all other topics."""
+    configs = LogConfigs(BrokerConfig.from_properties({"log.retention.ms": "5000"}))
+    overrides = {"retention.ms": "-7", "segment.ms": "soon", "flush.ms": "7", "unheard.of": "x"}
+    for _ in range(2):
+        config = configs.of(overrides)
+        assert (config.retention_ms, config.segment_ms, config.flush_ms) == (5000, 604_800_000, 7)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
