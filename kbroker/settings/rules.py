@@ -21,11 +21,14 @@ def check(config: Settings) -> None:
     """Raises ConfigError for the first rule that is broken."""
     _check_times(config)
     _check_connections(config)
-    if config.is_explicit("offsets.topic.compression.codec"):
-        codec = config.get_int("offsets.topic.compression.codec")
-        if not 0 <= codec <= 4:
-            raise _error("offsets.topic.compression.codec", codec, "no such codec", _CODECS)
+    for key in _CODEC_KEYS:
+        if config.is_explicit(key) and not 0 <= (codec := config.get_int(key)) <= 4:
+            raise _error(key, codec, "no such codec", _CODECS)
     _check_order(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    segment_bytes = config.get_optional_int("internal.metadata.log.segment.bytes")
+    if segment_bytes is not None and segment_bytes < LEAST_METADATA_SEGMENT_BYTES:
+        reason = f"the metadata log needs segments of {LEAST_METADATA_SEGMENT_BYTES} bytes"
+        raise _error("internal.metadata.log.segment.bytes", segment_bytes, reason, "more")
     protocols = config.get_list("group.coordinator.rebalance.protocols")
     if "classic" not in protocols:
         key, given = "group.coordinator.rebalance.protocols", ",".join(protocols)
@@ -44,6 +47,13 @@ def check(config: Settings) -> None:
     _check_order(config, "group.streams.num.standby.replicas", "group.streams.max.standby.replicas")
 
 
+LEAST_METADATA_SEGMENT_BYTES = 1024
+"""Room for the first records of a new cluster: with less no start can succeed."""
+
+_CODEC_KEYS = (
+    "offsets.topic.compression.codec",
+    "share.coordinator.state.topic.compression.codec",
+)
 _CODECS = "0 (none), 1 (gzip), 2 (snappy), 3 (lz4), 4 (zstd)"
 
 
