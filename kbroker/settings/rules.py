@@ -47,8 +47,8 @@ def check(config: Settings) -> None:
     _check_order(config, "group.streams.num.standby.replicas", "group.streams.max.standby.replicas")
 
 
-LEAST_METADATA_SEGMENT_BYTES = 1024
-"""Room for the first records of a new cluster: with less no start can succeed."""
+LEAST_METADATA_SEGMENT_BYTES = 8 * 1024 * 1024
+"""As metadata.log.segment.bytes: a batch of metadata that does not fit stops the node."""
 
 _CODEC_KEYS = (
     "offsets.topic.compression.codec",
