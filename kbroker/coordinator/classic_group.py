@@ -253,8 +253,11 @@ class ClassicGroup:
         if not self._roster.supports(join, self.protocol_type):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(join.waiter, join_error(join.member_id, error))]
-        member = self.members.get(join.member_id)
-        if not self._memory.has_room(join.size_bytes - (member.size_bytes if member else 0)):
+        member, size_bytes = self.members.get(join.member_id), join.size_bytes
+        if size_bytes > self._memory.member_limit_bytes:
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED  # no record could hold what it says
+            return [Reply(join.waiter, join_error(join.member_id, error))]
+        if not self._memory.has_room(size_bytes - (member.size_bytes if member else 0)):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # which makes the client try again later
             return [Reply(join.waiter, join_error(join.member_id, error))]
         if join.member_id == UNKNOWN_MEMBER:

@@ -14,14 +14,14 @@ UNKNOWN_MEMBER: Final = ""
 Protocols = list[tuple[str, bytes]]
 """(name, metadata) of the assignment protocols a member knows, best first."""
 _MEMBER_BYTES: Final = 1_500
-_PROTOCOL_BYTES: Final = 200
+PROTOCOL_BYTES: Final = 200
 """Memory of a member, and of each of its protocols, besides what the client chose."""
 
 
 def said_bytes(protocols: Protocols, *texts: str | None) -> int:
     """Memory of a member with these protocols, ids and names."""
     size = _MEMBER_BYTES + sum(len(text) for text in texts if text)
-    return size + sum(_PROTOCOL_BYTES + len(name) + len(data) for name, data in protocols)
+    return size + sum(PROTOCOL_BYTES + len(name) + len(data) for name, data in protocols)
 
 
 class Join:

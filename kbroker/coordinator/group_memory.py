@@ -9,6 +9,8 @@ from hashlib import blake2b
 from typing import Final
 
 _DIGEST_BYTES: Final = 16
+MEMBERS_AT_LEAST: Final = 16
+"""So many members have room, however much each of them says."""
 
 Digest = bytes
 """Of a member id."""
@@ -51,10 +53,12 @@ class PendingMembers:
 class MemberMemory:
     """Bytes of what members of classic groups said, over all groups of a coordinator."""
 
-    __slots__ = ("_limit_bytes", "used_bytes")
+    __slots__ = ("_limit_bytes", "member_limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self.member_limit_bytes = limit_bytes // MEMBERS_AT_LEAST
+        """One member may say no more: by default four times what a record can hold."""
         self.used_bytes = 0
 
     def has_room(self, count: int) -> bool:

@@ -22,7 +22,7 @@ from kbroker.coordinator.consumer_membership import (
 )
 from kbroker.coordinator.consumer_requests import check_heartbeat
 from kbroker.coordinator.effects import Waiter
-from kbroker.coordinator.group_members import Join
+from kbroker.coordinator.group_members import PROTOCOL_BYTES, Join
 from kbroker.coordinator.group_memory import MemberMemory
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
 from kbroker.coordinator.offsets import (
@@ -193,7 +193,7 @@ class GroupCoordinator:
         self._topics = topics
         self.delete_share_group: Callable[[str], Deferred[ErrorCode]] | None = None
         """Ends a share group and the states of its partitions, which are elsewhere."""
-        memory = MemberMemory(config.kbroker_group_members_max_bytes)
+        self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUP_TOPIC,
             log=log,
@@ -270,6 +270,8 @@ class GroupCoordinator:
             config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
         ):
             return join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
+        if len(request.protocols) * PROTOCOL_BYTES > self._member_memory.member_limit_bytes:
+            return join_error(request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
         try:
             host = self._host(request.group_id)
         except KafkaError as error:

@@ -505,31 +505,42 @@ def test_a_rebalance_that_waits_for_a_forgotten_id_goes_on() -> None:
 def test_what_members_say_is_bounded_over_all_groups() -> None:
     world = World(config=GroupCoordinatorConfig(kbroker_group_members_max_bytes=1_048_576))
     memory = world.shard()._memory
-    large = ClientMember(world, "large", group="other", protocols=("range",))
-    large.topics = ["x" * 200] * 2_000
-    large.join()
+    members = [ClientMember(world, f"m{n}", group=f"g{n}", protocols=("r",)) for n in range(22)]
+    for member in members:
+        member.topics = ["x" * 100] * 480
+        member.join()
     world.timers.advance(3_000)
-    assert large.errors[-1] is ErrorCode.NONE
-    assert 400_000 < memory.used_bytes < 500_000
-    larger = ClientMember(world, "larger", group="third", protocols=("range",))
-    larger.topics = ["x" * 200] * 4_000
-    larger.join()
-    assert larger.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    member = ClientMember(world, "a")
-    settle(world, [member])
-    large.join()  # says no more than before
-    assert large.errors[-1] is ErrorCode.NONE
+    assert [member.errors[-1] for member in members[:20]] == [ErrorCode.NONE] * 20
+    assert members[21].errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    members[0].join()  # says no more than before
+    world.timers.advance(3_000)
+    assert members[0].errors[-1] is ErrorCode.NONE
     used = memory.used_bytes
+    assert 900_000 < used <= 1_048_576
     world.resign()
     assert memory.used_bytes == 0
     world.lead()
     assert 0 < memory.used_bytes <= used
-    for one in (large, member):
-        one.leave()
+    for member in members[:21]:
+        member.leave()
     assert memory.used_bytes == 0
-    larger.join()
+    members[21].join()
     world.timers.advance(3_000)
-    assert larger.errors[-1] is ErrorCode.NONE
+    assert members[21].errors[-1] is ErrorCode.NONE
+
+
+def test_one_member_says_only_so_much() -> None:
+    """More than any record could hold; many protocols are refused before they are looked at."""
+    world = World(config=GroupCoordinatorConfig(kbroker_group_members_max_bytes=1_048_576))
+    large = ClientMember(world, "large", protocols=("range",))
+    large.topics = ["x" * 100] * 700
+    large.join()
+    assert large.errors == [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    many = ClientMember(world, "many", group="other", protocols=tuple(map(str, range(400))))
+    many.join()
+    assert many.errors == [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    assert not world.shard().groups["g"].members
+    assert "other" not in world.shard().groups
 
 
 @pytest.mark.parametrize(
