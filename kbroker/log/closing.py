@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from kbroker.log.files import LogDirectoryError
+from kbroker.log.files import LogDirectoryError, default_open_files
 from kbroker.log.flushing import Flush
 from kbroker.log.results import DirectoryNames, Syncable
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
 
 BATCH_LOGS: Final = 50
-"""Logs that are synced together; some ten descriptors each."""
+"""Logs that are synced together, at most; some ten descriptors each."""
+
+OPEN_FILES_PER_LOG: Final = 16
+"""Of the files that logs may keep open, for each log that is synced together with others: a process
+that may open few files closes fewer logs at once.
+"""
 
 
 def close_logs(logs: Iterable[PartitionLog], *, threads: int = 1) -> None:
@@ -32,9 +37,10 @@ def close_logs(logs: Iterable[PartitionLog], *, threads: int = 1) -> None:
     before: it was not synced.
     """
     left = iter(logs)
+    batch_logs = min(BATCH_LOGS, max(1, default_open_files().limit // OPEN_FILES_PER_LOG))
     parents: set[str] = set()
     with ThreadPoolExecutor(threads, thread_name_prefix="kbroker-closing") as pool:
-        while batch := list(islice(left, BATCH_LOGS)):
+        while batch := list(islice(left, batch_logs)):
             closing = [
                 (log, _begin(log)) for log in batch if log.failure is not None or not log.closed
             ]

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 if sys.platform != "win32":
     import fcntl
 
+from kbroker.log.descriptor_reserve import OUT_OF_DESCRIPTORS, opening
 from kbroker.model import StartupError
 
 LOCK_FILE: Final = ".lock"
@@ -45,6 +46,13 @@ class LogDirectoryError(OSError):
     def __str__(self) -> str:
         return f"cannot {self.action} {self.path}: {self.strerror}"
 
+    @property
+    def is_shortage(self) -> bool:
+        """Whether the process had no descriptor left: neither the disk nor the file failed, and the
+        same may succeed later.
+        """
+        return self.errno in OUT_OF_DESCRIPTORS
+
 
 class LogFile:
     """One open file with positioned reads and writes; the descriptor closes with the last
@@ -58,7 +66,8 @@ class LogFile:
         self.path = path
         flags = _READ_FLAGS if read_only else _OPEN_FLAGS
         try:
-            self.fd = _open(path, flags | (os.O_CREAT if create else 0))
+            flags |= os.O_CREAT if create else 0
+            self.fd = opening(lambda: _open(path, flags))
         except OSError as error:
             raise LogDirectoryError(path, "open", error) from error
 
@@ -276,7 +285,7 @@ def default_open_files() -> OpenFiles:
 def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
     """The whole of a small file, or its first `limit` bytes; None if there is none."""
     try:
-        with open(path, "rb", buffering=0, opener=_open) as file:
+        with opening(lambda: open(path, "rb", buffering=0, opener=_open)) as file:
             return file.read(limit)
     except FileNotFoundError:
         return None
@@ -335,7 +344,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
     name = os.fspath(path)
     temporary = name + ".tmp"
     try:
-        fd = _open_new(temporary)
+        fd = opening(lambda: _open_new(temporary))
         try:
             view = memoryview(data)
             while view:
@@ -378,9 +387,8 @@ def _open_new(path: str) -> int:
 def create_file(path: str, size: int = 0) -> None:
     """Make an empty file, or one of `size` zeros (sparse); an old one is cut to that size."""
     try:
-        fd = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+        fd = opening(lambda: os.open(path, flags, 0o644))
         try:
             if size:
                 os.ftruncate(fd, size)
@@ -412,7 +420,7 @@ def resize_file(path: str, size: int) -> None:
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """fsync a directory, so that its renames and new names survive a crash of the machine."""
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        fd = opening(lambda: os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)))
     except PermissionError:  # pragma: no cover - Windows cannot open directories
         return
     except OSError as error:
@@ -457,7 +465,7 @@ def make_directory(path: str | os.PathLike[str]) -> bool:
 def remove_tree(path: str | os.PathLike[str]) -> None:
     """Delete a partition's folder: its files, and folders one level down if a tool left any."""
     try:
-        entries = list(os.scandir(path))
+        entries = list(opening(lambda: os.scandir(path)))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -478,7 +486,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 def list_directory(path: str | os.PathLike[str]) -> list[tuple[str, int, bool]]:
     """(name, size in bytes, is it a directory) of everything in a directory, by name."""
     try:
-        with os.scandir(path) as entries:
+        with opening(lambda: os.scandir(path)) as entries:
             found = []
             for entry in entries:
                 is_directory = entry.is_dir()

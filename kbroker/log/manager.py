@@ -65,6 +65,10 @@ AssignedDirectory = Callable[[TopicPartition], Uuid | None]
 """The directory id that the metadata gives this broker's replica of a partition."""
 
 
+SHORTAGE_LOG_INTERVAL_MS = 1000
+"""Between two lines about a lack of descriptors."""
+
+
 class LogManager:
     """Owns every partition log but the metadata log's.
 
@@ -97,6 +101,7 @@ class LogManager:
         self._opened: list[PartitionLog] = []  # while they are loaded
         self._stop_loading = Event()
         self._is_loaded = False
+        self._shortage_logged_ms = -SHORTAGE_LOG_INTERVAL_MS
 
     # -- start ------------------------------------------------------------------------------------
 
@@ -365,7 +370,7 @@ class LogManager:
                 producer_id_expiration_ms=self._expiration_ms,
             )
         except LogDirectoryError as error:
-            self._fail(directory, error)
+            self.directory_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except CheckpointError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -463,7 +468,7 @@ class LogManager:
             )
             log.truncate_fully(current.log_start_offset, now_ms=self._now_ms())
         except LogDirectoryError as error:
-            self._fail(directory, error)
+            self.directory_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         log.on_rolled = self.on_rolled
         directory.futures[topic_partition] = log
@@ -650,8 +655,14 @@ class LogManager:
 
     def directory_failed(self, error: LogDirectoryError) -> list[TopicPartition]:
         """Take the directory of the file that failed offline. Returns the partitions that went with
-        it.
+        it. Where the process only had no descriptor left, nothing is taken offline.
         """
+        if error.is_shortage:
+            now_ms = self._now_ms()
+            if now_ms - self._shortage_logged_ms >= SHORTAGE_LOG_INTERVAL_MS:
+                self._shortage_logged_ms = now_ms
+                logger.error("%s; raise the limit of open files (ulimit -n)", error)
+            return []
         for directory in self._directories:
             if Path(error.path).is_relative_to(directory.path):
                 return self._fail(directory, error)

@@ -131,7 +131,8 @@ def append_next_batch(
     try:
         segment.append_sized(view, ((size, last_offset, latest),))
     except LogDirectoryError as error:
-        log.failure = error
+        if not error.is_shortage:  # a file could not be opened, so nothing was written
+            log.failure = error
         raise
     if state is not None:
         if len(known) == REMEMBERED_BATCHES:

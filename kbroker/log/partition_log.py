@@ -380,7 +380,8 @@ class PartitionLog:
                     if completed is not None:
                         end_transaction(self.producers, segment, completed)
         except LogDirectoryError as error:
-            self.failure = error
+            if not error.is_shortage:  # a file could not be opened, so nothing was written
+                self.failure = error
             raise
         self.log_end_offset = self.producers.map_end_offset = last_offset + 1
         if self.first_unflushed_ms is None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kbroker.log.descriptor_reserve import opening
 from kbroker.log.files import (
     LogDirectoryError,
     list_directory,
@@ -114,9 +115,8 @@ def build_snapshot(
 def write_snapshot(path: Path, part_path: Path, batches: Iterable[bytes]) -> None:
     """Write a snapshot's file by way of part_path. Blocks. Raises LogDirectoryError."""
     try:
-        fd = os.open(
-            part_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o600
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+        fd = opening(lambda: os.open(part_path, flags, 0o600))
         with os.fdopen(fd, "wb") as file:
             for batch in batches:
                 file.write(batch)

@@ -1,0 +1,162 @@
+"""A process without a free descriptor: log files take one from the reserve; no disk is blamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.log import descriptor_reserve, files
+from kbroker.log.descriptor_reserve import DescriptorReserve
+from kbroker.log.files import LogDirectoryError, LogFile
+from kbroker.log.manager import LogManager
+from kbroker.model import TopicPartition, random_uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import build_batch
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+PARTITION = TopicPartition("t", 0)
+CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
+
+
+class Shortage:
+    """`os` with an `open` that fails, `left` times, for lack of a descriptor."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.error = errno.EMFILE
+        self.failed = 0
+
+    def open(self, *args: object) -> int:
+        if self.left:
+            self.left -= 1
+            self.failed += 1
+            raise OSError(self.error, os.strerror(self.error))
+        return os.open(*args)  # type: ignore[arg-type]  # those of os.open
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+
+@pytest.fixture
+def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
+    shortage = Shortage()
+    monkeypatch.setattr(files, "os", shortage)
+    return shortage
+
+
+@pytest.fixture
+def reserve(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorReserve]:
+    """Two descriptors, for this test alone."""
+    reserve = DescriptorReserve()
+    monkeypatch.setattr(descriptor_reserve, "RESERVE", reserve)
+    reserve.hold(2)
+    yield reserve
+    reserve.let_go(2)
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_a_file_takes_a_descriptor_of_the_reserve(
+    tmp_path: Path, reserve: DescriptorReserve, shortage: Shortage, error: int
+) -> None:
+    shortage.error = error
+    openings: list[Callable[[], object]] = [
+        lambda: LogFile(os.fspath(tmp_path / "log"), create=True).size(),
+        lambda: files.atomic_write(tmp_path / "checkpoint", b"0"),
+        lambda: files.read_file(tmp_path / "checkpoint"),
+        lambda: files.create_file(os.fspath(tmp_path / "segment")),
+        lambda: files.sync_directory(tmp_path),
+    ]
+    for use in openings:
+        shortage.left = 2
+        use()
+        assert shortage.left == 0
+        assert reserve.missing == 2
+        assert reserve.refill()
+        assert reserve.missing == 0
+
+
+def test_without_a_reserve_the_open_fails_once(
+    tmp_path: Path, reserve: DescriptorReserve, shortage: Shortage
+) -> None:
+    shortage.left = 10
+    with pytest.raises(LogDirectoryError) as caught:
+        LogFile(os.fspath(tmp_path / "log"), create=True)
+    assert caught.value.is_shortage
+    assert shortage.failed == 3
+
+
+def test_another_error_leaves_the_reserve_alone(
+    tmp_path: Path, reserve: DescriptorReserve, shortage: Shortage
+) -> None:
+    shortage.error, shortage.left = errno.EIO, 1
+    with pytest.raises(LogDirectoryError) as caught:
+        LogFile(os.fspath(tmp_path / "log"), create=True)
+    assert not caught.value.is_shortage
+    assert reserve.missing == 0
+
+
+def test_brokers_of_a_process_share_the_larger_reserve() -> None:
+    reserve = DescriptorReserve()
+    reserve.hold(2)
+    reserve.hold(3)
+    assert [reserve.lend() for _ in range(4)] == [True, True, True, False]
+    assert reserve.refill()
+    reserve.let_go(3)
+    assert [reserve.lend() for _ in range(3)] == [True, True, False]
+    reserve.let_go(2)
+    assert reserve.missing == 0 and not reserve.lend()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[LogManager]:
+    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "data"), "node.id": "1"})
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager.lock()
+    manager.load(lambda topic: CONFIG)
+    yield manager
+    manager.close()
+
+
+def append(manager: LogManager) -> int:
+    batch = build_batch([(NOW_MS, b"key", bytes(20), [])])
+    log = manager.logs[PARTITION]
+    return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS).base_offset
+
+
+def test_a_shortage_takes_neither_the_log_nor_its_directory_offline(
+    manager: LogManager, shortage: Shortage, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = manager.get_or_create(PARTITION, random_uuid(Random(2)), CONFIG)
+    assert append(manager) == 0
+    log.segments.active.close_file()
+    shortage.left = 1
+    for _ in range(2):
+        with pytest.raises(LogDirectoryError) as caught:
+            append(manager)
+        assert manager.directory_failed(caught.value) == []
+        shortage.left = 1
+    shortage.left = 0
+    assert not manager.offline_directories
+    assert [append(manager) for _ in range(20)] == list(range(1, 21))
+    lines = [line for line in caplog.messages if "ulimit -n" in line]
+    assert len(lines) == 1, "lines about it are throttled"
+
+
+def test_a_log_that_could_not_be_created_during_a_shortage_is_created_later(
+    manager: LogManager, shortage: Shortage
+) -> None:
+    topic_id = random_uuid(Random(2))
+    shortage.left = 1
+    with pytest.raises(KafkaError) as caught:
+        manager.get_or_create(PARTITION, topic_id, CONFIG)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not manager.offline_directories
+    manager.get_or_create(PARTITION, topic_id, CONFIG)
+    assert append(manager) == 0
