@@ -112,7 +112,9 @@ def _bind(host: str, port: int, send_buffer_bytes: int, receive_buffer_bytes: in
         if family == socket.AF_INET6:
             only_v6 = 0 if host == "" else 1
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_v6)
+        # accepted sockets inherit both
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if send_buffer_bytes > 0:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         if receive_buffer_bytes > 0:

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.model import StartupError
 from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
-from tests.server.loopback import Loopback
+from tests.server.loopback import Loopback, until
 
 
 def test_port_0_becomes_a_real_port() -> None:
@@ -64,6 +64,19 @@ def test_all_interfaces_take_ipv4_too() -> None:
             writer.close()
             await writer.wait_closed()
             everywhere.close()
+
+    asyncio.run(main())
+
+
+def test_connections_are_kept_alive_and_not_delayed() -> None:
+    async def main() -> None:
+        async with Loopback() as loopback:
+            peer = await loopback.connect()
+            await until(lambda: loopback.shared.connections)
+            accepted = loopback.only._transport.get_extra_info("socket")
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            await peer.close()
 
     asyncio.run(main())
 
