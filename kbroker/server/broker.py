@@ -39,6 +39,7 @@ from kbroker.replication.mover import UNLIMITED
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.controller_runtime import ControllerRuntime, as_future
+from kbroker.server.descriptors import descriptor_budget
 from kbroker.server.dispatch import ApiHandler, Dispatcher
 from kbroker.server.handlers import all_handlers
 from kbroker.server.limits import ConnectionLimits, PipelineBudget, resolve_overrides
@@ -456,6 +457,8 @@ class Broker:
             budget=PipelineBudget(network.queued_max_requests),
             max_frame_bytes=network.max_frame_bytes,
             max_list_bytes=network.max_list_bytes,
+            max_queued_bytes=network.connection_queued_bytes,
+            descriptors=descriptor_budget(network.descriptor_reserve),
             memory=self.memory,
             executor=self._executor,
             on_fatal=self.fail,
@@ -503,6 +506,7 @@ class Broker:
         if self._shared is None:
             return
         now = loop.time()
+        self._shared.descriptors.refill()
         for connection in list(self._shared.connections):
             try:
                 connection.sweep(now, max_idle_seconds)
@@ -581,8 +585,10 @@ class Broker:
         for listener in self._listeners:
             listener.close()
         self._stop_watching()
-        for connection in list(self._shared.connections) if self._shared is not None else ():
-            connection.abort()
+        if self._shared is not None:
+            for connection in list(self._shared.connections):
+                connection.abort()
+            self._shared.close()
         if self._replicas is not None:
             self._replicas.drop_orders()
         if self._logs is not None:
@@ -602,6 +608,8 @@ class Broker:
         for listener in self._listeners:
             listener.close()
         self._stop_watching()
+        if self._shared is not None:
+            self._shared.close()
         if self._logs is not None and self._loading is not None:
             self._logs.stop_loading()
             await asyncio.wait({self._loading})

@@ -1,17 +1,18 @@
 """One client connection: frames in, stage one, responses out in order, back-pressure both ways.
 
 The next request starts after stage one of the last; its response waits in a queue until all earlier
-ones have left. Reading stops while too many responses wait or the peer does not take what is sent,
-and nothing is rendered while earlier bytes are not with the kernel: a slow reader costs one
-response, not all of them. What is large waits its turn for memory (`memory_pool`). No task, no
-coroutine: everything happens in the callbacks of asyncio's BufferedProtocol.
+ones have left (`answer_queue`). Reading stops while too many responses wait, in number or in bytes,
+or the peer does not take what is sent, and no request is started whose response would be rendered
+while earlier bytes are not with the kernel: a slow reader costs one response, not all of them. A
+peer that leaves is noticed while reading is stopped, too (`hang_ups`). Large requests and responses
+wait for memory in turn (`memory_pool`). There is no task and no coroutine: everything happens in
+the callbacks of asyncio's BufferedProtocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -23,17 +24,22 @@ from kbroker.model import InvariantError, Timers
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
+from kbroker.server.answer_queue import AnswerQueue, Render
+from kbroker.server.descriptors import DescriptorBudget
 from kbroker.server.dispatch import (
     CloseConnection,
     ConnectionInfo,
     LargePendingResponse,
     PendingResponse,
 )
+from kbroker.server.hang_ups import HangUp, HangUpWatch
 from kbroker.server.large_requests import LARGE_REQUEST_BYTES, PRODUCE_PARTITIONS
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
-from kbroker.server.memory_pool import MemoryPool, Ticket
+from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.peer_progress import PeerProgress
 from kbroker.server.produce_shape import PARTITION_BYTES, names_more_than
 from kbroker.server.receive_buffer import API_KEY_BYTES, LENGTH_BYTES, SMALL_BYTES, ReceiveBuffer
+from kbroker.server.request_admission import SMALL_ANSWER, RequestAdmission
 from kbroker.server.response_writer import ResponseWriter
 from kbroker.server.stall_probe import StallProbe
 
@@ -51,37 +57,8 @@ LARGE_FRAME_BYTES: Final = 256 * 1024
 RENDER_BYTES: Final = 64 * 1024
 """Responses that are ready together leave in one write up to this size."""
 
-
-SWEEP_SECONDS: Final = 0.9
-GRACE_SWEEPS: Final = 3
-MIN_BYTES_PER_SWEEP: Final = 64 * 1024
-"""While others wait for memory, a request that has got its share must come in without a pause of so
-many sweeps, and after the first ones at this pace. Sweeps are about a second apart then, or more:
-a loop that is busy reads less, and who sends is not to blame for that. Between two of them it has
-read what was there.
-"""
-
-STUCK_SECONDS: Final = 30.0
-"""While others wait for memory, a peer must take something of its response within this time."""
-
-LIGHT: Final = frozenset(
-    int(key)
-    for key in (
-        ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.SASL_HANDSHAKE,
-        ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.SASL_AUTHENTICATE, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT,
-        ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
-        ApiKey.WRITE_TXN_MARKERS,
-    )
-)  # fmt: skip
-"""APIs that keep a client alive and cost little: they go on while memory is nearly used up, as long
-as the limit is not exceeded.
-"""
-
-
-_SMALL_ANSWER: Final = LIGHT | {int(ApiKey.PRODUCE)}
+MAX_QUEUED_BYTES: Final = 64 * 1024
+"""Responses of one connection that may wait encoded before no further request is started."""
 
 
 class RequestDispatcher(Protocol):
@@ -100,8 +77,8 @@ class RequestDispatcher(Protocol):
 class ConnectionShared:
     """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
     the broker. on_storage_error: called for records that cannot be read while they are sent.
-    max_list_bytes: the largest request that is no Produce, not
-    below LARGE_REQUEST_BYTES.
+    max_list_bytes: the largest request that is no Produce, not below LARGE_REQUEST_BYTES.
+    max_queued_bytes: see MAX_QUEUED_BYTES.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -113,8 +90,10 @@ class ConnectionShared:
     executor: Executor | None
     on_fatal: Callable[[BaseException], None]
     max_list_bytes: int = 1 << 31
+    max_queued_bytes: int = MAX_QUEUED_BYTES
     node_id: int = -1
     memory: MemoryPool = field(default_factory=MemoryPool)
+    descriptors: DescriptorBudget = field(default_factory=DescriptorBudget)
     stalls: StallProbe | None = None
     connections: set[Connection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
@@ -124,6 +103,15 @@ class ConnectionShared:
     on_storage_error: Callable[[LogDirectoryError], object] = lambda error: None
     on_lost: Callable[[str], None] = lambda connection_id: None
     """Called with the id of a connection that is gone."""
+    hang_ups: HangUpWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hang_ups = HangUpWatch(self.loop)
+
+    def close(self) -> None:
+        """The last connection is gone. Can be called more than once."""
+        self.hang_ups.close()
+        self.descriptors.close()
 
     def give_back_memory(self) -> None:
         """Somebody begins to wait for memory: connections give up what they keep for speed."""
@@ -137,59 +125,47 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_admission",
         "_buffer",
         "_closing",
         "_counted",
-        "_extra",
         "_flush_planned",
-        "_held_bytes",
-        "_held_sweeps",
+        "_has_peer_ended",
         "_host",
-        "_idle_sweeps",
         "_info",
         "_last_active",
-        "_left_bytes",
-        "_left_since",
         "_listener_name",
-        "_may_pass",
         "_peer",
+        "_progress",
         "_pump_planned",
         "_queue",
         "_reading",
         "_response_bytes",
         "_shared",
-        "_swept_bytes",
-        "_swept_time",
-        "_ticket",
         "_transport",
+        "_watched_fd",
         "_writer",
     )
 
     _transport: asyncio.Transport
     _writer: ResponseWriter
     _buffer: ReceiveBuffer
+    _admission: RequestAdmission
     _info: ConnectionInfo
 
     def __init__(self, shared: ConnectionShared, listener_name: str) -> None:
         self._shared = shared
         self._listener_name = listener_name
-        self._queue: deque[PendingResponse] = deque()
+        self._queue = AnswerQueue(shared.budget, shared.memory)
+        self._progress = PeerProgress()
         self._reading = True
+        self._watched_fd = -1  # while it is not read
+        self._has_peer_ended = False  # its stream, as was noticed while it was not read
         self._closing = False
         self._counted = False
         self._pump_planned = False
         self._flush_planned = False
-        self._held_bytes = 0  # of the buffer, as taken from shared.memory
-        self._held_sweeps = 0  # under pressure, since it was last taken
-        self._idle_sweeps = 0  # of these, the last ones in which nothing came
-        self._swept_bytes = -1  # of the request, at the last sweep
-        self._swept_time = 0.0
-        self._ticket: Ticket | None = None  # while more memory is waited for
-        self._may_pass = False  # the next request has waited its turn
         self._response_bytes = 0  # what the peer does not take, as charged to shared.memory
-        self._left_bytes = 0  # the same at the last sweep
-        self._left_since = 0.0  # since when it is no less
-        self._extra = 0  # places taken in the pipeline budget
         self._last_active = 0.0
 
     # asyncio's side
@@ -202,6 +178,9 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = f"{self._host}:{peer[1]}"
         self._last_active = shared.loop.time()
         refusal = shared.limits.admit(self._host)
+        if refusal is None and not shared.descriptors.take():
+            shared.limits.release(self._host)
+            refusal = "no file descriptor is left for connections; raise ulimit -n"
         if refusal is not None:
             self._closing = True
             shared.refused.log(
@@ -220,12 +199,17 @@ class Connection(asyncio.BufferedProtocol):
             self._host,
         )
         self._buffer = ReceiveBuffer(shared.max_frame_bytes)
+        self._admission = RequestAdmission(
+            self._buffer, shared.memory, self._progress, self._plan_pump
+        )
         self._writer = ResponseWriter(
             self._transport,
             shared.loop,
             shared.executor,
+            shared.descriptors,
             on_idle=self._drained,
             on_error=self._failed,
+            on_buffered=self._charge_response,
         )
         shared.connections.add(self)
 
@@ -250,19 +234,29 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.resume()
 
     def eof_received(self) -> bool | None:
-        return None
+        """The peer sends no more. Responses that are ready still leave; it may be reading. While
+        one is waited for, a peer that closed cannot be told from one that goes on reading, and is
+        taken to be gone.
+        """
+        if self._closing or self._queue.unresolved or not self.outstanding:
+            return None
+        self._closing = True
+        self._reading = False
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         if not self._counted:
             return
         self._counted = False
+        self._unwatch()
         self._writer.close()
-        while self._queue:
-            _abandon(self._queue.popleft())
-        self._account()
+        self._queue.abandon()
         self._shared.limits.release(self._host)
-        self._leave_memory()
+        self._shared.descriptors.give_back()
+        self._admission.leave()
+        left, self._response_bytes = self._response_bytes, 0
+        self._shared.memory.release(left)
         self._buffer.close()
         self._shared.connections.discard(self)
         self._shared.on_lost(self._info.connection_id)
@@ -283,29 +277,30 @@ class Connection(asyncio.BufferedProtocol):
 
     def sweep(self, now: float, max_idle_seconds: float) -> None:
         """Give memory back; end a connection idle for too long. now: the loop's clock."""
-        if self._ticket is not None:
-            return
-        self._buffer.trim()
-        self._hold()
+        self._note_progress(now)
+        if self._admission.ticket is None:
+            self._buffer.trim()
+            self._admission.give_back_unused()
         if not self._shared.memory.contended:
-            self._begin_count()
-        elif self._is_in_the_way(now):
+            self._progress.no_contention()
+        elif self._is_stalling_others(now):
             self._end("too slow while others wait for memory (kbroker.memory.limit.bytes)")
             self.abort()
             return
         if now - self._last_active <= max_idle_seconds:
             return
-        waiting_for_us = self._queue and self._queue[0].message is None
-        if waiting_for_us and not self._closing:
-            return
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("node %d: idle connection from %s ended", self._shared.node_id, self._peer)
         self.abort()
 
+    def give_back(self) -> None:
+        """Memory pressure begins: keep nothing for speed only."""
+        self._admission.give_back()
+
     def stop(self) -> None:
         """Read no more requests; close once the outstanding responses have left."""
         self._closing = True
-        self._pause_reading()
+        self._park()
         if not self.outstanding:
             self._transport.close()
 
@@ -320,8 +315,8 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames in the buffer, as far as limits and fairness allow."""
         self._pump_planned = False
         shared = self._shared
-        dispatcher, buffer, info, memory = (
-            shared.dispatcher, self._buffer, self._info, shared.memory,
+        dispatcher, buffer, info, memory, admission = (
+            shared.dispatcher, self._buffer, self._info, shared.memory, self._admission,
         )  # fmt: skip
         arrived_ms = shared.timers.now_ms()
         handled = 0
@@ -329,18 +324,18 @@ class Connection(asyncio.BufferedProtocol):
             while not self._closing:
                 if (
                     (self._queue and self._must_wait())
-                    or (memory.used > memory.answer_limit and self._must_queue_up())
                     or (not self._writer.idle and self._is_heavy())
+                    or (memory.used > memory.answer_limit and admission.must_queue_up())
                 ):
-                    self._pause_reading()
+                    self._park()
                     break
                 frame = buffer.next_frame()
                 if frame is None:
                     size = buffer.front_bytes - LENGTH_BYTES
                     if size > shared.max_list_bytes:
                         self._check_list(size, buffer.next_api_key())
-                    if buffer.needed_bytes and not self._may_grow():
-                        self._pause_reading()
+                    if buffer.needed_bytes and not admission.may_grow():
+                        self._park()
                     elif not self._reading:
                         self._resume_reading()
                     break
@@ -352,13 +347,13 @@ class Connection(asyncio.BufferedProtocol):
                 del frame
                 if pending is not None:
                     self._enqueue(pending)
-                    if pending.message is not None and pending.api_key not in _SMALL_ANSWER:
+                    if pending.message is not None and pending.api_key not in SMALL_ANSWER:
                         self._flush()  # before the next one is built
-                if self._held_bytes and (memory.contended or memory.used > memory.limit):
-                    self._give_way()  # the request may have left a copy that waits
+                if admission.held_bytes and (memory.contended or memory.used > memory.limit):
+                    admission.shrink()  # the request may have left a copy that waits
                 handled += 1 if size <= LARGE_FRAME_BYTES else FRAMES_PER_TURN
                 if buffer.start_over():
-                    self._may_pass = False
+                    admission.may_pass = False
                     if (
                         self._reading
                         and handled < FRAMES_PER_TURN
@@ -379,8 +374,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             self.abort()  # in a planned turn nobody else would, and the peer would wait for ever
             raise
-        if handled and self._held_bytes:
-            self._hold_what_is_needed()
+        if handled and admission.held_bytes:
+            admission.requests_handled()
         self._flush()
 
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
@@ -414,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.loop.call_soon(self._planned_pump)
 
     def _planned_pump(self) -> None:
-        if self._closing or self._ticket is not None:
+        if self._closing or self._admission.ticket is not None:
             self._pump_planned = False
         else:
             self._pump()
@@ -422,8 +417,9 @@ class Connection(asyncio.BufferedProtocol):
     def _enqueue(self, pending: PendingResponse) -> None:
         self._queue.append(pending)
         if len(self._queue) > 1:
-            self._account()
+            self._queue.account()
         if pending.deferred is not None:
+            self._queue.unresolved += 1
             pending.deferred.on_done(lambda message: self._resolved(pending, message))
 
     def _must_wait(self) -> bool:
@@ -431,6 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             len(self._queue) >= MAX_PIPELINED
             or not self._writer.idle
+            or (self._queue.encoded and self._queue.held_bytes >= self._shared.max_queued_bytes)
             or (self._shared.budget.exhausted and self._queue[0].message is None)
             or (self._queue[-1].message is None and type(self._queue[-1]) is LargePendingResponse)
         )
@@ -448,117 +445,9 @@ class Connection(asyncio.BufferedProtocol):
         last one is with the kernel.
         """
         key = self._buffer.next_api_key()
-        return key is not None and key not in _SMALL_ANSWER
-
-    def _account(self) -> None:
-        extra = max(0, len(self._queue) - 1)
-        if extra != self._extra:
-            self._shared.budget.used += extra - self._extra
-            self._extra = extra
+        return key is not None and key not in SMALL_ANSWER
 
     # memory
-
-    def _hold(self) -> None:
-        """Give back what the buffer has shrunk by."""
-        capacity = self._buffer.capacity_bytes
-        needed = capacity if capacity > SMALL_BYTES else 0
-        if needed < self._held_bytes:
-            given, self._held_bytes = self._held_bytes - needed, needed
-            self._shared.memory.give_back(given)
-
-    def _hold_what_is_needed(self) -> None:
-        """Requests were handled: what is held serves the next one, and is counted anew."""
-        if (
-            self._shared.memory.contended
-            or self._held_sweeps
-            or self._held_bytes != self._buffer.capacity_bytes
-        ):
-            self._begin_count()
-            self._hold()
-
-    def _give_way(self) -> None:
-        """Between two requests, while others wait: keep no buffer, and queue up for the next."""
-        self._buffer.shrink()
-        self._hold()
-
-    def give_back(self) -> None:
-        """Somebody begins to wait for memory: keep nothing for speed only."""
-        if self._held_bytes and self._ticket is None and not self._buffer.pending_bytes:
-            self._give_way()
-
-    def _may_grow(self) -> bool:
-        """Let the frame at the front have the buffer it needs, now or when it is its turn."""
-        buffer, memory = self._buffer, self._shared.memory
-        self._hold()
-        if not memory.take(buffer.needed_bytes - self._held_bytes):
-            needed = buffer.needed_bytes
-            self._give_way()
-            buffer.needed_bytes = needed
-            if not memory.may_park(self._held_bytes):
-                self._end("its half of a request, and those of others, fill too much memory")
-                return False
-            held = self._held_bytes
-            self._queue_up(lambda then: memory.wait(needed - held, then, held=held), self._grow)
-            return self._ticket is None
-        self._grow()
-        return True
-
-    def _grow(self) -> None:
-        """The memory for it is taken."""
-        self._held_bytes = self._buffer.needed_bytes
-        self._begin_count()
-        self._buffer.grow()
-
-    def _begin_count(self) -> None:
-        """What is held was just taken, or nobody else wants it."""
-        self._held_sweeps = self._idle_sweeps = 0
-        self._swept_bytes = -1
-
-    def _must_queue_up(self) -> bool:
-        """Whether the request at the front must wait because memory is nearly used up. One that has
-        its memory already never does: it gives it back when it is handled.
-        """
-        memory = self._shared.memory
-        if self._may_pass or self._held_bytes or not memory.is_pressed:
-            self._may_pass = False
-            return False
-        key = self._buffer.next_api_key()
-        is_light = key in LIGHT
-        if key is None or (is_light and memory.used <= memory.limit):
-            return False
-        self._queue_up(lambda then: memory.wait_turn(then, light=is_light), self._pass)
-        return True
-
-    def _pass(self) -> None:
-        self._may_pass = True
-
-    def _queue_up(
-        self, wait: Callable[[Callable[[], None]], Ticket], then: Callable[[], None]
-    ) -> None:
-        """Wait, then go on; `_ticket` is None afterwards if that was for a moment only."""
-        is_served = False
-
-        def served() -> None:
-            nonlocal is_served
-            is_served = True
-            self._ticket = None
-            then()
-            self._plan_pump()
-
-        ticket = wait(served)
-        if not is_served:
-            self._ticket = ticket
-
-    def _leave_memory(self) -> None:
-        """The connection is gone."""
-        memory = self._shared.memory
-        if self._ticket is not None:
-            ticket, self._ticket = self._ticket, None
-            memory.withdraw(ticket)
-        held, self._held_bytes = self._held_bytes, 0
-        memory.give_back(held)
-        left, self._response_bytes = self._response_bytes, 0
-        memory.release(left)
 
     def _charge_response(self) -> None:
         """Account for what the peer has not taken."""
@@ -569,32 +458,39 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._shared.memory.release(-change)
 
-    def _is_in_the_way(self, now: float) -> bool:
+    def _note_progress(self, now: float) -> None:
+        """What moves, or waits for the broker, is not idle."""
+        writer, queue = self._writer, self._queue
+        if not writer.idle:
+            position = writer.position
+            if self._progress.responses_moved(now, position) or writer.waits_for_us:
+                self._last_active = now
+                self._progress.responses_may_wait(now)
+            return
+        if queue:
+            self._progress.responses_moved(now, queue[0])
+        if self._admission.ticket is not None or (queue.is_front_unresolved and not self._closing):
+            self._last_active = now
+
+    def _is_stalling_others(self, now: float) -> bool:
         """Whether this connection holds memory that others wait for and does not move."""
-        if self._response_bytes > SMALL_BYTES:
-            left = self._writer.held_bytes
-            if left != self._left_bytes:
-                self._left_bytes, self._left_since = left, now
-            elif now - self._left_since > STUCK_SECONDS:
-                return True
-        if not self._held_bytes or not self._reading or not self._buffer.front_bytes:
+        if self._response_bytes + self._queue.held_bytes <= SMALL_BYTES:
+            self._progress.responses_may_wait(now)
+        elif self._progress.responses_are_stuck(now):
+            return True
+        if not (self._admission.held_bytes and self._reading and self._buffer.front_bytes):
             return False
-        if now - self._swept_time < SWEEP_SECONDS:
-            return False
-        self._swept_time = now
-        pending = self._buffer.pending_bytes
-        self._held_sweeps += 1
-        self._idle_sweeps = self._idle_sweeps + 1 if pending == self._swept_bytes else 0
-        self._swept_bytes = pending
-        due = (self._held_sweeps - GRACE_SWEEPS) * MIN_BYTES_PER_SWEEP
-        return self._idle_sweeps >= GRACE_SWEEPS or pending < due
+        return self._progress.request_is_stalled(now, self._buffer.pending_bytes)
 
     # responses
 
     def _resolved(self, pending: PendingResponse, message: object) -> None:
+        if pending.deferred is None:
+            return  # abandoned
         pending.message = message  # type: ignore[assignment] # Deferred[Any]: the API's response
         pending.deferred = None
-        if self._queue and self._queue[0] is pending and not self._flush_planned:
+        self._queue.unresolved -= 1
+        if not self._flush_planned:
             # Not at once: whoever resolved it is in the middle of another request.
             self._flush_planned = True
             self._shared.loop.call_soon(self._planned_flush)
@@ -612,7 +508,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._charge_response()
             self._after_flush()
             return
-        render, writer = self._shared.dispatcher.render, self._writer
+        writer = self._writer
+        render: Render = self._shared.dispatcher.render
+        if queue.encoded:
+            render = queue.render_with(render)
         try:
             while queue and queue[0].message is not None and writer.idle:
                 parts = render(queue.popleft())
@@ -625,27 +524,29 @@ class Connection(asyncio.BufferedProtocol):
                 writer.write(parts)
             if self._response_bytes or not writer.idle:
                 self._charge_response()
+            if queue and len(queue) > queue.unresolved + queue.encoded:
+                queue.encode_ready(render)
         except CloseConnection as error:
             self._end(str(error))
             return
         except Exception:
             self.abort()  # as in `_pump`
             raise
-        if self._extra:
-            self._account()
+        if queue.accounted:
+            queue.account()
         self._after_flush()
 
     def _after_flush(self) -> None:
         if self._closing:
             if self._counted and not self.outstanding:
                 self._transport.close()
-        elif (
-            not self._reading
-            and not self._pump_planned
-            and self._ticket is None
-            and not self._is_held_up()
-        ):
-            self._plan_pump()
+        elif not self._reading:
+            if self._has_peer_ended and self._queue.is_front_unresolved:
+                self.abort()
+            elif (
+                not self._pump_planned and self._admission.ticket is None and not self._is_held_up()
+            ):
+                self._plan_pump()
 
     def _drained(self) -> None:
         """The writer has room again."""
@@ -666,10 +567,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._closing = True
-        self._pause_reading()
-        queue = self._queue
-        while queue and queue[-1].message is None:
-            _abandon(queue.pop())
+        self._park()
+        self._queue.abandon_unresolved_end()
         self._flush()
         if self.outstanding == 0:
             self._transport.close()
@@ -691,16 +590,31 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._transport.pause_reading()
 
+    def _park(self) -> None:
+        """Stop reading until something else happens, and be told if the peer leaves meanwhile."""
+        self._pause_reading()
+        if self._watched_fd < 0 and not self._transport.is_closing():
+            self._watched_fd = self._transport.get_extra_info("socket").fileno()
+            self._shared.hang_ups.watch(self._watched_fd, self._on_hang_up)
+
+    def _unwatch(self) -> None:
+        if self._watched_fd >= 0:
+            self._shared.hang_ups.unwatch(self._watched_fd)
+            self._watched_fd = -1
+
     def _resume_reading(self) -> None:
         if not self._reading:
+            self._unwatch()
             self._reading = True
             self._transport.resume_reading()
 
-
-def _abandon(pending: PendingResponse) -> None:
-    """Its connection is gone: whoever works on the answer need not wait for what it waits for."""
-    if pending.deferred is not None:
-        pending.deferred.cancel()
+    def _on_hang_up(self, how: HangUp) -> None:
+        """The peer left while it was not read. As in `eof_received`, the end of its stream counts
+        once a response is waited for.
+        """
+        self._has_peer_ended = True
+        if how is HangUp.RESET or self._queue.is_front_unresolved:
+            self.abort()
 
 
 def plain_host(host: str) -> str:

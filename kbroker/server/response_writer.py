@@ -4,10 +4,10 @@ allows it.
 Bytes go through the transport, whose high-water mark is 0: "paused" means that not everything is
 with the kernel yet, and then nothing more is given to it. File ranges (`FileSlice`) go from the
 page cache to the socket with `os.sendfile`, on a duplicate of the descriptor, and only while the
-transport holds nothing; where that is impossible (TLS, no sendfile on this system) they are read in
-chunks and written like bytes. What is not in the page cache is read off the loop first
-(docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that one reader
-does not starve others.
+transport holds nothing; where that is impossible (TLS, no sendfile on this system, no descriptor
+left) they are read in chunks and written like bytes. What is not in the page cache is read off the
+loop first (docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that
+one reader does not starve others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Final, Protocol, cast
 
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
+from kbroker.log.descriptor_reserve import OUT_OF_DESCRIPTORS
 from kbroker.protocol.codec import Part
+from kbroker.server.descriptors import DescriptorBudget
 from kbroker.server.page_cache import PageCache, system_pages_of
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -49,17 +56,24 @@ class FileRange(Protocol):
 _BINARY: Final = (bytes, bytearray, memoryview)
 
 
+def held_bytes_of(parts: Iterable[Part]) -> int:
+    """What these parts hold in memory; file ranges hold nothing."""
+    return sum(len(part) for part in parts if isinstance(part, _BINARY))
+
+
 class ResponseWriter:
     """Sends parts in the order given. on_idle is called when everything has left after `write` had
-    to wait.
+    to wait, on_buffered when a part of a file range is in memory, because sendfile is impossible.
     """
 
     __slots__ = (
         "_closed",
+        "_descriptors",
         "_executor",
         "_is_full",
         "_loop",
         "_offset",
+        "_on_buffered",
         "_on_error",
         "_on_idle",
         "_parts",
@@ -67,6 +81,7 @@ class ResponseWriter:
         "_socket",
         "_transport",
         "_waiting",
+        "_waits",
         "_warm_until",
         "_watching",
         "use_sendfile",
@@ -77,15 +92,19 @@ class ResponseWriter:
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
+        descriptors: DescriptorBudget,
         *,
         on_idle: Callable[[], None],
         on_error: Callable[[Exception], None],
+        on_buffered: Callable[[], None] = lambda: None,
     ) -> None:
         self._transport = transport
         self._loop = loop
         self._executor = executor
+        self._descriptors = descriptors
         self._on_idle = on_idle
         self._on_error = on_error
+        self._on_buffered = on_buffered
         self._parts: deque[Part] = deque()
         self._offset = 0  # how much of a file range at the front is sent
         self._paused = False
@@ -93,6 +112,7 @@ class ResponseWriter:
         self._is_full = False  # the socket: what `_waiting` is for
         self._watching = False  # the loop tells us when the socket takes more
         self._warm_until = 0  # up to here the range at the front is known to be in the page cache
+        self._waits = 0  # how often everything has left after it had to wait
         self._closed = False
         self._socket: socket.socket | None = None
         self.use_sendfile = (
@@ -108,11 +128,21 @@ class ResponseWriter:
     @property
     def held_bytes(self) -> int:
         """What is kept in memory until the peer takes it; file ranges are not."""
-        left: int = self._transport.get_write_buffer_size()
-        for part in self._parts:
-            if isinstance(part, _BINARY):
-                left += len(part)
-        return left
+        buffered: int = self._transport.get_write_buffer_size()
+        return buffered + held_bytes_of(self._parts)
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether sending waits for the disk or for the next turn, and not for the peer."""
+        return self._waiting and not self._is_full
+
+    @property
+    def position(self) -> tuple[int, ...]:
+        """How far sending has come: a value that changes whenever the peer takes something, and
+        never comes back. For sweeps: it costs a system call.
+        """
+        buffered: int = self._transport.get_write_buffer_size()
+        return (self._waits, len(self._parts), self._offset, buffered, self._unacknowledged_bytes())
 
     def write(self, parts: list[Part]) -> None:
         """Send parts after all earlier ones."""
@@ -137,18 +167,32 @@ class ResponseWriter:
     def close(self) -> None:
         """Forget what is left and give the descriptor back. Harmless the second time."""
         self._closed = True
-        self._on_idle = self._on_error = _nothing  # no circle with the connection is left
+        # no reference cycle with the connection is left
+        self._on_idle = self._on_error = self._on_buffered = _nothing
         self._parts.clear()
         if self._socket is not None:
             self._unwatch(self._socket)
             self._socket.close()
             self._socket = None
+            self._descriptors.give_back()
+
+    def _unacknowledged_bytes(self) -> int:
+        """What the kernel holds of what was sent, 0 where it cannot be asked."""
+        wrapped = self._transport.get_extra_info("socket")
+        if sys.platform == "win32" or wrapped is None:
+            return 0
+        try:
+            answer = fcntl.ioctl(wrapped.fileno(), termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            return 0
+        return int.from_bytes(answer, sys.byteorder)
 
     def _go_on(self) -> None:
         if self._closed or self._waiting or self._paused:
             return
         self._run()
         if self.idle and not self._closed:
+            self._waits += 1
             self._on_idle()
 
     def _next_turn(self) -> None:
@@ -215,6 +259,7 @@ class ResponseWriter:
             sent = len(data)
             if sent:
                 self._transport.write(data)
+                self._on_buffered()
         else:
             try:
                 sent = os.sendfile(
@@ -285,9 +330,22 @@ class ResponseWriter:
             if wrapped is None:
                 self.use_sendfile = False
                 return None
-            self._socket = socket.socket(fileno=os.dup(wrapped.fileno()))
-            self._socket.setblocking(False)
+            self._socket = self._duplicate(wrapped.fileno())
         return self._socket
+
+    def _duplicate(self, fd: int) -> socket.socket | None:
+        """A socket of our own, or None if there is no descriptor for it."""
+        if not self._descriptors.take():
+            return None
+        try:
+            direct = socket.socket(fileno=os.dup(fd))
+        except OSError as error:
+            self._descriptors.give_back()
+            if error.errno not in OUT_OF_DESCRIPTORS:
+                raise
+            return None
+        direct.setblocking(False)
+        return direct
 
     def _wait_writable(self, direct: socket.socket) -> None:
         self._waiting = self._is_full = True

@@ -44,6 +44,8 @@ class NetworkConfig:
     queued_max_requests: int = 500
     queued_max_request_bytes: int | None = None
     memory_limit_bytes: int = 268_435_456
+    connection_queued_bytes: int = 65_536
+    descriptor_reserve: int = 64
     socket_send_buffer_bytes: int = 102_400
     socket_receive_buffer_bytes: int = 102_400
     socket_listen_backlog_size: int = 50
@@ -80,6 +82,8 @@ class NetworkConfig:
             queued_max_requests=config.get_int("queued.max.requests"),
             queued_max_request_bytes=queued if queued > 0 else None,
             memory_limit_bytes=config.get_int(MEMORY_LIMIT),
+            connection_queued_bytes=config.get_int("kbroker.connection.queued.bytes"),
+            descriptor_reserve=config.get_int("kbroker.descriptor.reserve"),
             socket_send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
             socket_receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
             socket_listen_backlog_size=config.get_int("socket.listen.backlog.size"),

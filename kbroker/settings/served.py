@@ -109,6 +109,8 @@ OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
         ConfigKey("kbroker.group.members.max.bytes", ConfigType.LONG, "67108864", "[1048576,...]"),
         ConfigKey("kbroker.auto.create.topics.per.request", ConfigType.INT, "100", "[0,...]"),
         ConfigKey("kbroker.list.offsets.max.bytes", ConfigType.LONG, "33554432", "[0,...]"),
+        ConfigKey("kbroker.connection.queued.bytes", ConfigType.LONG, "65536", "[0,...]"),
+        ConfigKey("kbroker.descriptor.reserve", ConfigType.INT, "64", "[16,...]"),
         ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
         ConfigKey("kbroker.response.max.bytes", ConfigType.LONG, "67108864", "[1024,...]"),

@@ -138,6 +138,7 @@ class Loopback:
         for connection in list(self.shared.connections):
             connection.abort()
         await until(lambda: not self.shared.connections)
+        self.shared.close()
         self.executor.shutdown()
 
     def use_memory(self, limit: int) -> MemoryPool:

@@ -140,6 +140,8 @@ def test_every_key_of_the_broker_is_there(services: Services) -> None:
         "kbroker.group.max.pending.members",
         "kbroker.group.members.max.bytes",
         "kbroker.list.offsets.max.bytes",
+        "kbroker.connection.queued.bytes",
+        "kbroker.descriptor.reserve",
         "kbroker.memory.limit.bytes",
         "kbroker.response.max.bytes",
         "kbroker.metrics.listener",

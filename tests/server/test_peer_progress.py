@@ -1,0 +1,258 @@
+"""A connection ends for a lack of progress, not for the time it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kbroker.protocol.apis import ApiKey
+from kbroker.server import response_writer
+from kbroker.server.peer_progress import STUCK_SECONDS, PeerProgress
+from kbroker.server.response_writer import ResponseWriter
+from tests.server.loopback import LOOPS, FileRange, Loopback, run, until
+
+SIZE = 600_000
+"""More than the kernel takes for a peer that does not read."""
+
+MAX_IDLE_SECONDS = 100.0
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+on_loops = pytest.mark.parametrize("new_loop", LOOPS)
+
+
+async def connect(loopback: Loopback) -> tuple[socket.socket, Callable[[int], object]]:
+    """A peer that reads only when it is told to: its socket, and `take(count)`."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(raw, ("127.0.0.1", loopback.server.bound.port))
+
+    async def take(count: int) -> None:
+        while count:
+            count -= len(await loop.sock_recv(raw, count))
+
+    return raw, take
+
+
+def send(raw: socket.socket, *bodies: bytes) -> None:
+    raw.sendall(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
+
+
+def sweep(loopback: Loopback, now: float) -> None:
+    for connection in list(loopback.shared.connections):
+        connection.sweep(now, MAX_IDLE_SECONDS)
+
+
+def script(loopback: Loopback) -> None:
+    loopback.script.api_key = ApiKey.METADATA
+    loopback.script.parts[b"big"] = lambda: [struct.pack(">i", SIZE), bytes(SIZE)]
+
+
+@on_loops
+def test_bytes_of_an_earlier_response_are_not_those_of_a_later_one(
+    new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that takes one response after another holds as much at each sweep."""
+    monkeypatch.setattr(ResponseWriter, "held_bytes", 500_000)
+
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=8192) as loopback:
+            memory = loopback.use_memory(1 << 30)
+            script(loopback)
+            raw, take = await connect(loopback)
+            now = asyncio.get_running_loop().time()
+            waiting = memory.wait(2 << 30, lambda: None)
+            for number in range(1, 5):
+                send(raw, b"xbig")
+                await until(lambda number=number: loopback.script.rendered == number)  # type: ignore[misc]  # bound now
+                now += STUCK_SECONDS + 1
+                sweep(loopback, now)
+                assert loopback.shared.connections, f"response {number} has only begun to leave"
+                await take(4 + SIZE)
+            memory.withdraw(waiting)
+            raw.close()
+
+    run(new_loop, main)
+
+
+@on_loops
+@pytest.mark.parametrize("sendfile", [True, False], ids=["sendfile", "pread"])
+def test_a_response_that_moves_is_not_idle(
+    new_loop: NewLoop, sendfile: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes(SIZE))
+
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=8192) as loopback:
+            loopback.script.parts[b"file"] = lambda: [
+                struct.pack(">i", SIZE),
+                FileRange(path, 0, SIZE),
+            ]
+            raw, take = await connect(loopback)
+            await until(lambda: loopback.shared.connections)
+            loopback.only._writer.use_sendfile = sendfile
+            now = asyncio.get_running_loop().time()
+            send(raw, b"xfile")
+            await until(lambda: loopback.script.rendered)
+            for _ in range(8):
+                await take(20_000)
+                now += MAX_IDLE_SECONDS - 1
+                sweep(loopback, now)
+                assert loopback.shared.connections, "the peer takes what is sent"
+            sweep(loopback, now + MAX_IDLE_SECONDS + 1)
+            await until(lambda: not loopback.shared.connections)
+            raw.close()
+
+    run(new_loop, main)
+
+
+@on_loops
+def test_a_response_that_waits_for_the_disk_is_not_stuck(
+    new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes(SIZE))
+    cold = SimpleNamespace(holds=lambda *_: False, was_read=lambda *_: None)
+    monkeypatch.setattr(response_writer, "_page_cache", cold)
+    disk = threading.Event()
+
+    class SlowDisk(FileRange):
+        def read(self, offset: int = 0, count: int | None = None) -> bytes:
+            disk.wait()
+            return super().read(offset, count)
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            loopback.script.parts[b"file"] = lambda: [
+                struct.pack(">i", SIZE + 20_000),
+                bytes(20_000),
+                SlowDisk(path, 0, SIZE),
+            ]
+            peer = await loopback.connect()
+            await peer.send(b"xfile")
+            await until(lambda: loopback.script.rendered)
+            now = asyncio.get_running_loop().time()
+            for _ in range(4):
+                now += MAX_IDLE_SECONDS + 1
+                sweep(loopback, now)
+            disk.set()
+            assert await peer.receive() == bytes(SIZE + 20_000)
+            await peer.close()
+
+    run(new_loop, main)
+
+
+@on_loops
+def test_after_a_long_wait_the_peer_has_its_idle_time(new_loop: NewLoop) -> None:
+    """For a response, and for memory: neither counts as idle afterwards."""
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            memory = loopback.use_memory(1 << 20)
+            one = await loopback.connect()
+            await one.send(b"dlong")
+            await until(lambda: loopback.script.waiting)
+            memory.charge(1 << 20)
+            other = await loopback.connect()
+            await other.send(b"e other")
+            await until(lambda: memory.waiting == 1)
+            now = asyncio.get_running_loop().time()
+            for _ in range(4):
+                now += MAX_IDLE_SECONDS - 1
+                sweep(loopback, now)
+            loopback.script.waiting[b"long"].resolve(b"long")
+            memory.release(1 << 20)
+            assert await one.receive() == b"long"
+            assert await other.receive() == b"e other"
+            sweep(loopback, now + MAX_IDLE_SECONDS / 2)
+            await one.send(b"e again")
+            assert await one.receive() == b"e again"
+            for peer in (one, other):
+                await peer.close()
+
+    run(new_loop, main)
+
+
+@on_loops
+@pytest.mark.parametrize("next_request", [b"e next", b"dnext"], ids=["memory", "response"])
+def test_a_peer_that_takes_nothing_ends_whatever_it_waits_for(
+    new_loop: NewLoop, next_request: bytes
+) -> None:
+    """Its next request waits too, for memory or for its response: that excuses nothing."""
+
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=8192) as loopback:
+            memory = loopback.use_memory(1 << 20)
+            script(loopback)
+            raw, _ = await connect(loopback)
+            if next_request.startswith(b"d"):
+                send(raw, b"dfirst", next_request)
+                await until(lambda: len(loopback.script.waiting) == 2)
+                loopback.script.waiting[b"first"].resolve(b"xbig")
+            else:
+                send(raw, b"xbig", next_request)
+            await until(lambda: memory.is_pressed)
+            other = await loopback.connect()
+            await other.send(b"e other")
+            await until(lambda: memory.waiting >= 1)
+            now = asyncio.get_running_loop().time()
+            sweep(loopback, now)
+            sweep(loopback, now + STUCK_SECONDS + 1)
+            assert await other.receive() == b"e other"
+            raw.close()
+            await other.close()
+
+    run(new_loop, main)
+
+
+@on_loops
+def test_chunks_that_are_read_for_a_slow_peer_are_charged(
+    new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where sendfile is impossible a file range passes through memory, here by way of a thread."""
+    path = tmp_path / "log"
+    path.write_bytes(bytes(SIZE))
+    cold = SimpleNamespace(holds=lambda *_: False, was_read=lambda *_: None)
+    monkeypatch.setattr(response_writer, "_page_cache", cold)
+
+    async def main() -> None:
+        async with Loopback(send_buffer_bytes=8192) as loopback:
+            memory = loopback.use_memory(1 << 20)
+            loopback.script.parts[b"file"] = lambda: [
+                struct.pack(">i", SIZE),
+                FileRange(path, 0, SIZE),
+            ]
+            raw, take = await connect(loopback)
+            await until(lambda: loopback.shared.connections)
+            loopback.only._writer.use_sendfile = False
+            send(raw, b"xfile")
+            for _ in range(2):
+                await until(lambda: memory.used > 100_000)
+                await take(260_000)
+            await take(4 + SIZE - 2 * 260_000)
+            await until(lambda: memory.used == 0)
+            raw.close()
+
+    run(new_loop, main)
+
+
+def test_no_contention_gives_all_the_time() -> None:
+    progress = PeerProgress()
+    assert progress.responses_moved(0, "a")
+    progress.no_contention()
+    assert not progress.responses_are_stuck(1000)
+    assert not progress.responses_are_stuck(1000 + STUCK_SECONDS)
+    assert progress.responses_are_stuck(1001 + STUCK_SECONDS)
+    assert progress.responses_moved(1002 + STUCK_SECONDS, "b")
+    assert not progress.responses_are_stuck(1003 + STUCK_SECONDS)
+    assert not progress.responses_moved(1004 + STUCK_SECONDS, "b")
