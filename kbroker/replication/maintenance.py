@@ -352,9 +352,10 @@ class Maintenance:
         try:
             flush = log.begin_flush()
         except LogDirectoryError as error:
-            log.failure = error
+            if not error.is_shortage:
+                log.failure = error
             self._logs.directory_failed(error)
-            self._answer_waiters(log)
+            self._answer_waiters(log, failed=True)
             return
         except InvariantError:
             raise
@@ -376,7 +377,8 @@ class Maintenance:
             if log.closed:
                 return  # deleted or moved meanwhile: its folder has another name now
             if isinstance(failure, LogDirectoryError):
-                log.failure = log.failure or failure
+                if not failure.is_shortage:  # then nothing was synced: the next flush has it again
+                    log.failure = log.failure or failure
                 self._logs.directory_failed(failure)
 
         def answer(failure: OSError | None) -> None:

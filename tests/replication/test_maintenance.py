@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -229,6 +230,26 @@ def test_a_failed_flush_takes_the_directory_offline(
     result = world.append()
     assert isinstance(result, PartitionAppendResult)
     assert result.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_flush_that_finds_no_descriptor_is_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.replicas.start()
+    world.configure(flush_ms="1000")
+    world.append()
+
+    def fail(self: LogFile) -> None:
+        raise LogDirectoryError(self.path, "open", OSError(errno.EMFILE, "Too many open files"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "sync", fail)
+        world.timers.advance(3000)
+    assert log_of(world).recovery_point == 0
+    result = world.append()
+    assert isinstance(result, PartitionAppendResult) and result.error == ErrorCode.NONE
+    world.timers.advance(3000)
+    assert log_of(world).recovery_point == 2
 
 
 class HeldOffload:
