@@ -16,10 +16,13 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.offsets import segment_offsets
+from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.list_offsets import HANDLERS
 from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.sliced import CHEAP_ITEMS
 from tests.replication.test_batch_search import CLAIMED_MS, LyingWorld
+from tests.replication.test_time_slices import Ticks, Turns
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 (HANDLER,) = HANDLERS
@@ -214,3 +217,23 @@ def test_a_time_in_a_batch_that_claims_it_is_looked_for_in_a_thread(tmp_path: Pa
     assert not outcome.done
     assert world.pool.used == 0
     world.close()
+
+
+def test_topics_without_partitions_are_looked_at_in_slices(world: World) -> None:
+    """350,000 of them in 1 MB held the loop for 420 ms."""
+    turns = Turns()
+    services: Any = SimpleNamespace(
+        replicas=world.replicas,
+        slices=FairSlices(turns, seconds=0.004, clock=Ticks()),
+        memory=MemoryPool(),
+        config=world.config,
+    )
+    count = 10 * CHEAP_ITEMS
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name="") for _ in range(count)]
+    outcome = HANDLER.handle(
+        services, RequestContext(ApiKey.LIST_OFFSETS, 11), ListOffsetsRequest(topics=topics)
+    )
+    assert isinstance(outcome, Deferred) and not outcome.done
+    while turns.due:
+        turns.turn()
+    assert len(outcome.value.topics) == count
