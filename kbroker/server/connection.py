@@ -33,7 +33,11 @@ from kbroker.server.dispatch import (
     PendingResponse,
 )
 from kbroker.server.hang_ups import HangUp, HangUpWatch
-from kbroker.server.large_requests import LARGE_REQUEST_BYTES, PRODUCE_PARTITIONS
+from kbroker.server.large_requests import (
+    LARGE_PRODUCE_BYTES,
+    LARGE_REQUEST_BYTES,
+    PRODUCE_PARTITIONS,
+)
 from kbroker.server.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.peer_progress import PeerProgress
@@ -388,7 +392,9 @@ class Connection(asyncio.BufferedProtocol):
             self._check_list(size, api_key)
             if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
                 raise CloseConnection("a Produce request of very many partitions")
-        if api_key == ApiKey.PRODUCE and not names_more_than(frame, PRODUCE_PARTITIONS):
+        if api_key == ApiKey.PRODUCE and (
+            size <= LARGE_PRODUCE_BYTES or not names_more_than(frame, PRODUCE_PARTITIONS)
+        ):
             return shared.dispatcher.dispatch(self._info, frame, arrived_ms)
         return shared.dispatcher.dispatch_in_slices(self._info, frame, arrived_ms)
 

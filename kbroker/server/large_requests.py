@@ -2,7 +2,7 @@
 
 One MB may hold 350,000 list items, which take half a second to decode alone. A request larger than
 `LARGE_REQUEST_BYTES` is copied out of the receive buffer and goes through `FairSlices`, which gives
-the loop its turn every few milliseconds; a Produce request only if it names more partitions than
+the loop its turn every few milliseconds; a Produce request only beyond `LARGE_PRODUCE_BYTES` and
 `PRODUCE_PARTITIONS`, since its bulk should be records. Items that do not concern one another are
 handled a piece at a time (`divided_requests`); other handlers run in one turn or are `sliced`
 themselves. Decoded items take up to 60 times the memory of their bytes, so `MAX_BYTES_AT_ONCE` of
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 LARGE_REQUEST_BYTES: Final = 32 * 1024
 """Up to this size a request is decoded and handled in one turn: 10 ms at most."""
 
+LARGE_PRODUCE_BYTES: Final = 128 * 1024
 PRODUCE_PARTITIONS: Final = 256
-"""Topics and partitions of a Produce request up to which it is handled in one turn."""
+"""A Produce request up to this size, or with up to so many topics and partitions, is handled in one
+turn. An ordinary one of some batches of 16 KB is not even counted.
+"""
 
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 """Requests under way together, or one larger one."""

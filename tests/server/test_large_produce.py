@@ -14,11 +14,12 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import build_batch
-from kbroker.server.large_requests import LARGE_REQUEST_BYTES, PRODUCE_PARTITIONS
+from kbroker.server.large_requests import LARGE_PRODUCE_BYTES, PRODUCE_PARTITIONS
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call, frame_of
 
 PARTITIONS = 2 * PRODUCE_PARTITIONS
+VALUE = bytes(200)
 UNKNOWN = 50
 
 
@@ -37,7 +38,7 @@ def connection(broker: EmbeddedBroker) -> Iterator[socket.socket]:
 
 def produce(acks: int) -> ProduceRequest:
     """To all partitions, and to some that do not exist, at the end and of another topic."""
-    batch = bytes(build_batch([(1_700_000_000_000, b"key", b"value", [])]))
+    batch = bytes(build_batch([(1_700_000_000_000, b"key", VALUE, [])]))
     kind = ProduceRequest
     topics = [
         kind.TopicProduceData(
@@ -69,7 +70,7 @@ def test_each_partition_is_answered_in_its_place(
     connection: socket.socket, version: int, acks: int
 ) -> None:
     (before,) = end_offsets(connection)
-    assert len(frame_of(produce(acks), version)) > LARGE_REQUEST_BYTES
+    assert len(frame_of(produce(acks), version)) > LARGE_PRODUCE_BYTES
     response = cast(ProduceResponse, call(connection, produce(acks), version))
     wide, unknown = response.responses
     assert (wide.name, unknown.name) == ("wide", "unknown")
