@@ -21,10 +21,7 @@ PIECE_ITEMS: Final = 64
 """Named things in a piece: about a millisecond of work."""
 
 _TOPICS: Final = ("topics", "partitions")
-_INDEXED: Final = ("topics", "partition_indexes")
 _STATES: Final = ("results", "partitions")
-_FIND_COORDINATORS_VERSION: Final = 4
-"""Before, FindCoordinator is of one key."""
 
 
 class Division(NamedTuple):
@@ -38,12 +35,7 @@ _DIVISIONS: Final = {
     ApiKey.PRODUCE: Division(
         ("topic_data", "partition_data"), ("responses", "partition_responses")
     ),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Division(_TOPICS, _TOPICS),
-    ApiKey.FIND_COORDINATOR: Division(("coordinator_keys",), ("coordinators",)),
     ApiKey.DELETE_GROUPS: Division(("groups_names",), ("results",)),
-    ApiKey.WRITE_TXN_MARKERS: Division(
-        ("markers", *_INDEXED), ("markers", "topics", "partitions")
-    ),
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
     ApiKey.READ_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
     ApiKey.WRITE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
@@ -52,10 +44,8 @@ _DIVISIONS: Final = {
 }  # fmt: skip
 
 
-def division_of(api_key: int, version: int) -> Division | None:
+def division_of(api_key: int) -> Division | None:
     """How a request of this API is divided; None if it is handled as a whole."""
-    if api_key == ApiKey.FIND_COORDINATOR and version < _FIND_COORDINATORS_VERSION:
-        return None
     return _DIVISIONS.get(ApiKey(api_key))
 
 

@@ -246,7 +246,7 @@ class LargeRequests:
         message, _ = yield from decode_in_steps(
             request.request_type, memoryview(request.frame), version, request.position
         )
-        division = division_of(request.context.api_key, version)
+        division = division_of(request.context.api_key)
         if division is None:
             response = yield from self._handle(request, message)
         else:

@@ -28,10 +28,10 @@ DIVIDED = [
     pytest.param(handler, version, id=f"{handler.api_key.name}-v{version}")
     for handler in sorted(all_handlers(), key=lambda handler: handler.api_key)
     for version in range(handler.min_version, handler.max_version + 1)
-    if division_of(handler.api_key, version) is not None
+    if division_of(handler.api_key) is not None
 ]
 CHANGING = {
-    ApiKey.DELETE_GROUPS, ApiKey.DELETE_RECORDS, ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.PRODUCE, ApiKey.DELETE_GROUPS,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE,
     ApiKey.DELETE_SHARE_GROUP_STATE,
 }  # fmt: skip
@@ -144,7 +144,7 @@ def test_three_levels_and_null_for_all() -> None:
 
 @pytest.mark.parametrize(("handler", "version"), DIVIDED)
 def test_every_division_names_lists_that_exist(handler: Any, version: int) -> None:
-    division = division_of(handler.api_key, version)
+    division = division_of(handler.api_key)
     assert division is not None
     for kind, path in (
         (request_class(handler.api_key), division.request),
