@@ -319,7 +319,7 @@ class OffsetStore:
         unknown: list[_FetchTopic] = []
         for wanted in asked.topics:
             indexes = wanted.partition_indexes
-            visited += 1 + len(indexes)
+            visited += 1
             if visited >= OFFSETS_PER_STEP:
                 visited = 0
                 yield
@@ -330,7 +330,10 @@ class OffsetStore:
                 if topic is None:
                     if not charge(_answer_bytes(name, (), len(indexes))):
                         return refused
-                    answer.partitions = fetch_errors(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
+                    for start in range(0, len(indexes), OFFSETS_PER_STEP):
+                        part = indexes[start : start + OFFSETS_PER_STEP]
+                        answer.partitions += fetch_errors(part, ErrorCode.UNKNOWN_TOPIC_ID)
+                        yield
                     unknown.append(answer)
                     continue
                 name = topic.name
@@ -340,6 +343,10 @@ class OffsetStore:
             if not charge(_answer_bytes(name, values, len(indexes))):
                 return refused
             for index in indexes:
+                visited += 1
+                if visited >= OFFSETS_PER_STEP:
+                    visited = 0
+                    yield
                 value_or_none = known.get(index)
                 if value_or_none is not None and by_id:
                     stored_id = value_or_none.topic_id

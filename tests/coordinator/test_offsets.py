@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.coordinator.offsets import OFFSETS_PER_STEP
 from kbroker.coordinator.runtime import MAX_CACHED_KEY, _cached_hash, _hash, partition_of
 from kbroker.model import Deferred, Uuid
 from kbroker.protocol.errors import ErrorCode
@@ -400,3 +401,27 @@ def test_long_ids_are_not_kept() -> None:
     assert _cached_hash.cache_info().currsize == before
     partition_of(long_id[:MAX_CACHED_KEY], 50)
     assert _cached_hash.cache_info().currsize == before + 1
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_fetch_of_very_many_partitions_of_one_topic_pauses(world: World, version: int) -> None:
+    """260,000 indexes in 1 MB took 260 ms in one turn."""
+    indexes = [0, *range(1, 10 * OFFSETS_PER_STEP)]
+    kind = OffsetFetchRequest
+    for topic_id in (world.topics.topics["events"].topic_id, bytes(15) + b"\x63"):
+        wanted = kind.OffsetFetchRequestTopics(
+            name="events", topic_id=topic_id, partition_indexes=indexes
+        )
+        request = kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=[wanted])])
+        steps = world.coordinator.offset_fetch(request, version, lambda size: True)
+        pauses = 0
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response = end.value
+                break
+            pauses += 1
+        assert pauses >= 9
+        ((topic,),) = (group.topics for group in response.groups)
+        assert [each.partition_index for each in topic.partitions] == indexes
