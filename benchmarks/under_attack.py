@@ -128,7 +128,7 @@ def run(folder: Path, seconds: float, seed: int) -> int:
     for name, output in outputs.items():
         print(f"{name} (exit code {attacks[name].returncode}): {output.strip()[-2000:]}")
     if tracebacks:
-        print(log[log.index("Traceback (most recent call last)") - 500 :][:3000])
+        print(log[max(0, log.index("Traceback (most recent call last)") - 500) :][:4000])
     is_good = (
         honest.returncode == 0
         and is_alive

@@ -28,7 +28,6 @@ from kbroker.protocol.primitives import (
     continue_unsigned_varint,
     read_unsigned_varint,
     skip_tagged_fields,
-    skip_tagged_fields_in_steps,
 )
 from kbroker.protocol.schema import MISSING, Field, Message, Struct
 
@@ -118,7 +117,6 @@ class _DecoderWriter:
             "more": continue_unsigned_varint,
             "varint": read_unsigned_varint,
             "skip": skip_tagged_fields,
-            "skip_in_steps": skip_tagged_fields_in_steps,
             "underflow": underflow,
             "null": null,
             "bad_length": bad_length,
@@ -371,10 +369,7 @@ class _DecoderWriter:
         self.indent += 1
         self.line(f"if {count} > 127: {count}, p = more(buf, p, {count})")
         if not fields:
-            if self.in_steps:
-                self.line(f"p = yield from skip_in_steps(buf, p, {count})")
-            else:
-                self.line(f"p = skip(buf, p, {count})")
+            self.line(f"p = skip(buf, p, {count})")
             self.indent -= 1
             return
         tag, size, stop = self.local("t"), self.local("s"), self.local("e")

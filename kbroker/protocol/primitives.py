@@ -6,7 +6,6 @@ Signed ones are zigzag. Padded encodings within that length are accepted, as Kaf
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Final
 
 from kbroker.protocol.errors import BufferUnderflow, MalformedRequest
@@ -113,11 +112,18 @@ def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), position + 1
 
 
-TAGS_PER_STEP: Final = 1024
+MAX_TAGGED_FIELDS: Final = 128
+"""Unknown tagged fields of one section: Kafka's messages have five at most. 500,000 empty ones in
+1 MB took 110 ms to skip.
+"""
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
-    """Step over `count` tagged fields nobody here knows. Returns the position after them."""
+    """Step over `count` tagged fields nobody here knows. Returns the position after them. Raises
+    MalformedRequest for more than MAX_TAGGED_FIELDS.
+    """
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedRequest(f"{count} tagged fields in one section")
     for _ in range(count):
         _tag, position = read_unsigned_varint(buffer, position)
         size, position = read_unsigned_varint(buffer, position)
@@ -125,14 +131,3 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
         if position > len(buffer):
             raise BufferUnderflow(f"a tagged field of {size} bytes ends beyond the bytes at hand")
     return position
-
-
-def skip_tagged_fields_in_steps(
-    buffer: Buffer, position: int, count: int
-) -> Generator[None, None, int]:
-    """As `skip_tagged_fields`, with a yield after every `TAGS_PER_STEP` of them."""
-    while count > TAGS_PER_STEP:
-        position = skip_tagged_fields(buffer, position, TAGS_PER_STEP)
-        count -= TAGS_PER_STEP
-        yield
-    return skip_tagged_fields(buffer, position, count)
