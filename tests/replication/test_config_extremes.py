@@ -18,7 +18,12 @@ from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_KEYS
 from tests.metadata.cluster import Cluster as Controllers
 from tests.metadata.cluster import CreatableTopic, TopicConfig
-from tests.replication.topic_life import NEIGHBOUR, BoundedWorld, TopicLife
+from tests.replication.topic_life import (
+    NEIGHBOUR,
+    BoundedWorld,
+    TopicLife,
+    folder_in_memory,
+)
 from tests.settings.extremes import Setting, all_pairs, covering, extremes, is_allowed
 
 TRIED: Final[list[Setting]] = [
@@ -42,11 +47,11 @@ _numbers = count(100)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoundedWorld]:
+def world() -> Iterator[BoundedWorld]:
     """One for many topics, as a broker has them. Nothing is synced: no machine crashes here."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, folder_in_memory() as folder:
         patch.setattr(os, "fsync", lambda fd: None)
-        made = BoundedWorld(tmp_path_factory.mktemp("extremes"))
+        made = BoundedWorld(folder)
         made.host(topic=NEIGHBOUR, topic_id=bytes(15) + b"\1")
         yield made
         made.close()
@@ -88,7 +93,10 @@ BUSY: Final = {
 """With many segments and compaction most other settings begin to matter."""
 
 
-@pytest.mark.parametrize("background", [{}, BUSY], ids=["alone", "compacted"])
+@pytest.mark.parametrize(
+    "background",
+    [pytest.param({}, id="alone", marks=pytest.mark.slow), pytest.param(BUSY, id="compacted")],
+)
 @pytest.mark.parametrize("name", TOPIC_KEYS)
 def test_each_configuration_at_its_extremes(
     world: BoundedWorld, name: str, background: dict[str, str]

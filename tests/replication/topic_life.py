@@ -6,8 +6,11 @@ on the neighbour.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
@@ -43,6 +46,16 @@ REFUSALS: Final = frozenset(
 """What a topic may answer to a sound batch because of its configuration."""
 
 LISTED: Final = (-1, -2, -3, -4, -5, 0, 1, 1 << 62, (1 << 63) - 1)
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A temporary folder, in memory where the system has a place for that: many lives make many
+    files, and no machine crashes here.
+    """
+    shared = Path("/dev/shm")
+    with TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 class BoundedTimers(SimTimers):

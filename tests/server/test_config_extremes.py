@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.settings.table import BROKER_KEYS
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
 from kbroker.testing import EmbeddedBroker
-from tests.replication.topic_life import NEIGHBOUR, BoundedWorld, TopicLife
+from tests.replication.topic_life import NEIGHBOUR, BoundedWorld, TopicLife, folder_in_memory
 from tests.settings.extremes import extremes, is_allowed
 
 NUMBERS: Final = (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT, ConfigType.DOUBLE)
@@ -79,16 +80,23 @@ def test_each_configuration_is_refused_in_one_line_or_understood(name: str) -> N
         metadata_log_config(config)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in KEYS if name.startswith(OF_LOGS)])
 def test_logs_live_with_each_configuration(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     for text in tried(name):
         if config_of(name, text) is None or (name in WAITS and 0 < float(text) < 1e6):
             continue
         number = next(_numbers)
-        world = BoundedWorld(tmp_path / str(number), **{name.replace(".", "_"): text})
+        world = BoundedWorld(folder / str(number), **{name.replace(".", "_"): text})
         world.host(topic=NEIGHBOUR, topic_id=bytes(15) + b"\1")
         TopicLife(world, number, {"cleanup.policy": "compact"}).live(alter=False)
         world.close()
