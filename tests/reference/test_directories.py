@@ -255,7 +255,8 @@ def test_a_mixed_load_goes_to_kafka_and_back(tmp_path: Path, end: str) -> None:
         "plain": total, "table": 50, "cut": total - CUT_AT, "stamped": total, "old": 0,
         "transactions": total // 2,
     }  # fmt: skip
-    shutil.copytree(original, copy)
+    # A thread of the killed broker may still rename a checkpoint it has written.
+    shutil.copytree(original, copy, ignore=shutil.ignore_patterns("*.tmp"))
     if end == "stopped":
         for name in ("d1", "d2"):
             assert complaints(original / name) == []

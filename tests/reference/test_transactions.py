@@ -140,7 +140,7 @@ def test_a_mixed_transactional_load(tmp_path: Path, cli: Cli) -> None:
         "ongoing-2": "Ongoing",
     }
     partitions = {row["transactional_id"]: row["partitions"] for row in described}
-    assert partitions["ongoing-2"] == ",".join(f"{TOPIC}-{n}" for n in range(PARTITIONS))
+    assert partitions["ongoing-2"] == [f"{TOPIC}-{n}" for n in range(PARTITIONS)]
     assert [row["producer_id"] for row in hanging] == [HANGING_ID]
     for name in ("d1", "d2"):
         assert complaints(original / name) == []
