@@ -24,6 +24,11 @@ time: its listeners, locks, and the files that workers read and write.
 
 UNLIMITED: Final = sys.maxsize
 
+MAX_SPARE_SHARE: Final = 1 / 8
+"""Of the descriptors the process may have open, the most that are kept open as a reserve, whatever
+`kbroker.descriptor.reserve` asks for.
+"""
+
 MIN_CONNECTIONS: Final = 16
 """Connections have so many descriptors, however few the process may open."""
 
@@ -66,16 +71,24 @@ class DescriptorBudget:
 
 def descriptor_budget(reserve: int) -> DescriptorBudget:
     """Of a broker, under the limit of this process. reserve: `kbroker.descriptor.reserve`."""
-    return DescriptorBudget(room_for_connections(reserve), spare=int(reserve * SPARE_SHARE))
+    limit = _descriptor_limit()
+    spare = min(int(reserve * SPARE_SHARE), int(limit * MAX_SPARE_SHARE))
+    return DescriptorBudget(room_for_connections(reserve), spare=spare)
 
 
 def room_for_connections(reserve: int) -> int:
     """What is left of the process's limit once the logs have the files they may keep open, and
     `reserve` for everything else.
     """
+    limit = _descriptor_limit()
+    if limit == UNLIMITED:
+        return UNLIMITED
+    return max(limit - OPEN_FILES.limit - reserve, MIN_CONNECTIONS)
+
+
+def _descriptor_limit() -> int:
+    """How many descriptors this process may have open."""
     if sys.platform == "win32":
         return UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return UNLIMITED
-    return max(soft - OPEN_FILES.limit - reserve, MIN_CONNECTIONS)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft

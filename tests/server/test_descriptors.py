@@ -86,6 +86,17 @@ def test_logs_and_the_reserve_come_first(monkeypatch: pytest.MonkeyPatch) -> Non
     assert room_for_connections(64) == MIN_CONNECTIONS
 
 
+def test_the_reserve_takes_no_more_than_a_share_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[int] = []
+    monkeypatch.setattr(type(RESERVE), "hold", lambda _, size: held.append(size))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 2000))
+    for reserve in (64, 2**31 - 1):
+        descriptor_budget(reserve)
+    assert held == [16, 125]
+
+
 def test_no_connection_is_admitted_while_the_reserve_is_not_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
