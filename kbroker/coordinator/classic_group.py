@@ -318,21 +318,34 @@ class ClassicGroup:
         effects: list[Effect] = []
         left = False
         for identity in identities:
-            member_id, instance_id = identity.member_id, identity.group_instance_id
-            if member_id == UNKNOWN_MEMBER:
-                member_id = self.static_members.get(instance_id or "", UNKNOWN_MEMBER)
-            if instance_id is None and self.is_pending(member_id):
-                self._forget_pending(digest_of(member_id))
-                error, left = ErrorCode.NONE, True
-            else:
-                error = self.check_member(member_id, instance_id)
-                if error is ErrorCode.NONE:
+            member_id, error = self._member_that_leaves(identity)
+            if error is ErrorCode.NONE:
+                left = True
+                if member_id in self.members:
                     effects += self._remove(self.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
-                    left = True
+                else:
+                    self._forget_pending(digest_of(member_id))
             errors.append(error)
         if left:
             effects += self._after_members_left(now_ms)
         return errors, effects
+
+    def leave_errors(
+        self, identities: Iterable[LeaveGroupRequest.MemberIdentity]
+    ) -> list[ErrorCode]:
+        """What `leave` would answer each of them alone."""
+        return [self._member_that_leaves(identity)[1] for identity in identities]
+
+    def _member_that_leaves(
+        self, identity: LeaveGroupRequest.MemberIdentity
+    ) -> tuple[str, ErrorCode]:
+        """The id of the member, or pending member, that a LeaveGroup names."""
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if member_id == UNKNOWN_MEMBER:
+            member_id = self.static_members.get(instance_id or "", UNKNOWN_MEMBER)
+        if instance_id is None and self.is_pending(member_id):
+            return member_id, ErrorCode.NONE
+        return member_id, self.check_member(member_id, instance_id)
 
     def touch(self, member_id: str, now_ms: int) -> None:
         """A commit counts as a heartbeat, except while an assignment is awaited."""

@@ -391,6 +391,20 @@ class ConsumerGroups:
         """LeaveGroup, also of members that speak the consumer protocol: an error per identity, and
         the end of all that may leave.
         """
+        errors, leaving = self._leaving(group, identities)
+        return errors, self._end_members(group, leaving) if leaving else Removal([])
+
+    def classic_leave_errors(
+        self, group: ConsumerGroup, identities: Iterable[LeaveGroupRequest.MemberIdentity]
+    ) -> list[ErrorCode]:
+        """What `classic_leave` would answer each of them."""
+        return self._leaving(group, identities)[0]
+
+    @staticmethod
+    def _leaving(
+        group: ConsumerGroup, identities: Iterable[LeaveGroupRequest.MemberIdentity]
+    ) -> tuple[list[ErrorCode], dict[str, None]]:
+        """An error per identity, and the ids of the members that may leave."""
         errors: list[ErrorCode] = []
         leaving: dict[str, None] = {}
         for identity in identities:
@@ -400,7 +414,7 @@ class ConsumerGroups:
                 errors.append(error.code)
             else:
                 errors.append(ErrorCode.NONE)
-        return errors, self._end_members(group, leaving) if leaving else Removal([])
+        return errors, leaving
 
     def _end_members(self, group: ConsumerGroup, member_ids: Collection[str]) -> Removal:
         end = self._downgrade(group, member_ids, {}, rebalance=True)

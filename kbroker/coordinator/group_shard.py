@@ -404,6 +404,17 @@ class GroupShard:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return group.heartbeat(request, now_ms)
 
+    def leave_errors(
+        self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
+    ) -> list[ErrorCode]:
+        """What `leave` would answer each identity alone."""
+        group, consumer_group = self.groups.get(group_id), self.consumer.groups.get(group_id)
+        if group is not None:
+            return group.leave_errors(identities)
+        if consumer_group is not None:
+            return self.consumer.classic_leave_errors(consumer_group, identities)
+        return [ErrorCode.UNKNOWN_MEMBER_ID] * len(identities)
+
     def leave(
         self,
         group_id: str,

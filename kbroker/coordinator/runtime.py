@@ -26,6 +26,7 @@ from kbroker.coordinator.group_members import PROTOCOL_BYTES, Join
 from kbroker.coordinator.group_memory import MemberMemory
 from kbroker.coordinator.group_shard import GroupShard, ShardSettings
 from kbroker.coordinator.offsets import (
+    OFFSETS_PER_STEP,
     Charge,
     Commit,
     DeletedTopic,
@@ -353,6 +354,12 @@ class GroupCoordinator:
         self.runtime.carry_out(host, effects)
         return answer.value if answer.done else answer
 
+    def leave_errors(
+        self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
+    ) -> list[ErrorCode]:
+        """What LeaveGroup would answer each identity alone; no member leaves. Raises KafkaError."""
+        return self._member_host(group_id).shard.leave_errors(group_id, identities)
+
     def consumer_heartbeat(
         self, context: CallContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | Deferred[Message]:
@@ -504,93 +511,101 @@ class GroupCoordinator:
             return answer
         return _offset_delete_answer(response, outcome)
 
+    def resolve_commit(
+        self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
+    ) -> Generator[None, None, Commit]:
+        """The first step of a commit: see `offsets.resolve_commit`."""
+        return resolve_commit(
+            request,
+            version,
+            self._topics(),
+            max_metadata_bytes=self._config.offset_metadata_max_bytes,
+            step_items=step_items,
+        )
+
     def offset_commit(
-        self, context: CallContext, request: OffsetCommitRequest
-    ) -> OffsetCommitResponse | Deferred[Message]:
-        """OffsetCommit: one batch, however many partitions."""
-        version = context.api_version
-        commit = resolve_commit(request, version, self._topics())
+        self, context: CallContext, request: OffsetCommitRequest, step_items: int = OFFSETS_PER_STEP
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetCommitResponse]:
+        """OffsetCommit as steps, like `offset_fetch`: one batch, however many partitions. It is
+        written without a pause if no more than step_items topics and partitions are named.
+        """
+        commit = yield from self.resolve_commit(request, context.api_version, step_items)
+        commit.refuse_deleted(self._topics())
         if not commit.accepted:
             return commit.response
-        try:
-            host = self._host(request.group_id)
-        except KafkaError as error:
-            return commit.fail(error.code)
+        outcome = self._offset_commit(context.api_version, commit, request)
+        if isinstance(outcome, Deferred):
+            yield outcome
+            outcome = outcome.value
+        return (yield from commit.answer(outcome))
+
+    def _offset_commit(
+        self, version: int, commit: Commit, request: OffsetCommitRequest
+    ) -> ErrorCode | Deferred[ErrorCode]:
         group_id, member_id = request.group_id, request.member_id
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return error.code
         refusal = host.shard.check_commit(
             group_id,
             member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             version,
-            [
-                (topic_id, partition.partition_index)
-                for _, topic_id, partition, _ in commit.accepted
-            ],
+            commit.latest,
         )
         if refusal is not ErrorCode.NONE:
-            return commit.fail(refusal)
+            return refusal
         if member_id:
             host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
-        records = commit_records(
-            commit,
-            group_id,
-            retention_time_ms=request.retention_time_ms,
-            max_metadata_bytes=self._config.offset_metadata_max_bytes,
-            now_ms=self._timers.now_ms(),
-        )
-        if not records:
-            return commit.response
-        outcome = self.runtime.write(host, records)
-        if outcome is ErrorCode.NONE:
-            return commit.response
-        if isinstance(outcome, ErrorCode):
-            return commit.fail(commit_error(outcome))
-        answer: Waiter = Deferred()
-        outcome.on_done(lambda error: answer.resolve(commit.fail(commit_error(error))))
-        return answer
+        return self._write_commit(host, commit, request, None)
 
     def offset_commit_in_transaction(
         self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
-    ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
-        """TxnOffsetCommit, after its first step and once the group's partition belongs to the
-        transaction: the offsets are pending until its end.
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """TxnOffsetCommit, after its first step and in the moment in which the group's partition
+        belongs to the transaction: the offsets are pending until its end. The outcome is for
+        `Commit.answer`.
         """
-        group_id = request.group_id
         commit.refuse_deleted(self._topics())
+        group_id = request.group_id
         try:
             host = self._host(group_id)
         except KafkaError as error:
-            return commit.fail(error.code)
+            return error.code
         refusal = host.shard.check_transactional_commit(
             group_id,
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
-            [
-                (topic_id, partition.partition_index)
-                for _, topic_id, partition, _ in commit.accepted
-            ],
+            commit.latest,
         )
         if refusal is not ErrorCode.NONE:
-            return commit.fail(refusal)
+            return refusal
         host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
+        return self._write_commit(host, commit, request, transaction)
+
+    def _write_commit(
+        self,
+        host: Host[GroupShard],
+        commit: Commit,
+        request: OffsetCommitRequest,
+        transaction: Transactional | None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
         records = commit_records(
             commit,
-            group_id,
-            retention_time_ms=-1,
-            max_metadata_bytes=self._config.offset_metadata_max_bytes,
+            request.group_id,
+            retention_time_ms=request.retention_time_ms if transaction is None else -1,
             now_ms=self._timers.now_ms(),
         )
         if not records:
-            return commit.response
+            return ErrorCode.NONE
         outcome = self.runtime.write(host, records, transaction)
-        if outcome is ErrorCode.NONE:
-            return commit.response
         if isinstance(outcome, ErrorCode):
-            return commit.fail(commit_error(outcome))
-        answer: Deferred[OffsetCommitResponse] = Deferred()
-        outcome.on_done(lambda error: answer.resolve(commit.fail(commit_error(error))))
+            return commit_error(outcome)
+        answer: Deferred[ErrorCode] = Deferred()
+        outcome.on_done(lambda error: answer.resolve(commit_error(error)))
         return answer
 
     def offset_fetch(

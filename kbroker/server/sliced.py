@@ -13,14 +13,16 @@ never views on the receive buffer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kbroker.log_lines import shown
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message, Struct
+from kbroker.server.large_requests import LARGE_REQUEST_BYTES
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
@@ -51,6 +53,10 @@ STEP_BYTES: Final = 16 * 1024
 CHEAP_ITEMS: Final = 512
 """The same where an item takes a microsecond or so."""
 
+MIN_TOPIC_BYTES: Final = 3
+MIN_PARTITION_BYTES: Final = 14
+"""On the wire, at least, in a commit of offsets of any version."""
+
 
 class Pace:
     """Says when a sliced handler has done enough for a step: every so many items."""
@@ -77,6 +83,27 @@ def at_once(steps: Generator[None, None, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+class NamesPartitions(Protocol):
+    """A topic of a request."""
+
+    @property
+    def partitions(self) -> Sequence[object]: ...
+
+
+def step_items_of(topics: Iterable[NamesPartitions]) -> int:
+    """For a handler that writes: how many topics and partitions to look at between two pauses.
+
+    Up to `LARGE_REQUEST_BYTES` the connection starts its next request when this one pauses, which
+    must not write first: a request that may be so small has no pause.
+    """
+    size = 0
+    for topic in topics:
+        size += MIN_TOPIC_BYTES + MIN_PARTITION_BYTES * len(topic.partitions)
+        if size > LARGE_REQUEST_BYTES:
+            return CHEAP_ITEMS
+    return sys.maxsize
 
 
 def once_each(items: Iterable[K]) -> Generator[None, None, dict[K, None]]:

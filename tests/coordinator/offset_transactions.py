@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator.offsets import Commit, resolve_commit
+from kbroker.coordinator.offsets import Commit
 from kbroker.coordinator.shards import Transactional
 from kbroker.model import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from tests.coordinator.simulation import World
 
 PRODUCER_EPOCH = 3
@@ -38,7 +38,9 @@ def resolved_commit(
             )
         ],
     )
-    return resolve_commit(request, 9, world.topics), request
+    commit = world.answer(world.coordinator.resolve_commit(request, 9))
+    assert isinstance(commit, Commit)
+    return commit, request
 
 
 def commit_in_transaction(
@@ -55,10 +57,13 @@ def commit_in_transaction(
     commit, request = resolved_commit(
         world, offsets, group=group, topic=topic, generation=generation, member_id=member_id
     )
-    answer = world.coordinator.offset_commit_in_transaction(
+    outcome = world.coordinator.offset_commit_in_transaction(
         commit, request, Transactional(producer_id, PRODUCER_EPOCH)
     )
-    response = answer.value if isinstance(answer, Deferred) else answer
+    response = world.answer(
+        commit.answer(outcome.value if isinstance(outcome, Deferred) else outcome)
+    )
+    assert isinstance(response, OffsetCommitResponse)
     return {one.partition_index: ErrorCode(one.error_code) for one in response.topics[0].partitions}
 
 

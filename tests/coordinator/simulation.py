@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.offsets import DeletedTopic
@@ -193,6 +193,9 @@ class GroupSettings:
         return self.values.get((group_id, name))
 
 
+Answer = TypeVar("Answer")
+
+
 class World:
     """A group coordinator that leads every partition of `__consumer_offsets`, on a virtual
     clock.
@@ -230,6 +233,24 @@ class World:
         for partition in self.topics.topics[GROUP_TOPIC].partitions:
             self.coordinator.on_leadership(partition, self.epoch)
         self.timers.advance(0)
+
+    def answer(
+        self, steps: Generator[Deferred[ErrorCode] | None, None, Answer]
+    ) -> Answer | Deferred[Answer]:
+        """Take all steps of a request, none later than what it waits for."""
+        answer: Deferred[Answer] = Deferred()
+
+        def proceed(_: object = None) -> None:
+            try:
+                while (waits_for := next(steps)) is None or waits_for.done:
+                    pass
+            except StopIteration as end:
+                answer.resolve(end.value)
+            else:
+                waits_for.on_done(proceed)
+
+        proceed()
+        return answer.value if answer.done else answer
 
     def resign(self) -> None:
         """Lead nothing."""

@@ -73,7 +73,7 @@ def commit_one_offset(world: World, member: ClientMember) -> None:
         generation_id_or_member_epoch=member.generation,
         topics=[topic],
     )
-    answer: Any = world.coordinator.offset_commit(Context(8), request)
+    answer: Any = world.answer(world.coordinator.offset_commit(Context(8), request))
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 

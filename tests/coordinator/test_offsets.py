@@ -63,7 +63,7 @@ def commit(
             )
         ],
     )
-    answer = world.coordinator.offset_commit(Context(version), request)
+    answer = world.answer(world.coordinator.offset_commit(Context(version), request))
     response = answer.value if isinstance(answer, Deferred) else answer
     assert isinstance(response, OffsetCommitResponse)
     return {p.partition_index: ErrorCode(p.error_code) for p in response.topics[0].partitions}
@@ -152,7 +152,7 @@ def test_of_a_partition_named_again_the_last_offset_is_written(world: World) -> 
         group_id="g", topics=[kind.OffsetCommitRequestTopic(name="events", partitions=partitions)]
     )
     written = sum(header.record_count for header in written_headers(world))
-    response = world.coordinator.offset_commit(Context(8), request)
+    response = world.answer(world.coordinator.offset_commit(Context(8), request))
     assert isinstance(response, OffsetCommitResponse)
     codes = [each.error_code for each in response.topics[0].partitions]
     assert codes == [0] * 999 + [ErrorCode.OFFSET_METADATA_TOO_LARGE]
@@ -283,7 +283,7 @@ def test_unknown_topics_are_listed_last_in_a_fetch_and_first_in_a_commit(world: 
     ]
     topics[2].partitions.pop(1)
     request = OffsetCommitRequest(group_id="g", topics=topics)
-    response = world.coordinator.offset_commit(Context(10), request)
+    response = world.answer(world.coordinator.offset_commit(Context(10), request))
     assert isinstance(response, OffsetCommitResponse)
     assert [
         (topic.topic_id, [(one.partition_index, one.error_code) for one in topic.partitions])
@@ -294,7 +294,7 @@ def test_unknown_topics_are_listed_last_in_a_fetch_and_first_in_a_commit(world: 
         (other, [(1, 0), (2, 0)]),
     ]
     request.topics = topics[::-1]
-    response = world.coordinator.offset_commit(Context(10), request)
+    response = world.answer(world.coordinator.offset_commit(Context(10), request))
     assert isinstance(response, OffsetCommitResponse)
     assert [topic.topic_id for topic in response.topics] == [unknown[0], known, other]
 
@@ -367,7 +367,7 @@ def test_read_waits_for_what_was_written_before(world: World) -> None:
         generation_id_or_member_epoch=-1,
         topics=[Topic(name="events", partitions=[Partition(committed_offset=2)])],
     )
-    pending = world.coordinator.offset_commit(Context(9), request)
+    pending = world.answer(world.coordinator.offset_commit(Context(9), request))
     wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name="events", partition_indexes=[0])
     reading = ask(world, [wanted])
     assert isinstance(pending, Deferred)

@@ -180,7 +180,9 @@ def test_a_topic_that_is_deleted_before_the_transaction_was_asked_for_takes_no_o
     delete_topic(world)
     world.topics.add("events", 1)
     transaction = Transactional(7, PRODUCER_EPOCH)
-    answer = world.coordinator.offset_commit_in_transaction(checked, request, transaction)
+    outcome = world.coordinator.offset_commit_in_transaction(checked, request, transaction)
+    assert isinstance(outcome, E)
+    answer = world.answer(checked.answer(outcome))
     assert isinstance(answer, OffsetCommitResponse)
     assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
     end_transaction(world, commit=True)

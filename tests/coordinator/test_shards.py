@@ -261,7 +261,7 @@ def test_unload_answers_everybody_who_waits() -> None:
             )
         ],
     )
-    pending = world.coordinator.offset_commit(Context(9), request)
+    pending = world.answer(world.coordinator.offset_commit(Context(9), request))
     assert isinstance(pending, Deferred)
     world.resign()
     assert waiting.errors[-1] is ErrorCode.NOT_COORDINATOR
@@ -363,7 +363,7 @@ def test_lost_append_makes_the_shard_replay_its_log() -> None:
             )
         ],
     )
-    pending = world.coordinator.offset_commit(Context(9), request)
+    pending = world.answer(world.coordinator.offset_commit(Context(9), request))
     assert isinstance(pending, Deferred)
     world.log.batches[PARTITION].pop()
     world.log.commit(ErrorCode.KAFKA_STORAGE_ERROR)

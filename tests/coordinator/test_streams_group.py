@@ -273,7 +273,7 @@ def commit(world: World, member: str, epoch: int, *partitions: int) -> ErrorCode
             )
         ],
     )
-    answer: Any = world.coordinator.offset_commit(Context(9), request)
+    answer: Any = world.answer(world.coordinator.offset_commit(Context(9), request))
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 

@@ -14,7 +14,10 @@ yet, so every operation is authorized.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.coordinator.classic_group import join_error
+from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -31,10 +34,15 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
+from kbroker.server.large_requests import LARGE_REQUEST_BYTES
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
+
+MIN_MEMBER_BYTES: Final = 3
+"""On the wire, of a member that leaves, in any version."""
 
 
 def handle_join_group(
@@ -77,18 +85,71 @@ def heartbeat_error(request: HeartbeatRequest, error: ErrorCode, message: str) -
     return HeartbeatResponse(error_code=error)
 
 
-def handle_leave_group(
-    services: Services, context: RequestContext, request: LeaveGroupRequest
-) -> Outcome:
-    """Answered at once."""
-    return services.groups.leave_group(context, request)
-
-
 def leave_group_error(
     request: LeaveGroupRequest, error: ErrorCode, message: str
 ) -> LeaveGroupResponse:
     """The bare error; no member was looked at."""
     return LeaveGroupResponse(error_code=error)
+
+
+@sliced(leave_group_error)
+def handle_leave_group(
+    services: Services, context: RequestContext, request: LeaveGroupRequest
+) -> Steps[Message]:
+    """All members leave in one turn. The identities of a large request are checked in steps first:
+    one that may not leave is answered then, and the group is given each of the others twice at
+    most, since a member that is named again after it left is unknown from then on.
+    """
+    if len(request.members) * MIN_MEMBER_BYTES <= LARGE_REQUEST_BYTES:
+        return (yield from _left(services, context, request))
+    errors: list[ErrorCode] = []
+    for start in range(0, len(request.members), CHEAP_ITEMS):
+        some = request.members[start : start + CHEAP_ITEMS]
+        errors += services.groups.leave_errors(request.group_id, some)
+        yield None
+    leaving: list[LeaveGroupRequest.MemberIdentity] = []
+    places: dict[tuple[str, str | None, bool], int] = {}
+    for count, (identity, error) in enumerate(zip(request.members, errors, strict=True), 1):
+        if count % CHEAP_ITEMS == 0:
+            yield None
+        if error is ErrorCode.NONE:
+            for is_again in (False, True):
+                key = (identity.member_id, identity.group_instance_id, is_again)
+                if key not in places:
+                    places[key] = len(leaving)
+                    leaving.append(identity)
+                    break
+    reduced = LeaveGroupRequest(group_id=request.group_id, members=leaving)
+    answered = yield from _left(services, context, reduced)
+    if not isinstance(answered, LeaveGroupResponse) or answered.error_code:
+        return answered
+    response = LeaveGroupResponse()
+    named: set[tuple[str, str | None]] = set()
+    for count, (identity, error) in enumerate(zip(request.members, errors, strict=True), 1):
+        if count % CHEAP_ITEMS == 0:
+            yield None
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        code: int = error
+        if error is ErrorCode.NONE:
+            is_again = (member_id, instance_id) in named
+            named.add((member_id, instance_id))
+            code = answered.members[places[member_id, instance_id, is_again]].error_code
+        response.members.append(
+            LeaveGroupResponse.MemberResponse(
+                member_id=member_id, group_instance_id=instance_id, error_code=code
+            )
+        )
+    return response
+
+
+def _left(
+    services: Services, context: RequestContext, request: LeaveGroupRequest
+) -> Steps[Message]:
+    outcome = services.groups.leave_group(context, request)
+    if isinstance(outcome, Deferred):
+        yield outcome
+        return outcome.value
+    return outcome
 
 
 def handle_list_groups(

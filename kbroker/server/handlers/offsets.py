@@ -26,9 +26,9 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import AnswerSize, Steps, sliced
+from kbroker.server.sliced import AnswerSize, Steps, sliced, step_items_of
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""
@@ -39,13 +39,6 @@ _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 _FetchTopics = OffsetFetchRequest.OffsetFetchRequestTopics
 _FoundTopic = OffsetFetchResponse.OffsetFetchResponseTopic
 _FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartition
-
-
-def handle_offset_commit(
-    services: Services, context: RequestContext, request: OffsetCommitRequest
-) -> Outcome:
-    """Answered once the offsets are committed in `__consumer_offsets`."""
-    return services.groups.offset_commit(context, request)
 
 
 def offset_commit_error(
@@ -67,6 +60,14 @@ def offset_commit_error(
             for topic in request.topics
         ]
     )
+
+
+@sliced(offset_commit_error)
+def handle_offset_commit(
+    services: Services, context: RequestContext, request: OffsetCommitRequest
+) -> Steps[OffsetCommitResponse]:
+    """Answered once the offsets are committed in `__consumer_offsets`."""
+    return services.groups.offset_commit(context, request, step_items_of(request.topics))
 
 
 def _single_group(

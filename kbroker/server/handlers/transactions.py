@@ -13,10 +13,9 @@ The decisions are in `coordinator/transactions`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.offsets import resolve_commit
 from kbroker.coordinator.runtime import GROUP_TOPIC
 from kbroker.coordinator.shards import Transactional
 from kbroker.coordinator.transaction_ends import Producer
@@ -37,8 +36,16 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, at_once, once_each, sliced
-from kbroker.server.transactions import OFFSETS_ADD_ITSELF_SINCE, commit_error_of
+from kbroker.server.sliced import (
+    CHEAP_ITEMS,
+    Pace,
+    Steps,
+    at_once,
+    once_each,
+    sliced,
+    step_items_of,
+)
+from kbroker.server.transactions import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
 
 BATCHED_SINCE: Final = 4
 """AddPartitionsToTxn of brokers: several transactions in one request."""
@@ -52,6 +59,9 @@ _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_CommitResult = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 def known_error(error: ErrorCode, version: int) -> ErrorCode:
@@ -65,9 +75,11 @@ def known_error(error: ErrorCode, version: int) -> ErrorCode:
 
 
 def _results(
-    topics: Iterable[_Topic], errors: Mapping[TopicPartition, ErrorCode]
+    topics: Iterable[_Topic], errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
 ) -> Generator[None, None, list[_TopicResult]]:
-    """What becomes of each partition, as often as it is named."""
+    """What becomes of each partition, as often as it is named. otherwise: of those that are not in
+    errors.
+    """
     results: list[_TopicResult] = []
     pace = Pace(CHEAP_ITEMS)
     for topic in topics:
@@ -81,7 +93,7 @@ def _results(
             result.results_by_partition.append(
                 _PartitionResult(
                     partition_index=index,
-                    partition_error_code=errors[TopicPartition(topic.name, index)],
+                    partition_error_code=errors.get(TopicPartition(topic.name, index), otherwise),
                 )
             )
     return results
@@ -93,9 +105,8 @@ def add_partitions_error(
     """Every partition fails in the same way (v0-3), or the whole request (v4 on)."""
     del message
     topics = request.v3_and_below_topics
-    errors = {TopicPartition(topic.name, i): code for topic in topics for i in topic.partitions}
     return AddPartitionsToTxnResponse(
-        error_code=code, results_by_topic_v3_and_below=at_once(_results(topics, errors))
+        error_code=code, results_by_topic_v3_and_below=at_once(_results(topics, {}, code))
     )
 
 
@@ -115,7 +126,7 @@ def handle_add_partitions(
         answered = yield from _begin_add(services, version, only)
         if not answered.outcome.done:
             yield answered.outcome
-        results = yield from _results(only.topics, answered.outcome.value)
+        results = yield from _results(only.topics, answered.errors, answered.outcome.value)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
     added = []
     pace = Pace()
@@ -130,7 +141,7 @@ def handle_add_partitions(
         if pace.is_due():
             yield None
         asked = answered.asked
-        results = yield from _results(asked.topics, answered.outcome.value)
+        results = yield from _results(asked.topics, answered.errors, answered.outcome.value)
         response.results_by_transaction.append(
             _Result(transactional_id=asked.transactional_id, topic_results=results)
         )
@@ -138,10 +149,13 @@ def handle_add_partitions(
 
 
 class _Added(NamedTuple):
-    """What was asked of one transaction, and what becomes of each partition."""
+    """What was asked of one transaction, and what becomes of each partition: its own error, or the
+    outcome of all others.
+    """
 
     asked: _Transaction
-    outcome: Deferred[dict[TopicPartition, ErrorCode]]
+    errors: dict[TopicPartition, ErrorCode]
+    outcome: Deferred[ErrorCode]
 
 
 def _begin_add(
@@ -158,7 +172,6 @@ def _begin_add(
     )
     producer = Producer(asked.producer_id, asked.producer_epoch)
     errors: dict[TopicPartition, ErrorCode] = {}
-    unknown: list[TopicPartition] = []
     for start in range(0, len(partitions), CHEAP_ITEMS):
         if start:
             yield None
@@ -166,29 +179,27 @@ def _begin_add(
         if asked.verify_only:
             errors |= services.transactions.verify(asked.transactional_id, producer, some)
         else:
-            unknown += [each for each in some if services.image.partition(*each) is None]
-    if asked.verify_only:
-        return _Added(asked, Deferred.of(errors))
-    if unknown:
-        errors = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        errors |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _Added(asked, Deferred.of(errors))
+            for each in some:
+                if services.image.partition(*each) is None:
+                    errors[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if asked.verify_only or errors:
+        return _Added(asked, errors, Deferred.of(ErrorCode.OPERATION_NOT_ATTEMPTED))
     outcome = services.transactions.add_partitions(
         asked.transactional_id,
         producer,
         partitions,
         client_version=2 if version >= ADD_V2_SINCE else 0,
     )
-    later: Deferred[dict[TopicPartition, ErrorCode]] = Deferred()
+    later: Deferred[ErrorCode] = Deferred()
 
     def known(error: ErrorCode) -> None:
-        later.resolve(dict.fromkeys(partitions, known_error(error, version)))
+        later.resolve(known_error(error, version))
 
     if isinstance(outcome, ErrorCode):
         known(outcome)
     else:
         outcome.on_done(known)
-    return _Added(asked, later)
+    return _Added(asked, errors, later)
 
 
 # AddOffsetsToTxn
@@ -227,86 +238,45 @@ def add_offsets_error(
 # TxnOffsetCommit
 
 
-def handle_txn_offset_commit(
-    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
-) -> Outcome:
-    """Topics are looked up, the transaction is asked for, then the group; the answer comes when the
-    offsets are in the log, where they wait for the transaction's end.
-    """
-    if not request.group_id:
-        return txn_offset_commit_error(request, ErrorCode.INVALID_GROUP_ID, "")
-    version = context.api_version
-    asked = _as_offset_commit(request)
-    commit = resolve_commit(asked, OFFSET_COMMIT_BY_NAME, services.image)
-    if not commit.accepted:
-        return _commit_response(commit.response)
-    partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
-    producer = Producer(request.producer_id, request.producer_epoch)
-    transaction = Transactional(*producer)
-
-    def proceed(error: ErrorCode) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
-        if error is not ErrorCode.NONE:
-            return commit.fail(commit_error_of(error, version))
-        return services.groups.offset_commit_in_transaction(commit, asked, transaction)
-
-    later: Deferred[Message] = Deferred()
-
-    def answer(error: ErrorCode) -> None:
-        outcome = proceed(error)
-        if isinstance(outcome, Deferred):
-            outcome.on_done(lambda response: later.resolve(_commit_response(response)))
-        else:
-            later.resolve(_commit_response(outcome))
-
-    verdicts = services.partition_gate.ask(
-        request.transactional_id, producer, [partition], adds=version >= OFFSETS_ADD_ITSELF_SINCE
-    )
-    if isinstance(verdicts, Deferred):
-        verdicts.on_done(lambda known: answer(known.get(partition, ErrorCode.NONE)))
-    else:
-        answer(verdicts.get(partition, ErrorCode.NONE))
-    return later
+class _NamedTopic(Protocol[T_co]):
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[T_co]: ...
 
 
-def _as_offset_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    return OffsetCommitRequest(
-        group_id=request.group_id,
-        generation_id_or_member_epoch=request.generation_id,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        topics=[
-            OffsetCommitRequest.OffsetCommitRequestTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitRequest.OffsetCommitRequestPartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        committed_metadata=partition.committed_metadata,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+class _NamedPartition(Protocol):
+    @property
+    def partition_index(self) -> int: ...
 
 
-def _commit_response(response: OffsetCommitResponse) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
+P = TypeVar("P", bound=_NamedPartition)
+
+
+def _commit_response(
+    topics: Iterable[_NamedTopic[P]], error_of: Callable[[P], int]
+) -> Generator[None, None, TxnOffsetCommitResponse]:
+    """topics: of the request, or of the response as OffsetCommit has it."""
+    response = TxnOffsetCommitResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for topic in topics:
+        if pace.is_due():
+            yield None
+        results: list[_CommitResult] = []
+        response.topics.append(
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=partition.error_code
-                    )
-                    for partition in topic.partitions
-                ],
+                name=topic.name, partitions=results
             )
-            for topic in response.topics
-        ]
-    )
+        )
+        for partition in topic.partitions:
+            if pace.is_due():
+                yield None
+            results.append(
+                _CommitResult(
+                    partition_index=partition.partition_index, error_code=error_of(partition)
+                )
+            )
+    return response
 
 
 def txn_offset_commit_error(
@@ -314,20 +284,88 @@ def txn_offset_commit_error(
 ) -> TxnOffsetCommitResponse:
     """Every partition fails in the same way."""
     del message
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=code
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+    return at_once(_commit_response(request.topics, lambda _: code))
+
+
+@sliced(txn_offset_commit_error)
+def handle_txn_offset_commit(
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
+) -> Steps[TxnOffsetCommitResponse]:
+    """Topics are looked up, the transaction is asked for, then the group; the answer comes when the
+    offsets are in the log, where they wait for the transaction's end.
+    """
+    if not request.group_id:
+        return (yield from _commit_response(request.topics, lambda _: ErrorCode.INVALID_GROUP_ID))
+    version = context.api_version
+    step_items = step_items_of(request.topics)
+    asked = yield from _as_offset_commit(request, step_items)
+    commit = yield from services.groups.resolve_commit(asked, OFFSET_COMMIT_BY_NAME, step_items)
+    if not commit.accepted:
+        return (yield from _commit_response(commit.response.topics, _error_of))
+    partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
+    producer = Producer(request.producer_id, request.producer_epoch)
+    verdicts = services.partition_gate.ask(
+        request.transactional_id, producer, [partition], adds=version >= OFFSETS_ADD_ITSELF_SINCE
     )
+    written: Deferred[ErrorCode] = Deferred()
+
+    def write(known: Verdicts) -> None:
+        """In the very moment: a turn later the transaction may have ended."""
+        error = known.get(partition, ErrorCode.NONE)
+        if error is not ErrorCode.NONE:
+            written.resolve(commit_error_of(error, version))
+            return
+        outcome = services.groups.offset_commit_in_transaction(
+            commit, asked, Transactional(*producer)
+        )
+        if isinstance(outcome, Deferred):
+            outcome.on_done(written.resolve)
+        else:
+            written.resolve(outcome)
+
+    if isinstance(verdicts, Deferred):
+        verdicts.on_done(write)
+    else:
+        write(verdicts)
+    if not written.done:
+        yield written
+    response = yield from commit.answer(written.value)
+    return (yield from _commit_response(response.topics, _error_of))
+
+
+def _error_of(partition: OffsetCommitResponse.OffsetCommitResponsePartition) -> int:
+    return partition.error_code
+
+
+def _as_offset_commit(
+    request: TxnOffsetCommitRequest, step_items: int
+) -> Generator[None, None, OffsetCommitRequest]:
+    asked = OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+    )
+    pace = Pace(step_items)
+    for topic in request.topics:
+        if pace.is_due():
+            yield None
+        partitions: list[OffsetCommitRequest.OffsetCommitRequestPartition] = []
+        asked.topics.append(
+            OffsetCommitRequest.OffsetCommitRequestTopic(name=topic.name, partitions=partitions)
+        )
+        for partition in topic.partitions:
+            if pace.is_due():
+                yield None
+            partitions.append(
+                OffsetCommitRequest.OffsetCommitRequestPartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    committed_metadata=partition.committed_metadata,
+                )
+            )
+    return asked
 
 
 # EndTxn
