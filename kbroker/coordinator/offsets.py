@@ -34,7 +34,7 @@ TOPIC_ID_VERSION: Final = 10
 """From this version on OffsetCommit and OffsetFetch name topics by id."""
 NO_OFFSET: Final = -1
 OFFSETS_PER_STEP: Final = 500
-"""Partitions of a fetch between two pauses, but those of one topic are in one step."""
+"""Topics and partitions of a fetch or a commit between two pauses."""
 OFFSET_BYTES: Final = 200
 """Memory of a partition in the answer to a fetch, besides its metadata."""
 
