@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.config_changes import ALTERED, AlteredResource
+from kbroker.metadata.config_changes import ALTERED, Alteration, AlteredResource
 from kbroker.metadata.config_changes import Outcome as Altered
 from kbroker.model import Deferred, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from kbroker.protocol.messages.share_groups import (
@@ -229,6 +232,52 @@ def test_no_more_settings_are_altered_than_kafka_does() -> None:
     with pytest.raises(KafkaError) as error:
         alter_configs([(f"t{index}", 1001) for index in range(10)])
     assert error.value.code == ErrorCode.POLICY_VIOLATION
+
+
+def count_alterations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the settings that were looked at so far."""
+    seen: list[str] = []
+
+    def alteration(name: str, *rest: Any) -> Alteration:
+        seen.append(name)
+        return Alteration(name, *rest)
+
+    monkeypatch.setattr("kbroker.server.handlers.alter_configs.Alteration", alteration)
+    return seen
+
+
+def one_resource(kind: type[Any], settings: int) -> Any:
+    configs = [kind.AlterableConfig(name="retention.ms", value="1")] * settings
+    return kind(
+        resources=[kind.AlterConfigsResource(resource_type=2, resource_name="t", configs=configs)]
+    )
+
+
+ALTERING = [
+    (ApiKey.ALTER_CONFIGS, AlterConfigsRequest),
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest),
+]
+
+
+@pytest.mark.parametrize(("api_key", "kind"), ALTERING)
+def test_too_many_settings_are_refused_unseen(
+    api_key: ApiKey, kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = count_alterations(monkeypatch)
+    with pytest.raises(KafkaError) as error:
+        begin(Sliced(), api_key, one_resource(kind, 10_001))
+    assert error.value.code == ErrorCode.POLICY_VIOLATION
+    assert not seen
+
+
+@pytest.mark.parametrize(("api_key", "kind"), ALTERING)
+def test_the_loop_has_its_turn_between_the_settings_of_a_resource(
+    api_key: ApiKey, kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = count_alterations(monkeypatch)
+    outcome = begin(Sliced(), api_key, one_resource(kind, 10_000))
+    assert isinstance(outcome, Deferred)
+    assert 0 < len(seen) < 5000
 
 
 class FakeTransactions:

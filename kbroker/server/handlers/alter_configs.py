@@ -10,7 +10,7 @@ topics and groups can be altered, brokers, broker loggers and client metrics not
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final
 
 from kbroker.metadata.config_changes import ALTERED, Alteration, AlteredResource
@@ -78,21 +78,13 @@ def handle_alter_configs(
     services: Services, context: RequestContext, request: AlterConfigsRequest
 ) -> Steps[AlterConfigsResponse]:
     """Answered when the new settings are in effect."""
-    resources: list[AlteredResource] = []
-    pace = Pace(CHEAP_ITEMS)
-    for resource in request.resources:
-        if pace.is_due():
-            yield None
-        resources.append(
-            AlteredResource(
-                resource.resource_type,
-                resource.resource_name,
-                [Alteration(config.name, None, config.value) for config in resource.configs],
-            )
-        )
+    resources = yield from _asked(
+        request.resources, lambda config: Alteration(config.name, None, config.value)
+    )
     outcomes = yield from _alter(
         services, resources, incremental=False, validate_only=request.validate_only
     )
+    pace = Pace(CHEAP_ITEMS)
     result = AlterConfigsResponse.AlterConfigsResourceResponse
     response = AlterConfigsResponse()
     for altered, outcome in zip(resources, outcomes, strict=True):
@@ -114,24 +106,14 @@ def handle_incremental_alter_configs(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Steps[IncrementalAlterConfigsResponse]:
     """Answered when the new settings are in effect."""
-    resources: list[AlteredResource] = []
-    pace = Pace(CHEAP_ITEMS)
-    for resource in request.resources:
-        if pace.is_due():
-            yield None
-        resources.append(
-            AlteredResource(
-                resource.resource_type,
-                resource.resource_name,
-                [
-                    Alteration(config.name, config.config_operation, config.value)
-                    for config in resource.configs
-                ],
-            )
-        )
+    resources = yield from _asked(
+        request.resources,
+        lambda config: Alteration(config.name, config.config_operation, config.value),
+    )
     outcomes = yield from _alter(
         services, resources, incremental=True, validate_only=request.validate_only
     )
+    pace = Pace(CHEAP_ITEMS)
     result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     response = IncrementalAlterConfigsResponse()
     for altered, outcome in zip(resources, outcomes, strict=True):
@@ -148,6 +130,32 @@ def handle_incremental_alter_configs(
     return response
 
 
+# Any: resources and settings of the two requests have no class in common
+def _asked(
+    named: Sequence[Any], alteration_of: Callable[[Any], Alteration]
+) -> Generator[None, None, list[AlteredResource]]:
+    """What a request names. Raises KafkaError for too many settings, before any is looked at."""
+    pace = Pace(CHEAP_ITEMS)
+    alterations = 0
+    for resource in named:
+        if pace.is_due():
+            yield None
+        alterations += len(resource.configs)
+    if alterations > MAX_RECORDS_PER_OPERATION:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+    resources: list[AlteredResource] = []
+    for resource in named:
+        if pace.is_due():
+            yield None
+        asked: list[Alteration] = []
+        for config in resource.configs:
+            if pace.is_due():
+                yield None
+            asked.append(alteration_of(config))
+        resources.append(AlteredResource(resource.resource_type, resource.resource_name, asked))
+    return resources
+
+
 def _alter(
     services: Services,
     resources: Sequence[AlteredResource],
@@ -160,14 +168,10 @@ def _alter(
     """
     pace = Pace(CHEAP_ITEMS)
     places: dict[tuple[int, str], list[int]] = {}
-    alterations = 0
     for place, resource in enumerate(resources):
         if pace.is_due():
             yield None
-        alterations += len(resource.alterations)
         places.setdefault((resource.resource_type, resource.name), []).append(place)
-    if alterations > MAX_RECORDS_PER_OPERATION:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
     asked: list[tuple[list[list[int]], Deferred[list[Altered]]]] = []
     part: list[list[int]] = []
     weighs = 0
