@@ -10,11 +10,11 @@ what stays unread is in `fetch_session`, waking is in `purgatory`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final
 
 from kbroker.metrics import TopicTraffic
-from kbroker.model import Timers, TopicPartition
+from kbroker.model import Deferred, Timers, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
@@ -39,6 +39,9 @@ ANSWER_BYTES: Final = 384
 
 FREE_BYTES: Final = 4096
 """A fetch that holds less while it waits is not accounted for."""
+
+STEP_PARTITIONS: Final = 64
+"""Partitions that are read in one step, where there may be very many."""
 
 SHORT_WAIT_MS: Final = 100
 """While memory is short, a fetch that is accounted for waits no longer."""
@@ -124,7 +127,7 @@ class FetchReader:
         """
         fetch_set = context.fetch_set
         progress = _Progress()
-        self._read(fetch_set, context.full, limits, progress)
+        self._read(fetch_set, tuple(fetch_set.dirty), context.full, limits, progress)
         if (
             progress.urgent
             or progress.size_bytes >= limits.min_bytes
@@ -136,6 +139,79 @@ class FetchReader:
         if held_bytes and not self.memory.has_room(held_bytes):
             return self._answer(context, progress)
         return _PendingFetch(self, context, limits, progress).start(held_bytes)
+
+    def fetch_in_steps(
+        self, context: FetchContext, limits: FetchLimits
+    ) -> Generator[Deferred[Any] | None, None, FetchResponse]:
+        """As `fetch`, for a set of perhaps very many partitions: a step for each few of them.
+
+        Another request of the session meanwhile, its end, and a partition that is lost make this
+        one answer as soon as it is through.
+        """
+        fetch_set = context.fetch_set
+        progress = _Progress()
+        reading = _Reading()
+        fetch_set.waiter = reading
+        try:
+            yield None
+            yield from self._read_in_steps(context, limits, progress)
+            if not (
+                reading.is_ready
+                or progress.urgent
+                or progress.size_bytes >= limits.min_bytes
+                or limits.max_wait_ms <= 0
+                or not self._is_interesting(fetch_set)
+            ):
+                held_bytes = _held_bytes(fetch_set, progress)
+                if not held_bytes or self.memory.has_room(held_bytes):
+                    pending = _PendingSteps(self, context, limits, progress)
+                    yield from self._wait(pending, held_bytes, reading.added_bytes)
+                    yield from self._read_in_steps(context, limits, progress)
+            yield None
+            return self._respond(context, progress)
+        finally:
+            if fetch_set.waiter is reading:
+                fetch_set.waiter = None
+            if not fetch_set.lasts:
+                fetch_set.close()
+            if fetch_set.closed:
+                fetch_set.clear()
+
+    def _wait(
+        self, pending: _PendingSteps, held_bytes: int, added_bytes: int
+    ) -> Generator[Deferred[Any] | None, None, None]:
+        """Wait until it is to be read again. added_bytes: came while other partitions were read."""
+        response = pending.start(held_bytes)
+        pending.more(added_bytes)
+        try:
+            yield response
+        finally:
+            response.cancel()  # harmless once it is resolved
+
+    def _read_in_steps(
+        self, context: FetchContext, limits: FetchLimits, progress: _Progress
+    ) -> Generator[None, None, None]:
+        """`_read` of all that is dirty now. What was read is watched while the rest is."""
+        dirty = context.fetch_set.dirty
+        progress.size_bytes = 0
+        wanted = tuple(dirty)
+        for begin in range(0, len(wanted), STEP_PARTITIONS):
+            some = [each for each in wanted[begin : begin + STEP_PARTITIONS] if each in dirty]
+            self._read(
+                context.fetch_set,
+                some,
+                context.full,
+                FetchLimits(
+                    max_wait_ms=limits.max_wait_ms,
+                    min_bytes=limits.min_bytes,
+                    max_bytes=limits.max_bytes - progress.size_bytes,
+                ),
+                progress,
+                progress.size_bytes,
+            )
+            for each in some:
+                each.watch()
+            yield None
 
     def _answer(self, context: FetchContext, progress: _Progress) -> FetchResponse:
         response = self._respond(context, progress)
@@ -157,18 +233,23 @@ class FetchReader:
         )
 
     def _read(
-        self, fetch_set: FetchSet, full: bool, limits: FetchLimits, progress: _Progress
+        self,
+        fetch_set: FetchSet,
+        asked: Sequence[FetchPartition],
+        full: bool,
+        limits: FetchLimits,
+        progress: _Progress,
+        size_bytes: int = 0,
     ) -> None:
-        """One pass over the dirty partitions. Those read to their end are clean and watched
-        afterwards.
+        """One pass over dirty partitions. Those read to their end are clean and watched afterwards.
+        asked: not `dirty` itself, which changes. size_bytes: read in earlier steps of this pass.
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
         follows = fetch_set.replica_id >= 0  # every fetch of a follower says where it is
         outgoing = progress.outgoing
         left = limits.max_bytes
-        size_bytes = 0
-        for wanted in tuple(dirty):
+        for wanted in asked:
             if left <= 0 and size_bytes and not full:
                 break
             partition = wanted.partition
@@ -449,10 +530,44 @@ class _PendingFetch(Waiter):
     def complete(self) -> None:
         """Read again what moved meanwhile, and what had records in the first pass."""
         context = self._context
-        if not context.full:
-            for partition in context.fetch_set.dirty:
-                self._progress.outgoing.pop(partition, None)
-        self._reader._read(context.fetch_set, context.full, self._limits, self._progress)
+        fetch_set = context.fetch_set
+        self.forget_what_moved()
+        self._reader._read(
+            fetch_set, tuple(fetch_set.dirty), context.full, self._limits, self._progress
+        )
         self.response.resolve(self._reader._respond(context, self._progress))
-        if context.fetch_set.closed:
-            context.fetch_set.clear()
+        if fetch_set.closed:
+            fetch_set.clear()
+
+    def forget_what_moved(self) -> None:
+        """Before it is read again: an incremental answer says only what is new then."""
+        if not self._context.full:
+            for partition in self._context.fetch_set.dirty:
+                self._progress.outgoing.pop(partition, None)
+
+
+class _PendingSteps(_PendingFetch):
+    """A fetch in steps that waits: its further steps are taken after the wait."""
+
+    __slots__ = ()
+
+    def complete(self) -> None:
+        """The answer is made in steps."""
+        self.forget_what_moved()
+        self.response.resolve(FetchResponse())
+
+
+class _Reading:
+    """In the place of the fetch that waits, while one reads in steps."""
+
+    __slots__ = ("added_bytes", "is_ready")
+
+    def __init__(self) -> None:
+        self.added_bytes = 0
+        self.is_ready = False
+
+    def more(self, added_bytes: int) -> None:
+        self.added_bytes += added_bytes
+
+    def ready(self) -> None:
+        self.is_ready = True

@@ -9,7 +9,7 @@ fails takes its partitions offline (KAFKA_STORAGE_ERROR); all others go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -458,6 +458,24 @@ class ReplicaManager:
                 max_bytes=max_bytes,
             ),
         )
+
+    def fetch_in_steps(
+        self, request: FetchRequest, *, api_version: int, now_ms: int
+    ) -> Generator[Deferred[Any] | None, None, FetchResponse]:
+        """As `fetch`, for a request of perhaps very many partitions (`FairSlices`)."""
+        by_id = api_version >= 13
+        replica_id = request.replica_id if api_version < 15 else request.replica_state.replica_id
+        context = self.sessions.context(request, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+        if context.error:
+            return FetchResponse(error_code=int(context.error))
+        context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
+        max_bytes = min(request.max_bytes, self._fetch_max_bytes)
+        limits = FetchLimits(
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max_bytes,
+        )
+        return (yield from self._reader.fetch_in_steps(context, limits))
 
     # offsets
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -49,6 +49,9 @@ FAILURES_PER_SECOND: Final = 10
 Outcome = Message | Deferred[Any] | None
 """A response, one that comes later, or None: this request gets no response (Produce, acks=0)."""
 
+# Any: as above, and of the API's own response class
+Steps = Generator[Deferred[Any] | None, None, Any]
+
 
 class CloseConnection(Exception):
     """Raised by a handler to end this connection without an answer, with one log line (a failed
@@ -84,7 +87,9 @@ class ApiHandler:
     handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
     buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
     It may write into them (base offsets). It gives up the whole request by raising KafkaError,
-    which becomes `error_response(request, code, message)`.
+    which becomes `error_response(request, code, message)`. steps: in its place for what goes
+    through `large_requests`, where `handle` itself is not to be sliced: what comes out of it is
+    None for a pause or a Deferred to wait for.
     """
 
     api_key: ApiKey
@@ -93,6 +98,7 @@ class ApiHandler:
     # Any: each handler names its own request class
     handle: Callable[[Services, RequestContext, Any], Outcome]
     error_response: Callable[[Any, ErrorCode, str], Message]
+    steps: Callable[[Services, RequestContext, Any], Steps] | None = None
 
 
 class ApiVersionRange(NamedTuple):
@@ -270,13 +276,15 @@ class Dispatcher:
         )
         pending = LargePendingResponse(header.api_key, header.api_version, header.correlation_id)
         pending.started_s = 0.0 if self.times is None else time.perf_counter()
+        is_whole = handler.steps is None or handler.api_key in self.interceptors
+        handle = self._handle if is_whole else self._handle_in_steps
         answer = self._large.begin(
             LargeRequest(
                 context,
                 request_class(header.api_key),
                 bytearray(frame),
                 header.body_position,
-                lambda request: self._handle(handler, context, request),
+                lambda request: handle(handler, context, request),
             )
         )
         if answer.done:
@@ -332,25 +340,40 @@ class Dispatcher:
                     if outcome is not None:
                         return outcome
             return handler.handle(self._services, context, request)
-        except KafkaError as error:
+        except (CloseConnection, MalformedRequest, InvariantError):
+            raise
+        except Exception as error:  # noqa: BLE001  # top frame of a request
+            return self._failed(handler, context, request, error)
+
+    def _handle_in_steps(self, handler: ApiHandler, context: RequestContext, request: Any) -> Steps:
+        """As `_handle`, for a handler that has steps."""
+        if handler.steps is None:
+            raise InvariantError(f"{handler.api_key.name} has no steps")
+        try:
+            return (yield from handler.steps(self._services, context, request))
+        except (CloseConnection, MalformedRequest, InvariantError):
+            raise
+        except Exception as error:  # noqa: BLE001  # top frame of a request
+            return self._failed(handler, context, request, error)
+
+    def _failed(
+        self, handler: ApiHandler, context: RequestContext, request: Any, error: Exception
+    ) -> Message:
+        """The answer to a request that raised; what nobody meant to raise is logged and counted."""
+        if isinstance(error, KafkaError):
             return handler.error_response(request, error.code, error.message)
-        except (CloseConnection, MalformedRequest):
-            raise
-        except InvariantError:
-            raise
-        except Exception:  # noqa: BLE001  # top frame of a request: logged, counted, answered
-            self.surprises += 1
-            self._failures.log(
-                context.arrived_ms,
-                "node %d: %s v%d from client %s at %s failed",
-                self._services.node_id,
-                handler.api_key.name,
-                context.api_version,
-                shown(context.client_id),
-                context.client_host,
-                exc_info=True,
-            )
-            return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        self.surprises += 1
+        self._failures.log(
+            context.arrived_ms,
+            "node %d: %s v%d from client %s at %s failed",
+            self._services.node_id,
+            handler.api_key.name,
+            context.api_version,
+            shown(context.client_id),
+            context.client_host,
+            exc_info=True,
+        )
+        return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
     def _unsupported_version(
         self, api_key: int, api_version: int, correlation_id: int, handler: ApiHandler

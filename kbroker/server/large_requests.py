@@ -33,6 +33,7 @@ from kbroker.settings.network import RESPONSE_LIMIT
 if TYPE_CHECKING:
     from kbroker.replication.time_slices import SlicedWork
     from kbroker.server.dispatch import Outcome, RequestContext
+    from kbroker.server.dispatch import Steps as HandlerSteps
     from kbroker.server.services import Services
 
 LARGE_REQUEST_BYTES: Final = 32 * 1024
@@ -154,7 +155,7 @@ class LargeRequest:
         request_type: type[Request],
         frame: bytearray,
         position: int,
-        handle: Callable[[Any], Outcome],
+        handle: Callable[[Any], Outcome | HandlerSteps],
     ) -> None:
         self.context = context
         self.request_type = request_type
@@ -258,6 +259,8 @@ class LargeRequests:
         self, request: LargeRequest, message: Any
     ) -> Generator[Deferred[Any] | None, None, Message]:
         outcome = request.handle(message)
+        if isinstance(outcome, Generator):
+            outcome = yield from self._follow(request, outcome)
         yield None
         if isinstance(outcome, Deferred):
             if request.context.api_key in MAY_WAIT:
@@ -270,6 +273,22 @@ class LargeRequests:
         if outcome is None:
             raise NoResponseError
         return cast(Message, outcome)
+
+    def _follow(
+        self, request: LargeRequest, steps: HandlerSteps
+    ) -> Generator[Deferred[Any] | None, None, Message]:
+        """Steps of a handler. Others begin when they wait, not at their first pause."""
+        while True:
+            try:
+                waits_for = next(steps)
+            except StopIteration as end:
+                return cast(Message, end.value)
+            if waits_for is not None and not waits_for.done:
+                if request.context.api_key in MAY_WAIT:
+                    self._let_others_begin(request)
+                request.waits_for = waits_for
+            yield waits_for
+            request.waits_for = None
 
     def _handle_divided(
         self, request: LargeRequest, message: Any, division: Division

@@ -52,9 +52,8 @@ def at_once(work: Callable[[], None], then: Callable[[BaseException | None], Non
     then(None)
 
 
-def handle(world: World, version: int, request: FetchRequest) -> Any:  # a response or a Deferred
-    received, _ = decode(FetchRequest, encode(request, version), version)
-    services: Any = SimpleNamespace(
+def services_of(world: World) -> Any:
+    return SimpleNamespace(
         replicas=world.replicas,
         image=image(),
         timers=world.timers,
@@ -62,8 +61,27 @@ def handle(world: World, version: int, request: FetchRequest) -> Any:  # a respo
         offload=at_once,
         memory=MemoryPool(),
     )
+
+
+def handle(world: World, version: int, request: FetchRequest) -> Any:  # a response or a Deferred
+    received, _ = decode(FetchRequest, encode(request, version), version)
     context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
-    return HANDLER.handle(services, context, received)
+    return HANDLER.handle(services_of(world), context, received)
+
+
+def handle_in_steps(world: World, version: int, request: FetchRequest) -> FetchResponse:
+    """As a large request is."""
+    received, _ = decode(FetchRequest, encode(request, version), version)
+    context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
+    assert HANDLER.steps is not None
+    steps = HANDLER.steps(services_of(world), context, received)
+    while True:
+        try:
+            waits_for = next(steps)
+        except StopIteration as end:
+            response: FetchResponse = end.value
+            return response
+        assert waits_for is None or waits_for.done
 
 
 def on_the_wire(response: FetchResponse, version: int) -> FetchResponse:
@@ -108,6 +126,17 @@ def test_every_version(world: World, version: int) -> None:
         assert bytes(data.records or b"") == bytes(made)  # type: ignore[arg-type]
     assert (data.error_code, data.high_watermark) == (0, 3)
     assert data.last_stable_offset == (-1 if is_old else 3)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_in_steps(world: World, version: int) -> None:
+    """A large request is answered what any other is."""
+    world.append(batches=batch(3))
+    topic_id = TOPIC_ID if version >= 13 else bytes(16)
+    request = fetch_request({0: 1, 5: 0}, topic_id=topic_id)
+    response = handle_in_steps(world, version, request)
+    expected = answered(handle(world, version, request))
+    assert on_the_wire(response, version) == on_the_wire(expected, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

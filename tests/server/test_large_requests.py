@@ -30,6 +30,7 @@ from kbroker.server.dispatch import (
     Outcome,
     PendingResponse,
     RequestContext,
+    Steps,
 )
 from kbroker.server.divided_requests import PIECE_ITEMS
 from kbroker.server.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE
@@ -232,6 +233,63 @@ def test_one_that_waits_for_other_clients_lets_others_begin() -> None:
     world.synced[0].resolve(SyncGroupResponse(protocol_name="range"))
     world.finish()
     assert answered(world, waiting, SyncGroupResponse, 5).protocol_name == "range"
+
+
+def test_steps_of_a_handler_are_taken_in_its_place_and_others_begin_when_they_wait() -> None:
+    world = World()
+    taken: list[int] = []
+    waits_for: Deferred[None] = Deferred()
+
+    def steps(services: Any, context: RequestContext, request: Any) -> Steps:
+        for number in range(20):
+            taken.append(number)
+            yield None
+        assert not world.deleted
+        yield waits_for
+        return SyncGroupResponse(protocol_name="range")
+
+    world.dispatcher = Dispatcher(
+        (
+            ApiHandler(ApiKey.DELETE_GROUPS, 0, 2, world.delete, delete_error),
+            ApiHandler(ApiKey.SYNC_GROUP, 0, 5, world.sync, sync_error, steps),
+        ),
+        world.dispatcher._services,
+    )
+    kind = SyncGroupRequest.SyncGroupRequestAssignment
+    sync = SyncGroupRequest(
+        group_id="g", assignments=[kind(member_id="m", assignment=bytes(MAX_BYTES_AT_ONCE))]
+    )
+    waiting = world.send(frame_of(sync, 5))
+    other = world.send(delete_frame(*groups()))
+    assert world.finish() > 4
+    assert len(taken) == 20 and not world.synced
+    assert waiting.message is None and other.message is not None
+    waits_for.resolve(None)
+    world.finish()
+    assert answered(world, waiting, SyncGroupResponse, 5).protocol_name == "range"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaError(ErrorCode.INVALID_GROUP_ID, ""), ErrorCode.INVALID_GROUP_ID),
+        (ValueError("x"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_what_such_steps_raise_is_answered(error: Exception, code: ErrorCode) -> None:
+    world = World()
+
+    def steps(services: Any, context: RequestContext, request: Any) -> Steps:
+        yield None
+        raise error
+
+    world.dispatcher = Dispatcher(
+        (ApiHandler(ApiKey.SYNC_GROUP, 0, 5, world.sync, sync_error, steps),),
+        world.dispatcher._services,
+    )
+    pending = world.send(frame_of(SyncGroupRequest(group_id="g"), 5))
+    world.finish()
+    assert answered(world, pending, SyncGroupResponse, 5).error_code == code
 
 
 def test_with_the_connection_it_ends_wherever_it_is() -> None:

@@ -26,6 +26,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.services import Services
+from kbroker.server.sliced import Steps
 from kbroker.settings.log_config import max_unpacked_bytes
 from kbroker.settings.network import MEMORY_LIMIT
 
@@ -66,6 +67,13 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
 
 def _fetch_messages(services: Services, version: int, request: FetchRequest) -> Outcome:
     """For a client that knows no record batches."""
+    conversion = _conversion(services, version, request)
+    now_ms = services.timers.monotonic_ms()
+    return conversion.follow(services.replicas.fetch(request, api_version=version, now_ms=now_ms))
+
+
+def _conversion(services: Services, version: int, request: FetchRequest) -> DownConversion:
+    """For the answer to a request, which may read no more afterwards than is converted at once."""
     request.max_bytes = min(request.max_bytes, share_of(services.memory))
     replicas, now_ms = services.replicas, services.timers.monotonic_ms()
 
@@ -73,7 +81,7 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
         found = replicas.fetch(following, api_version=version, now_ms=now_ms)
         return found if isinstance(found, FetchResponse) else FetchResponse()
 
-    conversion = DownConversion(
+    return DownConversion(
         request,
         magic=1 if version >= TIMESTAMPS_SINCE else 0,
         timers=services.timers,
@@ -85,7 +93,6 @@ def _fetch_messages(services: Services, version: int, request: FetchRequest) -> 
         on_read=lambda response: _refuse_zstd(services, response),
         on_converted=_without_storage_errors,
     )
-    return conversion.follow(replicas.fetch(request, api_version=version, now_ms=now_ms))
 
 
 def _for_older_clients(services: Services, version: int, response: FetchResponse) -> None:
@@ -175,4 +182,28 @@ def fetch_error(request: FetchRequest, code: ErrorCode, message: str) -> FetchRe
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (ApiHandler(ApiKey.FETCH, 0, 18, handle_fetch, fetch_error),)
+def fetch_in_steps(
+    services: Services, context: RequestContext, request: FetchRequest
+) -> Steps[FetchResponse]:
+    """The same for a request of perhaps very many partitions."""
+    version = context.api_version
+    conversion = _conversion(services, version, request) if version < BATCHES_SINCE else None
+    response = yield from services.replicas.fetch_in_steps(
+        request, api_version=version, now_ms=services.timers.monotonic_ms()
+    )
+    if conversion is not None:
+        converted = conversion.follow(response)
+        if isinstance(converted, FetchResponse):
+            return converted
+        yield converted
+        return converted.value
+    if version < ZSTD_SINCE:
+        _for_older_clients(services, version, response)
+    elif version >= LEADER_HINT_SINCE:
+        _add_leaders(services, context, response)
+    return response
+
+
+HANDLERS: tuple[ApiHandler, ...] = (
+    ApiHandler(ApiKey.FETCH, 0, 18, handle_fetch, fetch_error, fetch_in_steps),
+)
