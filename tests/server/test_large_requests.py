@@ -33,7 +33,7 @@ from kbroker.server.dispatch import (
     Steps,
 )
 from kbroker.server.divided_requests import PIECE_ITEMS
-from kbroker.server.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE
+from kbroker.server.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
 from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
@@ -290,6 +290,46 @@ def test_what_such_steps_raise_is_answered(error: Exception, code: ErrorCode) ->
     pending = world.send(frame_of(SyncGroupRequest(group_id="g"), 5))
     world.finish()
     assert answered(world, pending, SyncGroupResponse, 5).error_code == code
+
+
+class Freed(str):
+    """A name that counts how many of its kind are gone."""
+
+    __slots__ = ()
+    count = 0
+
+    def __del__(self) -> None:
+        Freed.count += 1
+
+
+def test_what_a_response_consists_of_is_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Freed, "count", 0)
+    monkeypatch.setattr("kbroker.server.large_requests.FREED_ITEMS", 16)
+    world = World()
+
+    def sync(services: Any, context: RequestContext, request: Any) -> Outcome:
+        kind = DeleteGroupsResponse.DeletableGroupResult
+        return DeleteGroupsResponse(results=[kind(group_id=Freed(n)) for n in range(GROUPS)])
+
+    handler = ApiHandler(ApiKey.SYNC_GROUP, 0, 5, sync, sync_error)
+    world.dispatcher = Dispatcher((handler,), world.dispatcher._services)
+    pending = world.send(frame_of(SyncGroupRequest(group_id="g"), 2))
+    most = 0
+    while world.turns.due:
+        before = Freed.count
+        world.turns.turn()
+        most = max(most, Freed.count - before)
+    assert pending.message is not None
+    assert Freed.count == GROUPS
+    assert most <= (STEPS_PER_SLICE + 1) * 16
+
+
+def test_a_list_that_is_used_elsewhere_is_not_emptied() -> None:
+    names = groups()
+    unused: list[object] = [DeleteGroupsRequest(groups_names=names)]
+    for _ in free_in_steps(unused):
+        pass
+    assert not unused and names == groups()
 
 
 def test_with_the_connection_it_ends_wherever_it_is() -> None:

@@ -63,21 +63,22 @@ def handle_describe_producers(
 ) -> Steps[DescribeProducersResponse]:
     """Each partition by itself, in the order and the grouping of the request."""
     del context
-    named: set[TopicPartition] = set()
+    named: dict[str, set[int]] = {}
     topics: list[_Topic] = []
     count = 0
     with AnswerSize(services) as size:
         for asked in request.topics:
             topic = _Topic(name=asked.name)
+            known = named.setdefault(asked.name, set())
             count += 1
             for index in asked.partition_indexes:
                 count += 1
                 if count % STEP_ITEMS == 0:
                     yield None
-                key = TopicPartition(asked.name, index)
-                if key not in named:
-                    named.add(key)
+                if index not in known:
+                    known.add(index)
                     answer = _Partition(partition_index=index)
+                    key = TopicPartition(asked.name, index)
                     yield from _describe(services, key, answer, size)
                     topic.partitions.append(answer)
             if topic.partitions or not asked.partition_indexes:
