@@ -132,6 +132,7 @@ class CallContext(Protocol):
 
 
 GROUPS_PER_STEP: Final = 32
+ITEMS_PER_STEP: Final = 256
 """Groups of an OffsetFetch between two pauses."""
 MAX_REASON: Final = 255
 REASONS_PER_SECOND: Final = 10
@@ -477,39 +478,56 @@ class GroupCoordinator:
         return answer
 
     def offset_delete(
-        self, context: CallContext, request: OffsetDeleteRequest
-    ) -> OffsetDeleteResponse | Deferred[Message]:
-        """OffsetDelete: of topics that the group does not read. Raises KafkaError."""
-        host, known = self._member_host(request.group_id), self._topics().topics
+        self, request: OffsetDeleteRequest
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetDeleteResponse]:
+        """OffsetDelete, as steps like those of `offset_fetch`: of topics that the group does not
+        read. Decided in one step, for each partition once. Raises KafkaError.
+        """
+        named: dict[tuple[str, int], ErrorCode] = {}  # of partitions that exist
+        count = 0
+        for topic in request.topics:
+            known = self._topics().topics.get(topic.name)
+            for partition in topic.partitions:
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                if known is not None and partition.partition_index in known.partitions:
+                    named[topic.name, partition.partition_index] = ErrorCode.NONE
+        host = self._member_host(request.group_id)
         subscribed = host.shard.subscribed_topics(request.group_id)
-        offsets = host.shard.offsets
-        response, records = OffsetDeleteResponse(), []
+        records = []
+        for name, index in named:
+            if subscribed is None or name in subscribed:
+                named[name, index] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif host.shard.offsets.has(OffsetPlace(request.group_id, name, index)):
+                records.append(offset_tombstone(request.group_id, name, index))
+        outcome = self.runtime.submit(host, records)
+        if isinstance(outcome, Deferred):
+            if not outcome.done:
+                yield outcome
+            outcome = outcome.value
+        if outcome is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=client_error(outcome))
+        response = OffsetDeleteResponse()
         for topic in request.topics:
             results: list[_DeletedOffset] = []
             missing: list[_DeletedOffset] = []
             for partition in topic.partitions:
-                index, error = partition.partition_index, ErrorCode.NONE
-                found = known.get(topic.name)
-                if found is None or index not in found.partitions:
-                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif subscribed is None or topic.name in subscribed:
-                    error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-                elif offsets.has(OffsetPlace(request.group_id, topic.name, index)):
-                    records.append(offset_tombstone(request.group_id, topic.name, index))
-                result = _DeletedOffset(partition_index=index, error_code=error)
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                index = partition.partition_index
+                error = named.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                (missing if is_missing else results).append(result)
+                (missing if is_missing else results).append(
+                    _DeletedOffset(partition_index=index, error_code=error)
+                )
             response.topics.append(
                 OffsetDeleteResponse.OffsetDeleteResponseTopic(
                     name=topic.name, partitions=missing + results
                 )
             )
-        outcome = self.runtime.submit(host, records)
-        if isinstance(outcome, Deferred):
-            answer: Waiter = Deferred()
-            outcome.on_done(lambda error: answer.resolve(_offset_delete_answer(response, error)))
-            return answer
-        return _offset_delete_answer(response, outcome)
+        return response
 
     def resolve_commit(
         self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
@@ -709,12 +727,6 @@ def _heartbeat_answer(
     if error is ErrorCode.NONE:
         return response
     return ConsumerGroupHeartbeatResponse(error_code=client_error(error))
-
-
-def _offset_delete_answer(response: OffsetDeleteResponse, error: ErrorCode) -> OffsetDeleteResponse:
-    if error is ErrorCode.NONE:
-        return response
-    return OffsetDeleteResponse(error_code=client_error(error))
 
 
 def _old_leave_response(response: Message) -> LeaveGroupResponse:

@@ -302,6 +302,7 @@ class TransactionCoordinator:
             matches = matcher(pattern) if pattern else None
         except KafkaError as error:
             return ListTransactionsResponse(error_code=error.code)
+        producer_ids = frozenset(request.producer_id_filters)
         for host in self.runtime.hosts():
             if host.status is HostStatus.LOADING:
                 return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -309,7 +310,7 @@ class TransactionCoordinator:
                 continue
             for found in host.shard.select(
                 states=states if names else None,
-                producer_ids=frozenset(request.producer_id_filters),
+                producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
                 matches=matches,
             ):

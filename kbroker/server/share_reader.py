@@ -8,7 +8,7 @@ appends, releases and locks that end; one whose records were all skipped reads o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.coordinator.share_coordinator import gathered
@@ -32,7 +32,9 @@ from kbroker.replication.share_session import (
     ShareSession,
     ShareSessions,
 )
+from kbroker.replication.time_slices import SlicedSteps, SlicedWork
 from kbroker.server.share_partitions import OpenSharePartition, Outcome, SharePartitions
+from kbroker.server.sliced import Pace
 from kbroker.settings.share_groups import ShareGroupConfig
 
 PASSING: Final = frozenset(
@@ -52,6 +54,8 @@ PartitionData = ShareFetchResponse.PartitionData
 Acknowledgements = Mapping[Place, Sequence[Acknowledgement]]
 Outcomes = Mapping[Place, Outcome]
 Answer = Mapping[Place, PartitionData]
+Failures = dict[Place, PartitionData]
+Opened = OpenSharePartition | ErrorCode
 
 
 class ReadLimits(NamedTuple):
@@ -167,40 +171,70 @@ class ShareReader:
 
     def fetch(self, session: ShareSession, limits: ReadLimits) -> Deferred[Answer]:
         """Records, or errors, of the session's partitions; waits if there are none."""
-        group_id = session.key[0]
         pending = PendingFetch(self, session, limits)
-        opened = gathered(
-            {
-                place: self._partitions.open(SharePlace(group_id, place))
-                for place in session.partitions
-            }
-        )
-        opened.on_done(lambda _: pending.look())
+        pending.begin()
         return pending.answer
+
+    def open(
+        self, session: ShareSession
+    ) -> Generator[None, None, Deferred[Mapping[Place, Opened]]]:
+        """Open the session's partitions, in steps. Returns those that are still being opened."""
+        group_id = session.key[0]
+        opening: dict[Place, Deferred[Opened]] = {}
+        pace = Pace()
+        for place in tuple(session.partitions):
+            if pace.is_due():
+                yield
+            opened = self._partitions.open(SharePlace(group_id, place))
+            if not opened.done:
+                opening[place] = opened
+        return gathered(opening)
 
     def look(
         self, session: ShareSession, limits: ReadLimits
-    ) -> tuple[list[Readable], dict[Place, PartitionData]]:
-        """What could be delivered now, and what is wrong."""
-        group_id = session.key[0]
-        config = self.config_of(group_id)
+    ) -> Generator[None, None, tuple[list[Readable], Failures]]:
+        """What can be delivered now, and what is wrong; in steps. What was found before a pause is
+        read again after the last one, since another member may have acquired it.
+        """
+        config = self.config_of(session.key[0])
         found: list[Readable] = []
-        failed: dict[Place, PartitionData] = {}
+        failed: Failures = {}
         left = limits.max_bytes
-        for place in session.partitions:
+        pace, has_paused = Pace(), False
+        for place in tuple(session.partitions):
             if left <= 0 and found:
                 break
-            try:
-                readable = self._readable(group_id, place, config, left, not found)
-            except KafkaError as error:
-                failed[place] = PartitionData(
-                    partition_index=place[1], error_code=error.code, records=b""
-                )
-                continue
+            if pace.is_due():
+                has_paused = True
+                yield
+            readable = self._look_at(session, place, config, left, not found, failed)
             if readable is not None:
                 found.append(readable)
                 left -= readable.size_bytes
+        if has_paused:
+            again = [
+                self._look_at(session, former.place, config, former.size_bytes, True, failed)
+                for former in found
+            ]
+            found = [readable for readable in again if readable is not None]
         return found, failed
+
+    def _look_at(
+        self,
+        session: ShareSession,
+        place: Place,
+        config: ShareGroupConfig,
+        max_bytes: int,
+        min_one_batch: bool,
+        failed: Failures,
+    ) -> Readable | None:
+        try:
+            return self._readable(session.key[0], place, config, max_bytes, min_one_batch)
+        except KafkaError as error:
+            failed[place] = PartitionData(
+                partition_index=place[1], error_code=error.code, records=b""
+            )
+            return None
 
     def _readable(
         self,
@@ -305,12 +339,21 @@ class ShareReader:
             if (found := self._partitions.find(SharePlace(group_id, place))) is not None
         ]
 
+    def in_slices(self, steps: SlicedSteps) -> SlicedWork:
+        """Take these steps, the first ones at once."""
+        return self._replicas.fair_slices.begin(steps, _raise)
+
     def monotonic_ms(self) -> int:
         return self._timers.monotonic_ms()
 
     def waiter(self, fetch: PendingFetch) -> _Wait:
         """One turn of waiting for a fetch."""
         return _Wait(self._replicas, fetch)
+
+
+def _raise(failure: Exception | None) -> None:
+    if failure is not None:
+        raise failure
 
 
 class _Batches:
@@ -396,16 +439,34 @@ class PendingFetch:
         self._deadline_ms = reader.monotonic_ms() + limits.max_wait_ms
         self.answer: Chained[Answer] = Chained()
 
+    def begin(self) -> None:
+        """Open the partitions, then look."""
+        self._in_slices(self._open())
+
     def look(self) -> None:
         """Answer if there is enough, something is wrong, or there is no memory to wait; else wait.
         Nothing once the answer is cancelled.
         """
-        if self.answer.is_cancelled:
-            return
+        if not self.answer.is_cancelled:
+            self._in_slices(self._look())
+
+    def _in_slices(self, steps: SlicedSteps) -> None:
+        work = self._reader.in_slices(steps)
+        if not work.is_over:
+            self.answer.waits_for = work
+
+    def _open(self) -> SlicedSteps:
+        opened = yield from self._reader.open(self.session)
+        opened.on_done(lambda _: self.look())
+
+    def _look(self) -> SlicedSteps:
         if not self._reader.sessions.is_alive(self.session):
             self.answer.resolve({})
             return
-        found, failed = self._reader.look(self.session, self.limits)
+        found, failed = yield from self._reader.look(self.session, self.limits)
+        if not self._reader.sessions.is_alive(self.session):  # it ended during a pause
+            self.answer.resolve({})
+            return
         is_urgent = any(data.error_code not in PASSING for data in failed.values())
         size_bytes = sum(readable.size_bytes for readable in found)
         left_ms = self._deadline_ms - self._reader.monotonic_ms()

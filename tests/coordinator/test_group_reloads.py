@@ -25,6 +25,7 @@ from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
+from kbroker.server.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
 from tests.coordinator.consumers import Consumer
@@ -224,7 +225,7 @@ class Life:
             ],
         )
         self.attempt(
-            self.world.coordinator.offset_delete,
+            lambda _, request: at_once(self.world.coordinator.offset_delete(request)),
             OffsetDeleteRequest(group_id=self.random.choice(self.groups), topics=[topic]),
         )
 

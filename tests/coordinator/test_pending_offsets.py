@@ -14,7 +14,7 @@ from kbroker.coordinator.records import (
     group_tombstone,
     offset_commit_record,
 )
-from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.runtime import GROUP_TOPIC, ITEMS_PER_STEP
 from kbroker.coordinator.shards import Transactional
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -30,6 +30,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.server.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.offset_transactions import (
     PRODUCER_EPOCH,
@@ -146,7 +147,19 @@ def delete_offset(world: World, partition: int = 0, group: str = "g") -> None:
         partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)],
     )
     request = OffsetDeleteRequest(group_id=group, topics=[topic])
-    world.coordinator.offset_delete(Context(0), request)
+    at_once(world.coordinator.offset_delete(request))
+
+
+def test_many_partitions_are_deleted_in_steps_and_each_once(world: World) -> None:
+    commit(world, {0: 50})
+    one = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="events", partitions=[one] * 1000)
+    steps = world.coordinator.offset_delete(OffsetDeleteRequest(group_id="g", topics=[topic]))
+    batches = len(world.log.batches[LOG])
+    assert sum(1 for _ in steps) >= 1000 // ITEMS_PER_STEP
+    (batch,) = world.log.batches[LOG][batches:]
+    assert len(batch) < 200  # one tombstone
+    assert fetch(world, 0) == {0: (-1, "")}
 
 
 def delete_topic(world: World) -> None:

@@ -4,7 +4,7 @@ retries after lost answers, timeouts, expiry, and what is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -532,6 +532,26 @@ def test_an_old_epochs_abort_does_not_end_the_newer_transaction() -> None:
     client.add(OUT)
     assert late.end(commit=False) is E.PRODUCER_FENCED
     assert world.state("tx") is S.ONGOING
+
+
+def test_producer_ids_to_list_are_read_once_for_all_shards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Filters(list[int]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[int]:
+            Filters.reads += 1
+            return super().__iter__()
+
+    world = TransactionWorld()
+    Client(world).init()
+    runtime = world.coordinator.runtime
+    hosts = list(runtime.hosts()) * 3
+    monkeypatch.setattr(type(runtime), "hosts", lambda _: iter(hosts))
+    filters = Filters([1, 2])
+    world.coordinator.list_transactions(ListTransactionsRequest(producer_id_filters=filters))
+    assert Filters.reads == 1
 
 
 def test_tools_see_what_there_is() -> None:

@@ -34,6 +34,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.server.dispatch import RequestContext
+from kbroker.server.divided_requests import PIECE_ITEMS
 from kbroker.server.handlers import all_handlers
 from tests.replication.world import TOPIC, World, batch
 from tests.server.slicing import Sliced
@@ -379,6 +380,42 @@ def test_offsets_of_share_groups() -> None:
     some, everything = described[:2]
     assert [(each.topic_name, each.partitions) for each in some.topics] == [("a", [0, 1, 2])]
     assert everything.topics is None
+
+
+def test_offsets_of_one_share_group_are_described_in_pieces() -> None:
+    kind, answer = DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
+    asked: list[int] = []
+
+    def describe(context: object, request: Any) -> Any:
+        (group,) = request.groups
+        asked.append(sum(len(topic.partitions) for topic in group.topics))
+        topics = [
+            answer.DescribeShareGroupOffsetsResponseTopic(
+                topic_name=topic.topic_name,
+                partitions=[
+                    answer.DescribeShareGroupOffsetsResponsePartition(partition_index=index)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ]
+        found = answer.DescribeShareGroupOffsetsResponseGroup
+        return Deferred.of(answer(groups=[found(group_id=group.group_id, topics=topics)]))
+
+    sliced = Sliced(share_groups=SimpleNamespace(describe_offsets=describe))
+    topic = kind.DescribeShareGroupOffsetsRequestTopic
+    topics = [
+        topic(topic_name="a", partitions=list(range(MANY))),
+        topic(topic_name="b", partitions=[0]),
+    ]
+    group = kind.DescribeShareGroupOffsetsRequestGroup(group_id="some", topics=topics)
+    response = in_slices(sliced, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, kind(groups=[group]))
+    assert (max(asked), sum(asked)) == (PIECE_ITEMS, MANY + 1)
+    (described,) = response.groups
+    assert [
+        (each.topic_name, [partition.partition_index for partition in each.partitions])
+        for each in described.topics
+    ] == [("a", list(range(MANY))), ("b", [0])]
 
 
 def test_a_connection_keeps_no_long_name_of_its_client() -> None:

@@ -15,12 +15,15 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
+from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.share_fetch import handle_share_fetch
 from kbroker.server.memory_pool import MemoryPool
 from kbroker.server.share_partitions import SharePartitions
 from kbroker.server.share_reader import WATCH_BYTES, ShareReader
+from kbroker.server.sliced import STEP_ITEMS
 from kbroker.settings.share_groups import ShareGroupConfig
+from tests.replication.test_time_slices import Ticks, Turns
 from tests.replication.world import TOPIC_ID, World
 
 CONNECTION = "one"
@@ -147,6 +150,7 @@ def test_a_share_fetch_does_not_wait_where_memory_is_used_up(readers: Readers) -
     readers.fetch(places=40, max_wait_ms=0)
     readers.memory.charge(readers.memory.limit - readers.memory.used)
     outcome = readers.fetch(1)
+    readers.world.timers.advance(0)  # a slice may end after 32 of them
     assert outcome.done
     assert readers.memory.used == readers.memory.limit
 
@@ -163,3 +167,40 @@ def test_charged_share_fetches_are_answered_soon_when_memory_is_short(readers: R
     readers.world.timers.advance(1)
     assert waits.done and begins.done
     readers.memory.withdraw(ticket)
+
+
+def test_a_session_of_many_partitions_is_looked_at_in_slices(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have their turn meanwhile, and what was found before a pause is found afresh."""
+    readers.world.append(0)
+    turns = Turns()
+    slices = FairSlices(turns, seconds=0.001, clock=Ticks())
+    monkeypatch.setattr(readers.world.replicas, "fair_slices", slices)
+    outcome = readers.fetch(places=300, max_wait_ms=0)
+    count = 0
+    while not outcome.done:
+        assert turns.due
+        turns.turn()
+        count += 1
+    assert count >= 300 // STEP_ITEMS
+    (topic,) = outcome.value.responses
+    found = {partition.partition_index: partition for partition in topic.partitions}
+    assert sorted(found) == list(range(300))
+    assert [index for index in found if found[index].acquired_records] == [0]
+    assert found[299].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_share_fetch_that_is_cancelled_between_slices_looks_no_further(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns()
+    slices = FairSlices(turns, seconds=0.001, clock=Ticks())
+    monkeypatch.setattr(readers.world.replicas, "fair_slices", slices)
+    outcome = readers.fetch(places=300)
+    turns.turn()
+    outcome.cancel()
+    while turns.due:
+        turns.turn()
+    assert not outcome.done
+    assert (readers.world.replicas.purgatory.waiting, readers.waiting()) == (0, 0)

@@ -15,6 +15,7 @@ from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import build_batch
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
+from kbroker.replication.time_slices import FairSlices
 from kbroker.server.share_partitions import SharePartitions
 from kbroker.server.share_reader import ReadLimits, ShareReader
 from kbroker.settings.share_groups import ShareGroupConfig
@@ -71,6 +72,7 @@ class FakeReplicas:
     def __init__(self, replica: FakeReplica, timers: SimTimers) -> None:
         self.replica = replica
         self.purgatory = Purgatory(timers)
+        self.fair_slices = FairSlices(timers)
         self.reads: list[int] = []
 
     def find(self, topic_id: bytes, index: int) -> FakeReplica:

@@ -12,6 +12,7 @@ from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsRe
 from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.sliced import Steps, sliced
 
 
 def handle_delete_groups(
@@ -33,18 +34,20 @@ def delete_groups_error(
     )
 
 
-def handle_offset_delete(
-    services: Services, context: RequestContext, request: OffsetDeleteRequest
-) -> Outcome:
-    """Answered when the tombstones are committed."""
-    return services.groups.offset_delete(context, request)
-
-
 def offset_delete_error(
     request: OffsetDeleteRequest, error: ErrorCode, message: str
 ) -> OffsetDeleteResponse:
     """The bare error; no partition was looked at."""
     return OffsetDeleteResponse(error_code=error)
+
+
+@sliced(offset_delete_error)
+def handle_offset_delete(
+    services: Services, context: RequestContext, request: OffsetDeleteRequest
+) -> Steps[OffsetDeleteResponse]:
+    """Answered when the tombstones are committed."""
+    del context
+    return (yield from services.groups.offset_delete(request))
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

@@ -10,7 +10,7 @@ delivered as often.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 
 from kbroker.model import Chained, Uuid
@@ -31,10 +31,12 @@ from kbroker.replication.share_session import (
     SessionKey,
     ShareSession,
 )
+from kbroker.replication.time_slices import SlicedSteps
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.share_partitions import Outcome as Acknowledged
 from kbroker.server.share_reader import Answer, Outcomes, PartitionData, ReadLimits
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, at_once
 
 STRICT_MODE: Final = 1
 """The acquire mode in which max_records is exact."""
@@ -77,20 +79,27 @@ def handle_share_fetch(
     later: Chained[Message] = Chained()
     is_full = epoch == INITIAL_EPOCH
 
+    def answer(found: Answer, outcomes: Outcomes) -> None:
+        def steps() -> SlicedSteps:
+            made = yield from _answer(services, session, found, outcomes, is_full=is_full)
+            later.resolve(made)
+
+        work = reader.in_slices(steps())
+        if not work.is_over:
+            later.waits_for = work
+
     def acknowledged(outcomes: Outcomes) -> None:
         if epoch == FINAL_EPOCH:
             reader.release(session).on_done(
-                lambda _: later.resolve(_answer(services, session, {}, outcomes, is_full=False))
-            )
-        elif request.is_renew_ack:
-            later.resolve(_answer(services, session, {}, outcomes, is_full=False))
-        elif not later.is_cancelled:
-            found = later.waits_for = reader.fetch(session, limits)
-            found.on_done(
-                lambda found: later.resolve(
-                    _answer(services, session, found, outcomes, is_full=is_full)
+                lambda _: later.resolve(
+                    at_once(_answer(services, session, {}, outcomes, is_full=False))
                 )
             )
+        elif request.is_renew_ack:
+            later.resolve(at_once(_answer(services, session, {}, outcomes, is_full=False)))
+        elif not later.is_cancelled:
+            waits_for = later.waits_for = reader.fetch(session, limits)
+            waits_for.on_done(lambda found: answer(found, outcomes))
 
     reader.acknowledge(session, acknowledgements, may_renew=request.is_renew_ack).on_done(
         acknowledged
@@ -105,24 +114,28 @@ def _answer(
     outcomes: Outcomes,
     *,
     is_full: bool,
-) -> ShareFetchResponse:
-    """Partitions that have something to say; at the beginning of a session all of them."""
+) -> Generator[None, None, ShareFetchResponse]:
+    """In steps: partitions with records or errors; at the beginning of a session all of them."""
     config = services.share_reader.config_of(session.key[0])
     response = ShareFetchResponse(
         acquisition_lock_timeout_ms=config.group_share_record_lock_duration_ms
     )
     topics: dict[Uuid, list[PartitionData]] = {}
     places = dict.fromkeys([*(session.partitions if is_full else ()), *outcomes, *found])
+    pace = Pace(CHEAP_ITEMS)
     for place in places:
+        if pace.is_due():
+            yield
         data = found.get(place) or PartitionData(partition_index=place[1], records=b"")
         outcome = outcomes.get(place)
         if outcome is not None and outcome.error is not ErrorCode.NONE:
             data.acknowledge_error_code = outcome.error
             data.acknowledge_error_message = outcome.message or None
         topics.setdefault(place[0], []).append(data)
-    response.responses = [
-        _Topic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
-    ]
+    for topic_id, partitions in topics.items():
+        if pace.is_due():
+            yield
+        response.responses.append(_Topic(topic_id=topic_id, partitions=partitions))
     return response
 
 

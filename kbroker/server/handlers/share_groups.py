@@ -10,7 +10,7 @@ operation is authorized.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from kbroker.model import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -27,7 +27,9 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.divided_requests import merge, pieces
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
 from kbroker.server.sliced import (
@@ -40,7 +42,7 @@ from kbroker.server.sliced import (
     sliced,
 )
 
-GROUPS_PER_STEP: Final = 16
+_PARTITIONS: Final = ("topics", "partitions")
 
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
 _AskedTopic = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic
@@ -114,24 +116,44 @@ def handle_describe_share_group_offsets(
     asked = yield from _each_group_once(request.groups)
     response = DescribeShareGroupOffsetsResponse()
     with AnswerSize(services) as size:
-        pace = Pace(GROUPS_PER_STEP)
         for group in asked:
-            if pace.is_due():
-                yield None
-            if size.is_full:
-                response.groups.append(_too_large(group))
-                continue
-            outcome = services.share_groups.describe_offsets(
-                context, DescribeShareGroupOffsetsRequest(groups=[group])
-            )
-            if isinstance(outcome, Deferred):
-                if not outcome.done:
-                    yield outcome
-                outcome = cast(DescribeShareGroupOffsetsResponse, outcome.value)
-            (found,) = outcome.groups
-            fits = size.add(estimated_bytes(found))
-            response.groups.append(found if fits else _too_large(group))
+            yield None
+            found = None
+            if not size.is_full:
+                found = yield from _described(services, context, group, size)
+            response.groups.append(_too_large(group) if found is None else found)
     return response
+
+
+def _described(
+    services: Services, context: RequestContext, asked: _AskedGroup, size: AnswerSize
+) -> Generator[Deferred[Any] | None, None, _FoundGroup | None]:
+    """One group, a piece of its partitions per step; all pieces are asked for before the first one
+    is waited for. None if the answer would be too large. An error of the group is its whole answer.
+    """
+    outcomes: list[tuple[DescribeShareGroupOffsetsResponse | Deferred[Message], int]] = []
+    for piece, continued in pieces(asked, _PARTITIONS):
+        if outcomes:
+            yield None
+        request = DescribeShareGroupOffsetsRequest(groups=[piece])
+        outcomes.append((services.share_groups.describe_offsets(context, request), continued))
+    whole: _FoundGroup | None = None
+    for outcome, continued in outcomes:
+        if isinstance(outcome, Deferred):
+            if not outcome.done:
+                yield outcome
+            outcome = cast(DescribeShareGroupOffsetsResponse, outcome.value)
+        (found,) = outcome.groups
+        if not size.add(estimated_bytes(found)):
+            return None
+        if found.error_code:
+            return found
+        if whole is None:
+            whole = found
+        else:
+            merge(whole, found, _PARTITIONS, continued)
+            yield None
+    return whole
 
 
 def _too_large(asked: _AskedGroup) -> _FoundGroup:
