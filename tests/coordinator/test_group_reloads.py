@@ -25,7 +25,6 @@ from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
-from kbroker.server.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
 from tests.coordinator.consumers import Consumer
@@ -225,7 +224,7 @@ class Life:
             ],
         )
         self.attempt(
-            lambda _, request: at_once(self.world.coordinator.offset_delete(request)),
+            lambda _, request: next(self.world.coordinator.offset_delete(request), None),
             OffsetDeleteRequest(group_id=self.random.choice(self.groups), topics=[topic]),
         )
 
