@@ -72,6 +72,10 @@ class SimTimers:
         heapq.heappush(self._heap, (self.time_ms + delay_ms, self._count, timer, callback))
         return timer
 
+    def forget_all(self) -> None:
+        """The process that set these timers has ended."""
+        self._heap.clear()
+
     def advance(self, ms: int) -> None:
         """Let ms pass; a timer sees the time it was set for."""
         end_ms = self.time_ms + ms

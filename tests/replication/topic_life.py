@@ -283,6 +283,7 @@ class TopicLife:
         if clean:
             self.world.replicas.close()
         self.world.logs.close(clean=clean)
+        self.world.timers.forget_all()
         self.world.open()
         self.world.host(topic=NEIGHBOUR, topic_id=bytes(15) + b"\1", partition_epoch=1)
         self.host(self.settings)
