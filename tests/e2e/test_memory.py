@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import memory_attack
@@ -70,7 +71,10 @@ def test_responses_behind_a_fetch_that_waits_stay_inside(tmp_path: Path) -> None
 
 def broker_connections(pid: int) -> int:
     """Sockets that the broker has open, but those it listens on."""
-    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(link))
     established = {
         fields[9]
         for fields in map(str.split, Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])

@@ -61,6 +61,12 @@ def reserve(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorReserve]:
     reserve.let_go(2)
 
 
+@pytest.fixture
+def empty_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker of this process, such as one that other tests share, has a descriptor to lend."""
+    monkeypatch.setattr(descriptor_reserve, "RESERVE", DescriptorReserve())
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
 def test_a_file_takes_a_descriptor_of_the_reserve(
     tmp_path: Path, reserve: DescriptorReserve, shortage: Shortage, error: int
@@ -130,6 +136,7 @@ def append(manager: LogManager) -> int:
     return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS).base_offset
 
 
+@pytest.mark.usefixtures("empty_reserve")
 def test_a_shortage_takes_neither_the_log_nor_its_directory_offline(
     manager: LogManager, shortage: Shortage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,6 +156,7 @@ def test_a_shortage_takes_neither_the_log_nor_its_directory_offline(
     assert len(lines) == 1, "lines about it are throttled"
 
 
+@pytest.mark.usefixtures("empty_reserve")
 def test_a_log_that_could_not_be_created_during_a_shortage_is_created_later(
     manager: LogManager, shortage: Shortage
 ) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
+    # Spark is started twice in a test, and the first start in a fresh clone fetches its connector.
+    pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
