@@ -486,6 +486,9 @@ class GroupCoordinator:
         named: dict[tuple[str, int], ErrorCode] = {}  # of partitions that exist
         count = 0
         for topic in request.topics:
+            count += 1
+            if count % ITEMS_PER_STEP == 0:
+                yield None
             known = self._topics().topics.get(topic.name)
             for partition in topic.partitions:
                 count += 1
@@ -510,6 +513,9 @@ class GroupCoordinator:
             return OffsetDeleteResponse(error_code=client_error(outcome))
         response = OffsetDeleteResponse()
         for topic in request.topics:
+            count += 1
+            if count % ITEMS_PER_STEP == 0:
+                yield None
             results: list[_DeletedOffset] = []
             missing: list[_DeletedOffset] = []
             for partition in topic.partitions:

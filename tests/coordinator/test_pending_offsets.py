@@ -162,6 +162,13 @@ def test_many_partitions_are_deleted_in_steps_and_each_once(world: World) -> Non
     assert fetch(world, 0) == {0: (-1, "")}
 
 
+def test_topics_without_partitions_are_looked_at_in_steps(world: World) -> None:
+    commit(world, {0: 50})
+    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="events", partitions=[])
+    request = OffsetDeleteRequest(group_id="g", topics=[topic] * 1000)
+    assert sum(1 for _ in world.coordinator.offset_delete(request)) >= 2 * (1000 // ITEMS_PER_STEP)
+
+
 def delete_topic(world: World) -> None:
     world.coordinator.on_topics_deleted([world.topics.remove("events")])
 
