@@ -8,6 +8,7 @@ request: the connection ends.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class ErrorCode(IntEnum):
@@ -193,10 +194,17 @@ _RETRIABLE = frozenset(
 )
 
 
+MAX_MESSAGE_CHARS: Final = 8_000
+"""Of an error message: it may repeat a client's text, and a string of a response that is not
+flexible has at most 32,767 bytes.
+"""
+
+
 class KafkaError(Exception):
     """Gives up the whole request (or, in the client, what the broker answered)."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        message = message[:MAX_MESSAGE_CHARS]
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message

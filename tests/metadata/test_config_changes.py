@@ -153,3 +153,17 @@ def test_no_more_is_written_at_once_than_kafka_does(cluster: Cluster) -> None:
     with pytest.raises(KafkaError, match="excessively large batch") as error:
         alter(cluster, *groups)
     assert error.value.code == ErrorCode.POLICY_VIOLATION
+
+
+def test_error_messages_fit_into_old_responses(cluster: Cluster) -> None:
+    """A string of AlterConfigs v0 has at most 32,767 bytes."""
+    long_name = "n" * 32_767
+    nulls = [Alteration(f"{number}-{long_name[:100]}", 0, None) for number in range(500)]
+    outcomes = alter(
+        cluster,
+        AlteredResource(TOPIC, "t", nulls),
+        setting(TOPIC, long_name, "retention.ms", "5"),
+        setting(TOPIC, "t", long_name, "5", Operation.APPEND),
+    )
+    for outcome in outcomes:
+        assert outcome.error and len(outcome.message or "") < 10_000
