@@ -34,7 +34,9 @@ as the limit is not exceeded.
 """
 
 SMALL_ANSWER: Final = LIGHT | {int(ApiKey.PRODUCE)}
-"""APIs whose responses are small as a rule: several may be made before they are sent."""
+"""APIs whose responses are small as a rule: several may be made before they are sent, and they do
+not wait for the large responses of others. What a Produce request leaves behind is charged, too.
+"""
 
 
 class RequestAdmission:
@@ -125,7 +127,7 @@ class RequestAdmission:
             self.may_pass = False
             return False
         key = self._buffer.next_api_key()
-        is_light = key in LIGHT
+        is_light = key in SMALL_ANSWER
         if key is None or (is_light and memory.used <= memory.limit):
             return False
         self._queue_up(lambda then: memory.wait_turn(then, light=is_light), self._pass)
