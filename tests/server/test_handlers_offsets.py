@@ -13,10 +13,15 @@ from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
-from kbroker.server.handlers.offsets import HANDLERS
+from kbroker.server.handlers.offsets import HANDLERS, _single_group
+from kbroker.server.sliced import CHEAP_ITEMS
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.simulation import World
 from tests.replication.test_time_slices import Ticks
@@ -254,3 +259,13 @@ def test_what_would_be_too_large_is_not_fetched() -> None:
     first, second = asking.ask("g", "h")
     assert (first.error_code, count_of(first)) == (ErrorCode.NONE, 2_012)
     assert (second.error_code, second.topics) == (ErrorCode.POLICY_VIOLATION, [])
+
+
+def test_a_group_of_an_old_version_is_answered_in_steps() -> None:
+    partition = OffsetFetchResponse.OffsetFetchResponsePartitions(partition_index=0, metadata="")
+    topic = OffsetFetchResponse.OffsetFetchResponseTopics(name="t", partitions=[partition] * 10)
+    group = OffsetFetchResponse.OffsetFetchResponseGroup(group_id="g", topics=[topic] * 1_000)
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g")
+    context = RequestContext(ApiKey.OFFSET_FETCH, 7)
+    steps = _single_group(context, asked, OffsetFetchResponse(groups=[group]))
+    assert sum(1 for _ in steps) >= 11_000 // CHEAP_ITEMS

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import AnswerSize, Steps, sliced, step_items_of
+from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Pace, Steps, sliced, step_items_of
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""
@@ -72,35 +72,35 @@ def handle_offset_commit(
 
 def _single_group(
     context: RequestContext, asked: _FetchGroup, response: OffsetFetchResponse
-) -> OffsetFetchResponse:
+) -> Steps[OffsetFetchResponse]:
     """The answer for one group in the shape of v1-7."""
     group = response.groups[0]
     if group.error_code != ErrorCode.NONE:
         error = ErrorCode(group.error_code)
         return _single_group_error(asked, error, per_partition=context.api_version < 2)
-    if context.api_version == 0:
-        for topic in group.topics:
-            for partition in topic.partitions:
-                if partition.committed_offset < 0 and not partition.error_code:
-                    partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return OffsetFetchResponse(
-        topics=[
-            _FoundTopic(
-                name=topic.name,
-                partitions=[
-                    _FoundPartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
+    answer = OffsetFetchResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for topic in group.topics:
+        if pace.is_due():
+            yield None
+        found = _FoundTopic(name=topic.name)
+        answer.topics.append(found)
+        for partition in topic.partitions:
+            if pace.is_due():
+                yield None
+            error_code = partition.error_code
+            if context.api_version == 0 and partition.committed_offset < 0 and not error_code:
+                error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            found.partitions.append(
+                _FoundPartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=error_code,
+                )
             )
-            for topic in group.topics
-        ]
-    )
+    return answer
 
 
 def _single_group_error(
@@ -172,7 +172,7 @@ def handle_offset_fetch(
         )
         asked = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
         found = yield from services.groups.offset_fetch(asked, version, size.add)
-        return _single_group(context, group, found)
+        return (yield from _single_group(context, group, found))
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
