@@ -17,10 +17,11 @@ from kbroker.server.memory_pool import MemoryPool, Ticket
 from kbroker.server.peer_progress import PeerProgress
 from kbroker.server.receive_buffer import SMALL_BYTES, ReceiveBuffer
 
-LIGHT: Final = frozenset(
+SMALL_ANSWER: Final = frozenset(
     int(key)
     for key in (
-        ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP,
+        ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
         ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.SASL_HANDSHAKE,
         ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
@@ -29,13 +30,9 @@ LIGHT: Final = frozenset(
         ApiKey.WRITE_TXN_MARKERS,
     )
 )  # fmt: skip
-"""APIs that keep a client alive and cost little: they go on while memory is nearly used up, as long
-as the limit is not exceeded.
-"""
-
-SMALL_ANSWER: Final = LIGHT | {int(ApiKey.PRODUCE)}
-"""APIs whose responses are small as a rule: several may be made before they are sent, and they do
-not wait for the large responses of others. What a Produce request leaves behind is charged, too.
+"""APIs whose responses are small as a rule, and which keep a client alive: several responses may be
+made before they are sent, and these requests do not wait for the large responses of others, as long
+as the memory limit is not exceeded. What a Produce request leaves behind is charged, too.
 """
 
 
