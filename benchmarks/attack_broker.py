@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from kbroker.__main__ import main
-from kbroker.server.broker import Broker
+from kbroker.node.node import Broker
 
 LOOK_S: Final = 0.002
 OVERDUE_S: Final = 0.02

@@ -25,7 +25,8 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.publisher import HostPartition
-from kbroker.model import TimerHandle, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import TimerHandle
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse

@@ -40,6 +40,8 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.halts import HaltWatch, Span, overlap_s
+from kbroker.node import run
+from kbroker.node.node import Broker
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
@@ -50,8 +52,6 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.protocol.records import build_batch
-from kbroker.server import run
-from kbroker.server.broker import Broker
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call, frame_of, receive_exactly

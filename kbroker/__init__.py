@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kbroker.server.broker import Broker
+    from kbroker.node.node import Broker
     from kbroker.settings.broker import BrokerConfig
 
 __all__ = ["Broker", "BrokerConfig", "__version__"]
 
 __version__ = "0.1.0"
 
-_HOMES = {"Broker": "kbroker.server.broker", "BrokerConfig": "kbroker.settings.broker"}
+_HOMES = {"Broker": "kbroker.node.node", "BrokerConfig": "kbroker.settings.broker"}
 
 
 def __getattr__(name: str) -> object:

@@ -12,7 +12,7 @@ import pytest
 
 import kbroker
 from kbroker.log_lines import LINE_CHARS, SHOWN_CHARS, LineFormatter, LogThrottle, shown
-from kbroker.server.run import configure_logging
+from kbroker.node.run import configure_logging
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_architecture_names_every_module_and_decision() -> None:
     assert len(text.splitlines()) < 200
 
 
-OWN_DESTRUCTORS = {"kbroker/log/files.py": {"os.close", "contextlib.suppress"}}
+OWN_DESTRUCTORS = {"kbroker/log/storage/files.py": {"os.close", "contextlib.suppress"}}
 """Modules whose objects have a destructor, and all that it may call."""
 
 

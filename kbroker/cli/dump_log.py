@@ -13,7 +13,7 @@ from kbroker.cli.output import counted, note, progress
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
-    from kbroker.log.dump import RecordText
+    from kbroker.log.tools.dump import RecordText
 
 EPILOG = """
 A directory stands for all files in it. Reads only, also beside a running broker.
@@ -52,8 +52,8 @@ def dump_log(
     ] = False,
 ) -> None:
     """Show the batches and index entries of log files, as Kafka's dump tool does."""
-    from kbroker.log.dump import DumpError, dump_file
-    from kbroker.log.files import LogDirectoryError
+    from kbroker.log.storage.files import LogDirectoryError
+    from kbroker.log.tools.dump import DumpError, dump_file
 
     if verify:
         _verify(paths, records=records)
@@ -81,8 +81,8 @@ def _verify(paths: list[Path], *, records: bool) -> None:
     """A line for each thing that is wrong, and a last one that counts; exit code 1 if there was
     any.
     """
-    from kbroker.log.files import LogDirectoryError
-    from kbroker.log.verify import Problem, data_bytes, verify_folder
+    from kbroker.log.storage.files import LogDirectoryError
+    from kbroker.log.tools.verify import Problem, data_bytes, verify_folder
 
     for path in paths:
         if not path.is_dir():
@@ -109,7 +109,7 @@ def _verify(paths: list[Path], *, records: bool) -> None:
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    from kbroker.log.dump import TEXT_FILES
+    from kbroker.log.tools.dump import TEXT_FILES
 
     files: list[Path] = []
     for path in paths:

@@ -66,7 +66,7 @@ def run_serve(options: ServeOptions) -> int:
     except StartupError as error:
         print(f"kbroker: {error}", file=sys.stderr)
         return 1
-    from kbroker.server.run import serve
+    from kbroker.node.run import serve
 
     try:
         return serve(config, log_level=logging.DEBUG if options.verbose else logging.INFO)

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from kbroker.log.files import LogDirectoryError, default_open_files
 from kbroker.log.flushing import Flush
 from kbroker.log.results import DirectoryNames, Syncable
+from kbroker.log.storage.files import LogDirectoryError, default_open_files
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.log import names
-from kbroker.log.checkpoint import CheckpointError, read_offsets, write_offsets
-from kbroker.log.damaged import DamagedLog
-from kbroker.log.files import (
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, write_offsets
+from kbroker.log.storage.damaged import DamagedLog
+from kbroker.log.storage.files import (
     DirectoryLock,
     LogDirectoryError,
     read_file,
@@ -20,7 +21,6 @@ from kbroker.log.files import (
     sync_directory,
     unlink,
 )
-from kbroker.log.partition_log import PartitionLog
 from kbroker.model import ZERO_UUID, TopicPartition, Uuid
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from kbroker.log import names
-from kbroker.log.checkpoint import CheckpointError, format_entries, parse_number, read_entries
-from kbroker.log.files import LogFile, atomic_write
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import (
+    CheckpointError,
+    format_entries,
+    parse_number,
+    read_entries,
+)
+from kbroker.log.storage.files import LogFile, atomic_write
 
 logger = logging.getLogger(__name__)
 

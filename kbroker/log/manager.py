@@ -3,7 +3,7 @@ retiring, deleting logs.
 
 A directory whose disk fails goes offline with its partitions; the others go on.
 `__cluster_metadata-0` is the quorum's: it opens that log by itself. Methods that block for long say
-so. The shell (replication/manager, server/broker) calls the periodic ones: checkpoints, retention,
+so. The shell (replication/manager, node/node) calls the periodic ones: checkpoints, retention,
 flushing.
 """
 
@@ -19,24 +19,10 @@ from random import Random
 from threading import Event
 from types import MappingProxyType
 
-from kbroker.log import names
-from kbroker.log.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    write_clean_shutdown,
-    write_offsets,
-)
 from kbroker.log.closing import close_logs
-from kbroker.log.damaged import DamagedLog, DamagedLogError, damage_told_by
 from kbroker.log.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
-from kbroker.log.faults import FaultReports
-from kbroker.log.files import (
-    LogDirectoryError,
-    disk_space,
-    make_directory,
-    rename,
-)
-from kbroker.log.loading import (
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery.loading import (
     LoadJob,
     Opened,
     TopicConfigs,
@@ -44,8 +30,22 @@ from kbroker.log.loading import (
     make_checkpoints,
     open_logs,
 )
-from kbroker.log.partition_log import PartitionLog
-from kbroker.log.recovery import RecoveryStopped
+from kbroker.log.recovery.recovery import RecoveryStopped
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    write_clean_shutdown,
+    write_offsets,
+)
+from kbroker.log.storage.damaged import DamagedLog, DamagedLogError, damage_told_by
+from kbroker.log.storage.faults import FaultReports
+from kbroker.log.storage.files import (
+    LogDirectoryError,
+    disk_space,
+    make_directory,
+    rename,
+)
 from kbroker.model import (
     RESERVED_UUIDS,
     InvariantError,

@@ -13,8 +13,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
-from kbroker.log.files import LogDirectoryError
-from kbroker.log.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
+from kbroker.log.producer.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.records import (
     ATTRIBUTES_POSITION,

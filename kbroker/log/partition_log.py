@@ -20,25 +20,13 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from kbroker.log import names
-from kbroker.log.checkpoint import read_topic_id_after_stop, write_topic_id
+from kbroker.log.cleaner.retention import count_before_start, count_excess, count_expired
 from kbroker.log.closing import close_logs
-from kbroker.log.damaged import DamagedLogError
-from kbroker.log.files import (
-    LogDirectoryError,
-    LogFile,
-    OpenFiles,
-    default_open_files,
-    make_directory,
-    rename,
-    sync_directory,
-)
 from kbroker.log.flushing import UNKNOWN_CHANGE, Flush, FolderChanges
-from kbroker.log.index import AbortedTransaction
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.next_batch import append_next_batch
-from kbroker.log.producer_state import ProducerStateManager
-from kbroker.log.recovery import (
+from kbroker.log.producer.producer_state import ProducerStateManager
+from kbroker.log.recovery.recovery import (
     LogState,
     Marker,
     check_producers,
@@ -52,10 +40,22 @@ from kbroker.log.recovery import (
     take_snapshot,
 )
 from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
-from kbroker.log.retention import count_before_start, count_excess, count_expired
 from kbroker.log.roll import Roll, RollDue
-from kbroker.log.segment import Segment, roll_jitter_ms
-from kbroker.log.segments import Segments
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import read_topic_id_after_stop, write_topic_id
+from kbroker.log.storage.damaged import DamagedLogError
+from kbroker.log.storage.files import (
+    LogDirectoryError,
+    LogFile,
+    OpenFiles,
+    default_open_files,
+    make_directory,
+    rename,
+    sync_directory,
+)
+from kbroker.log.storage.index import AbortedTransaction
+from kbroker.log.storage.segment import Segment, roll_jitter_ms
+from kbroker.log.storage.segments import Segments
 from kbroker.log.swap import SegmentSwap
 from kbroker.log.time_search import (
     Search,

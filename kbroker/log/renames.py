@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable
 from threading import Lock
 
-from kbroker.log.files import LogDirectoryError, rename, unlink
+from kbroker.log.storage.files import LogDirectoryError, rename, unlink
 
 
 class Renames:

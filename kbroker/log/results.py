@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kbroker.log.files import FileSlice, sync_directory
+from kbroker.log.storage.files import FileSlice, sync_directory
 
 
 class Syncable(Protocol):

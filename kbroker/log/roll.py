@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
-from kbroker.log.files import LogDirectoryError, atomic_write
-from kbroker.log.recovery import LogState
-from kbroker.log.segment import Segment
+from kbroker.log.recovery.recovery import LogState
+from kbroker.log.storage.files import LogDirectoryError, atomic_write
+from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import ValidatedBatches
 
 

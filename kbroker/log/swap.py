@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 
-from kbroker.log import names
-from kbroker.log.cleaning_round import CleanedSegment, CleaningStopped
-from kbroker.log.files import LogDirectoryError, OpenFiles, rename, sync_directory, unlink
-from kbroker.log.index import CorruptIndexError
-from kbroker.log.recovery import LogState
+from kbroker.log.cleaner.round import CleanedSegment, CleaningStopped
+from kbroker.log.recovery.recovery import LogState
 from kbroker.log.renames import Renames
-from kbroker.log.segment import Segment
+from kbroker.log.storage import names
+from kbroker.log.storage.files import LogDirectoryError, OpenFiles, rename, sync_directory, unlink
+from kbroker.log.storage.index import CorruptIndexError
+from kbroker.log.storage.segment import Segment
 
 
 class SwappedSegment(Segment):

@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kbroker.log.files import FileSlice
-from kbroker.log.segment import Segment
+from kbroker.log.storage.files import FileSlice
+from kbroker.log.storage.segment import Segment
 from kbroker.protocol.compression import Compression, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import iter_any_records, read_any_header
@@ -30,7 +30,7 @@ from kbroker.protocol.records import (
 )
 
 if TYPE_CHECKING:
-    from kbroker.log.segments import Segments
+    from kbroker.log.storage.segments import Segments
 
 LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
 """What one batch may unpack to; of a larger one the header is believed."""

@@ -1,8 +1,8 @@
 """Headers and length prefixes of whole frames, both ways.
 
 A frame is an int32 length and that many bytes: a header, then a message. How bytes are collected
-into frames and how long one may be is in `server/connection`. The two headers are also declared in
-`messages.header`; they are written by hand here since every request passes through.
+into frames and how long one may be is in `server/network/connection`. The two headers are also
+declared in `messages.header`; they are written by hand here since every request passes through.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 from kbroker.log.partition_log import Syncable
-from kbroker.model import Deferred, InvariantError, Timers
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred, Timers
 from kbroker.protocol.records import build_batch
 from kbroker.quorum.format import MetaProperties, static_voters
 from kbroker.quorum.raft import (

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Final
 
-from kbroker.log.files import LogDirectoryError, list_directory, make_directory, unlink
+from kbroker.log.storage.files import LogDirectoryError, list_directory, make_directory, unlink
 from kbroker.model import StartupError, Uuid, random_uuid, uuid_to_string
 from kbroker.quorum.bootstrap import METADATA_VERSION_NAME, default_bootstrap_records
 from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint

@@ -13,8 +13,8 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Final
 
-from kbroker.log import names
-from kbroker.log.files import list_directory, modified_ms, read_file
+from kbroker.log.storage import names
+from kbroker.log.storage.files import list_directory, modified_ms, read_file
 from kbroker.model import StartupError
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import (

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kbroker.log.files import atomic_write, read_file
+from kbroker.log.storage.files import atomic_write, read_file
 from kbroker.model import RESERVED_UUIDS, StartupError, Uuid, uuid_from_string, uuid_to_string
 from kbroker.settings.properties import parse_properties
 

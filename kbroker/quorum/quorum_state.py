@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kbroker.log.files import atomic_write, read_file
+from kbroker.log.storage.files import atomic_write, read_file
 from kbroker.model import ZERO_UUID, StartupError, uuid_from_string, uuid_to_string
 from kbroker.quorum.election import NOBODY, ElectionState
 

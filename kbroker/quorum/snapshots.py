@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kbroker.log.descriptor_reserve import opening
-from kbroker.log.files import (
+from kbroker.log.storage.descriptor_reserve import opening
+from kbroker.log.storage.files import (
     LogDirectoryError,
     list_directory,
     read_file,

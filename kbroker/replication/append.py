@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.roll import RollDue
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic
-from kbroker.model import Chained, Deferred, InvariantError, Timers
+from kbroker.model import InvariantError
+from kbroker.ports import Chained, Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.partition import NEVER_MS, OffsetWaiter, Partition, Role
 from kbroker.replication.preparation import Checked, Preparation

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from kbroker.log.time_search import Candidate, TimestampOffset, look_or_believe
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import KafkaError
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload
 from kbroker.replication.memory_port import MemoryPort, NoAccount

@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
 from kbroker.metrics import TopicTraffic
-from kbroker.model import Deferred, Timers, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records

@@ -18,13 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from kbroker.log.checkpoint import Checkpoint
-from kbroker.log.cleaner import LogCleaner
+from kbroker.log.cleaner.cleaner import LogCleaner
 from kbroker.log.directory import remove_all
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import InvariantError, TimerHandle, Timers, TopicPartition
+from kbroker.log.storage.checkpoint import Checkpoint
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.ports import TimerHandle, Timers
 from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig

@@ -15,23 +15,16 @@ from random import Random
 from threading import Lock
 from typing import Any, Final
 
-from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import OPEN_FILES, PartitionLog
-from kbroker.log.producer_state import ProducerState
+from kbroker.log.producer.producer_state import ProducerState
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.metrics import TopicTraffic
-from kbroker.model import (
-    LOST_DIRECTORY,
-    ZERO_UUID,
-    Deferred,
-    InvariantError,
-    Timers,
-    TopicPartition,
-    Uuid,
-)
+from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
+from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication import offsets

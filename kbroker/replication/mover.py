@@ -17,11 +17,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.log.damaged import DamagedLogError
-from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, InvariantError, TimerHandle, Timers, TopicPartition, Uuid
+from kbroker.log.storage.damaged import DamagedLogError
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
+from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import read_batch_header
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload

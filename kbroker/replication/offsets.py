@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from kbroker.log.time_search import LOOKED_AT_BYTES, Candidate
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.batch_search import BatchSearcher
 from kbroker.replication.partition import FoundOffset, Partition

@@ -31,7 +31,8 @@ from kbroker.log.validator import (
     ValidatedBatches,
     validate_batches,
 )
-from kbroker.model import Timers, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BATCH_OVERHEAD
 from kbroker.replication.maintenance import OffloadPort, ThreadOffload

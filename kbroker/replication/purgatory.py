@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-from kbroker.model import Deferred, TimerHandle, Timers
+from kbroker.ports import Deferred, TimerHandle, Timers
 
 T = TypeVar("T")
 

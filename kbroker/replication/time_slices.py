@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kbroker.model import Deferred, InvariantError, Timers
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred, Timers
 
 SLICE_SECONDS: Final = 0.005
 """A slice ends with the step during which this is over."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metrics import Histogram
-from kbroker.model import Deferred, InvariantError
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, api_info, request_class
 from kbroker.protocol.codec import Part, decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
@@ -27,7 +28,7 @@ from kbroker.protocol.framing import (
     read_client_id,
 )
 from kbroker.protocol.schema import Message
-from kbroker.server.large_requests import (
+from kbroker.server.network.large_requests import (
     LargeRequest,
     LargeRequests,
     NoResponseError,

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from kbroker.model import Chained, Deferred, Timers
+from kbroker.ports import Chained, Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import ConversionBudget, down_convert, iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import ANSWER_BYTES, size_of
-from kbroker.server.memory_pool import MemoryPool, Ticket
+from kbroker.server.network.memory_pool import MemoryPool, Ticket
 from kbroker.server.offload import Offload
 
 logger = logging.getLogger(__name__)

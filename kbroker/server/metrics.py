@@ -25,12 +25,12 @@ from prometheus_client.core import (
 )
 
 from kbroker import __version__
-from kbroker.coordinator.shards import HostStatus
+from kbroker.coordinator.runtime.shards import HostStatus
 from kbroker.metrics import Histogram
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.connection import ConnectionShared
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.connection import ConnectionShared
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.stall_probe import StallProbe
 

@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from kbroker.broker.topic_creation import StreamsTopics
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.streams_topics import StreamsTopics
+from kbroker.server.network.memory_pool import MemoryPool
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.runtime import GroupCoordinator
-    from kbroker.coordinator.share_coordinator import ShareCoordinator
-    from kbroker.coordinator.share_group_coordinator import ShareGroupCoordinator
-    from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
+    from kbroker.broker.controller_runtime import ControllerRuntime
+    from kbroker.broker.producer_ids import ProducerIdManager
+    from kbroker.broker.transaction_gate import MarkerRouter, PartitionGate
+    from kbroker.coordinator.group.service import GroupCoordinator
+    from kbroker.coordinator.group.share.state_initialization import ShareGroupCoordinator
+    from kbroker.coordinator.share_state.service import ShareCoordinator
+    from kbroker.coordinator.transaction.service import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
-    from kbroker.model import Timers
+    from kbroker.ports import Timers
     from kbroker.replication.manager import ReplicaManager
     from kbroker.replication.time_slices import FairSlices
-    from kbroker.server.controller_runtime import ControllerRuntime
     from kbroker.server.dispatch import ApiVersionRange
     from kbroker.server.offload import Offload
-    from kbroker.server.producer_ids import ProducerIdManager
-    from kbroker.server.share_reader import ShareReader
-    from kbroker.server.transactions import MarkerRouter, PartitionGate
     from kbroker.settings.broker import BrokerConfig
+    from kbroker.share.reader import ShareReader
 
 
 @dataclass(slots=True)

@@ -19,10 +19,10 @@ from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kbroker.log_lines import shown
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message, Struct
-from kbroker.server.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ import struct
 from collections.abc import Callable
 from typing import Final, cast
 
-from kbroker.coordinator.transaction_ends import Producer
-from kbroker.model import Deferred, TopicPartition
+from kbroker.broker.transaction_gate import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
+from kbroker.coordinator.transaction.ends import Producer
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import BATCH_OVERHEAD, MAGIC
 from kbroker.replication.partition import Partition
 from kbroker.server.services import Services
-from kbroker.server.transactions import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
 
 TOPIC_IDS_SINCE: Final = 13
 

@@ -13,8 +13,8 @@ MEMORY_LIMIT: Final = "kbroker.memory.limit.bytes"
 SEARCH_LIMIT: Final = "kbroker.list.offsets.max.bytes"
 RESPONSE_LIMIT: Final = "kbroker.response.max.bytes"
 POOL_SHARE: Final = 21 / 32
-"""Of the limit, what requests, answers and sessions have together (`server/memory_pool`). The rest
-is for what cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for the keys of the
+"""The share of the limit for requests, responses and sessions (`server/network/memory_pool`). The
+rest is for what cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for keys of the
 cleaner, 1/32 for indexes of closed segments.
 """
 
@@ -53,7 +53,7 @@ class NetworkConfig:
     @property
     def max_frame_bytes(self) -> int:
         """The largest request that is taken in: a larger one would never get the memory it needs
-        (`server/memory_pool`).
+        (`server/network/memory_pool`).
         """
         share = self.pool_bytes * 5 // 8 - FRAME_OVERHEAD_BYTES
         return min(self.socket_request_max_bytes, share)

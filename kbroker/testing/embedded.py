@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from kbroker.model import Deferred, InvariantError
+from kbroker.broker.controller_runtime import as_future
+from kbroker.model import InvariantError
+from kbroker.node.node import Broker
+from kbroker.node.run import loop_factory
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.server.broker import Broker
-from kbroker.server.controller_runtime import as_future
 from kbroker.server.dispatch import Interceptor
-from kbroker.server.run import loop_factory
 from kbroker.settings.broker import BrokerConfig
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import files
+from kbroker.log.storage import files
 from kbroker.testing import EmbeddedBroker
 
 Cli = Callable[..., Any]

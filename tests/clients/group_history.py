@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from kbroker.coordinator.consumer_records import ConsumerGroupKey, MemberMetadata
-from kbroker.coordinator.embedded_protocol import assignment_of
-from kbroker.coordinator.records import CoordinatorRecord, decode_record
+from kbroker.coordinator.group.classic.embedded_protocol import assignment_of
+from kbroker.coordinator.group.consumer.records import ConsumerGroupKey, MemberMetadata
+from kbroker.coordinator.group.records import CoordinatorRecord, decode_record
 from kbroker.protocol.messages.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

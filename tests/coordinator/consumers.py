@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.coordinator.consumer_group import ConsumerGroup
-from kbroker.model import Deferred, Uuid
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.model import Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,

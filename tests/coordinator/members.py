@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_protocol import (

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from kbroker.coordinator.classic_group import ClassicGroup
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.group_state import GroupState
-from kbroker.coordinator.subscriptions import Subscription
+from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.state import GroupState
+from kbroker.coordinator.group.subscriptions import Subscription
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import ListGroupsRequest
 from tests.coordinator.simulation import Context, World

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator.offsets import Commit
-from kbroker.coordinator.shards import Transactional
-from kbroker.model import Deferred
+from kbroker.coordinator.group.offsets import Commit
+from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from tests.coordinator.simulation import World

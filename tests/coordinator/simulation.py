@@ -9,12 +9,13 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.offsets import DeletedTopic
-from kbroker.coordinator.records import CoordinatorRecord, decode_record
-from kbroker.coordinator.runtime import GROUP_TOPIC, GroupCoordinator
-from kbroker.coordinator.shards import AppendOutcome
-from kbroker.model import Deferred, TopicPartition, Uuid
+from kbroker.coordinator.group.offsets import DeletedTopic
+from kbroker.coordinator.group.records import CoordinatorRecord, decode_record
+from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.runtime.shards import AppendOutcome
+from kbroker.model import TopicPartition, Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
     assign_offsets,

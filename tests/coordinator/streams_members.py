@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.coordinator.streams_group import StreamsGroup
-from kbroker.coordinator.streams_membership import StreamsDecision
-from kbroker.coordinator.streams_tasks import Task
-from kbroker.model import Deferred
+from kbroker.coordinator.group.streams.group import StreamsGroup
+from kbroker.coordinator.group.streams.membership import StreamsDecision
+from kbroker.coordinator.group.streams.tasks import Task
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.assignors import ASSIGNORS, Assignment, LeastLoaded, Subscriber
-from kbroker.coordinator.share_assignor import assign_simple
+from kbroker.coordinator.group.assignors import ASSIGNORS, Assignment, LeastLoaded, Subscriber
+from kbroker.coordinator.group.share.assignor import assign_simple
 from kbroker.model import Uuid
 
 A, B = b"a" * 16, b"b" * 16

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group_state import TRANSITIONS, GroupState
+from kbroker.coordinator.group.state import TRANSITIONS, GroupState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,

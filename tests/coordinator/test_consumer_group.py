@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.consumer_records import (
+from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment, MemberState
+from kbroker.coordinator.group.consumer.records import (
     MemberMetadata,
     current_record,
     member_record,
 )
-from kbroker.coordinator.reconciliation import CurrentAssignment, MemberState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer, settle
 from tests.coordinator.simulation import LOG_ERRORS, World

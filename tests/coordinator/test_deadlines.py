@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.deadlines import MIN_STALE, Deadline, Deadlines
-from kbroker.coordinator.effects import Effect
+from kbroker.coordinator.runtime.deadlines import MIN_STALE, Deadline, Deadlines
+from kbroker.coordinator.runtime.effects import Effect
 
 WEEKS_MS = 2**31 - 1
 

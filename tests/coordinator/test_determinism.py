@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition
 from tests.coordinator import (
     test_consumer_simulation,

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.runtime import GROUP_TOPIC
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,

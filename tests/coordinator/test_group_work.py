@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import offset_expiry, regex_refresh
-from kbroker.coordinator.consumer_group import ConsumerGroup
-from kbroker.coordinator.records import offset_commit_record
+from kbroker.coordinator.group import offset_expiry, regex_refresh
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.consumers import Consumer, ask

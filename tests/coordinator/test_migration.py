@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group_state import GroupState
-from kbroker.coordinator.runtime import GROUP_TOPIC
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.group.state import GroupState
 from kbroker.model import TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.consumer_group import FIRST_EPOCH
-from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.group.consumer.group import FIRST_EPOCH
+from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (
     ConsumerGroupMetadataValue,

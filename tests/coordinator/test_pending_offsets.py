@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator.records import (
+from kbroker.coordinator.group.records import (
     group_metadata_record,
     group_tombstone,
     offset_commit_record,
 )
-from kbroker.coordinator.runtime import GROUP_TOPIC, ITEMS_PER_STEP
-from kbroker.coordinator.shards import Transactional
+from kbroker.coordinator.group.service import GROUP_TOPIC, ITEMS_PER_STEP
+from kbroker.coordinator.runtime.shards import Transactional
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue

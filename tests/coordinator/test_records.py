@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.records import (
+from kbroker.coordinator.group.records import (
     CoordinatorRecord,
     decode_record,
     encode_batch,

@@ -9,13 +9,14 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.deadlines import Deadline
-from kbroker.coordinator.effects import Effect
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.group_state import GroupState
-from kbroker.coordinator.runtime import GROUP_TOPIC
-from kbroker.coordinator.shards import CoordinatorRuntime, HostStatus
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.state import GroupState
+from kbroker.coordinator.runtime.deadlines import Deadline
+from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.shards import CoordinatorRuntime, HostStatus
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
@@ -212,7 +213,7 @@ def test_a_small_load_buffer_loads_in_smaller_turns() -> None:
 
 def test_reasons_are_logged_in_the_members_words(caplog: pytest.LogCaptureFixture) -> None:
     """One line each, whatever they are made of (KIP-800)."""
-    caplog.set_level(logging.INFO, "kbroker.coordinator.runtime")
+    caplog.set_level(logging.INFO, "kbroker.coordinator.group.service")
     world = World()
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
     join = JoinGroupRequest(
@@ -232,7 +233,7 @@ def test_reasons_are_logged_in_the_members_words(caplog: pytest.LogCaptureFixtur
 
 def test_the_reasons_of_many_members_are_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     """One LeaveGroup names as many members as fit, none of which need exist."""
-    caplog.set_level(logging.INFO, "kbroker.coordinator.runtime")
+    caplog.set_level(logging.INFO, "kbroker.coordinator.group.service")
     world = World()
     leave = LeaveGroupRequest(
         group_id="g\n" + "x" * 1000,
@@ -467,7 +468,7 @@ def test_list_and_describe() -> None:
 def test_news_are_generations_and_groups_that_come_and_go(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", logger="kbroker.coordinator.shards")
+    caplog.set_level("INFO", logger="kbroker.coordinator.runtime.shards")
     world = World()
     member = ClientMember(world, "a")
     member.join()

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.assignors import Assignment, Place, Subscriber
-from kbroker.coordinator.share_assignor import assign_simple
-from kbroker.coordinator.share_group import ShareGroup
-from kbroker.coordinator.share_group_coordinator import ShareGroupCoordinator
-from kbroker.coordinator.share_persister import (
+from kbroker.coordinator.group.assignors import Assignment, Place, Subscriber
+from kbroker.coordinator.group.share.assignor import assign_simple
+from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.share.state_initialization import ShareGroupCoordinator
+from kbroker.coordinator.share_state.persister import (
     SharePlace,
     StateFound,
     StateSummary,
     StateWrite,
 )
-from kbroker.model import Deferred, InvariantError, TopicPartition, Uuid
+from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.share_groups import (

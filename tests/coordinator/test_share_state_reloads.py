@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.share_coordinator import SHARE_TOPIC, ShareCoordinator
-from kbroker.coordinator.share_persister import SharePlace, StateWrite
-from kbroker.coordinator.share_state import ShareState
+from kbroker.coordinator.share_state.persister import SharePlace, StateWrite
+from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.shard import ShareState
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import read_batch_header
-from kbroker.replication.share_partition import StateBatch
 from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.partition import StateBatch
 from tests.coordinator.simulation import FakeTopics, MemoryLog, SimTimers
 
 LOG = TopicPartition(SHARE_TOPIC, 0)

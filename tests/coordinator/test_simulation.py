@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.group_state import GroupState
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.state import GroupState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig

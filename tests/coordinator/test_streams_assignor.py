@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.coordinator import streams_assignor
-from kbroker.coordinator.streams_assignor import StreamsWorker, Workload, assign_tasks
-from kbroker.coordinator.streams_tasks import Task, TaskSet
+from kbroker.coordinator.group.streams import assignor as streams_assignor
+from kbroker.coordinator.group.streams.assignor import StreamsWorker, Workload, assign_tasks
+from kbroker.coordinator.group.streams.tasks import Task, TaskSet
 
 NOTHING = TaskSet()
 

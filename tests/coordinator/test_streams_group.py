@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.streams_reconciliation import StreamsMemberState
-from kbroker.coordinator.streams_records import streams_current_record
-from kbroker.coordinator.streams_tasks import Task
+from kbroker.coordinator.group.streams.reconciliation import StreamsMemberState
+from kbroker.coordinator.group.streams.records import streams_current_record
+from kbroker.coordinator.group.streams.tasks import Task
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator.streams_group import StreamsGroup
-from kbroker.coordinator.streams_reconciliation import CurrentTasks, StreamsMemberState, reconcile
-from kbroker.coordinator.streams_records import (
+from kbroker.coordinator.group.streams.group import StreamsGroup
+from kbroker.coordinator.group.streams.reconciliation import (
+    CurrentTasks,
+    StreamsMemberState,
+    reconcile,
+)
+from kbroker.coordinator.group.streams.records import (
     StreamsMember,
     streams_current_record,
     streams_member_record,
 )
-from kbroker.coordinator.streams_tasks import HeldTasks, TaskSet
+from kbroker.coordinator.group.streams.tasks import HeldTasks, TaskSet
 
 STABLE = StreamsMemberState.STABLE
 UNREVOKED = StreamsMemberState.UNREVOKED_TASKS

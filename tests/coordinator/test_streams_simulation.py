@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.streams_group import StreamsGroup
-from kbroker.coordinator.streams_tasks import Task
+from kbroker.coordinator.group.streams.group import StreamsGroup
+from kbroker.coordinator.group.streams.tasks import Task
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.simulation import LOG_ERRORS, World
 from tests.coordinator.streams_members import StreamsThread, settle, topology

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.streams_topology import (
+from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
     StreamsStatus,
     configure,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator import topic_patterns
-from kbroker.coordinator.topic_patterns import (
+from kbroker.coordinator.group import topic_patterns
+from kbroker.coordinator.group.topic_patterns import (
     MAX_UNICODE_CLASSES,
     SHOWN_CHARACTERS,
     check_pattern,

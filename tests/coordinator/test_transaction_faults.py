@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.transaction_records import Transaction
-from kbroker.coordinator.transaction_state import TransactionState
-from kbroker.model import Deferred
+from kbroker.coordinator.transaction.records import Transaction
+from kbroker.coordinator.transaction.state import TransactionState
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from tests.coordinator.transaction_world import OUT, Client, TransactionWorld
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
-from kbroker.coordinator.transaction_records import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction
-from kbroker.coordinator.transaction_state import AT_REST, ENDING
-from kbroker.coordinator.transactions import TransactionShard
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.transaction.records import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction
+from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
+from kbroker.coordinator.transaction.shard import TransactionShard
+from kbroker.coordinator.transaction.state import AT_REST, ENDING
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     DescribeTransactionsRequest,

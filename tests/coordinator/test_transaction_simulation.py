@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.effects import MarkerResults, WriteMarkers
-from kbroker.coordinator.shards import AppendOutcome
-from kbroker.coordinator.transaction_records import Transaction
-from kbroker.coordinator.transaction_state import AT_REST
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.runtime.effects import MarkerResults, WriteMarkers
+from kbroker.coordinator.runtime.shards import AppendOutcome
+from kbroker.coordinator.transaction.records import Transaction
+from kbroker.coordinator.transaction.state import AT_REST
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from tests.coordinator.simulation import MemoryLog
 from tests.coordinator.transaction_world import Client, TransactionWorld

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.records import encode_key, encode_value
-from kbroker.coordinator.transaction_ends import Producer
-from kbroker.coordinator.transaction_records import (
+from kbroker.coordinator.group.records import encode_key, encode_value
+from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.records import (
     Transaction,
     TransactionRecord,
     decode_transaction_record,
 )
-from kbroker.coordinator.transaction_state import (
+from kbroker.coordinator.transaction.state import (
     AT_REST,
     ENDING,
     TRANSITIONS,

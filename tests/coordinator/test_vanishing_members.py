@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.schema import Message
 from tests.coordinator.consumers import Consumer
 from tests.coordinator.consumers import settle as settle_consumers

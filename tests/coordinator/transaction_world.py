@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from kbroker.coordinator.effects import MarkerResults, WriteMarkers
-from kbroker.coordinator.records import encode_batch
-from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
-from kbroker.coordinator.transaction_ends import Producer
-from kbroker.coordinator.transaction_records import Transaction, TransactionRecord
-from kbroker.coordinator.transaction_state import TransactionState
-from kbroker.coordinator.transactions import TransactionShard
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.group.records import encode_batch
+from kbroker.coordinator.runtime.effects import MarkerResults, WriteMarkers
+from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
+from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
+from kbroker.coordinator.transaction.shard import TransactionShard
+from kbroker.coordinator.transaction.state import TransactionState
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
 from kbroker.protocol.records import iter_batches, iter_records

@@ -14,9 +14,9 @@ from typing import Final
 
 from kbroker.__main__ import main
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.connection import ConnectionInfo
 from kbroker.server.dispatch import Dispatcher, PendingResponse
-from kbroker.server.receive_buffer import ReceiveBuffer
+from kbroker.server.network.connection import ConnectionInfo
+from kbroker.server.network.receive_buffer import ReceiveBuffer
 
 PROBE: Final = struct.pack(">hhihs", 18, 0, 0x50524F42, 1, b"p")
 """ApiVersions v0: the frame (without its length) that a sender puts behind another to see that

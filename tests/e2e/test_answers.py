@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from kbroker.log.files import FileSlice
+from kbroker.log.storage.files import FileSlice
+from kbroker.node.node import Broker
 from kbroker.protocol.records import iter_batches
-from kbroker.server.broker import Broker
-from kbroker.server.connection import Connection
+from kbroker.server.network.connection import Connection
 from kbroker.testing import EmbeddedBroker
 from tests.e2e import answers
 from tests.e2e.answers import PARTITIONS, TOPICS, Ledger, World

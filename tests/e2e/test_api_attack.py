@@ -16,12 +16,12 @@ from benchmarks import attack_records
 from benchmarks.attack_bodies import Attack, Generator, name_of
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import PROPERTIES, World, first_error
-from kbroker.model import Deferred
+from kbroker.node.node import Broker
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import decode_response_header
-from kbroker.server.broker import Broker
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo
 from kbroker.server.handlers import all_handlers
 from kbroker.testing import EmbeddedBroker

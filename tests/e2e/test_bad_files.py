@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.files import LogDirectoryError
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError, TopicPartition
+from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import build_batch, iter_batches
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call

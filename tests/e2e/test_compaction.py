@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verify import Problem, verify_folder
+from kbroker.log.tools.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
+from kbroker.node.node import Broker
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.offsets import (
@@ -23,7 +24,6 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.protocol.records import build_batch
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kbroker.log.tools.verify import Problem, verify_folder
 from kbroker.log.validator import AppendOrigin
-from kbroker.log.verify import Problem, verify_folder
 from kbroker.model import StartupError, TopicPartition
+from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
@@ -34,7 +35,6 @@ from kbroker.protocol.records import (
     iter_batches,
 )
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

@@ -17,7 +17,7 @@ from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, build_batch
-from kbroker.server.receive_buffer import INITIAL_BYTES
+from kbroker.server.network.receive_buffer import INITIAL_BYTES
 from kbroker.testing import BrokerProcess, EmbeddedBroker
 from tests.e2e.wire import call, frame_of, receive_frame
 

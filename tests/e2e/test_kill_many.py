@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.verify import Problem, verify_folder
+from kbroker.log.tools.verify import Problem, verify_folder
 from kbroker.testing.process import BrokerProcess
 from tests.clients.adapters import ConfluentAdapter, wait_until
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import checkpoint, files
-from kbroker.log.files import LogDirectoryError, LogFile
+from kbroker.log.storage import checkpoint, files
+from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import StartupError, TopicPartition
+from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
@@ -33,8 +34,7 @@ from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.replication import maintenance
-from kbroker.server import response_writer
-from kbroker.server.broker import Broker
+from kbroker.server.network import response_writer
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

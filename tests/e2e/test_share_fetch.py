@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kbroker.model import Uuid
+from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.produce import ProduceRequest
@@ -23,7 +24,6 @@ from kbroker.protocol.messages.share_groups import (
     ShareFetchResponse,
 )
 from kbroker.protocol.records import build_batch, iter_batches, iter_records
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.checkpoint import read_clean_shutdown
-from kbroker.log.files import LOCK_FILE, DirectoryLock, FileSlice
+from kbroker.log.storage.checkpoint import read_clean_shutdown
+from kbroker.log.storage.files import LOCK_FILE, DirectoryLock, FileSlice
 from kbroker.model import StartupError, TopicPartition
+from kbroker.node.node import Broker
 from kbroker.protocol.records import build_batch, check_crc, iter_batches, iter_records
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 
 TOPIC = "t"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.client.cluster import Client
-from kbroker.coordinator.transaction_records import TransactionRecord, decode_transaction_record
-from kbroker.coordinator.transaction_state import TransactionState
+from kbroker.coordinator.transaction.records import TransactionRecord, decode_transaction_record
+from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.records import iter_batches, iter_records

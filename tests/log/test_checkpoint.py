@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names
-from kbroker.log.checkpoint import (
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import (
     CheckpointError,
     read_clean_shutdown,
     read_offsets,

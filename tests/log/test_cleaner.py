@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.log import cleaner as cleaner_module
-from kbroker.log import cleaning_round, files, renames, segments, swap
-from kbroker.log.checkpoint import read_offsets
-from kbroker.log.files import FileSlice, LogDirectoryError
+from kbroker.log import renames, swap
+from kbroker.log.cleaner import cleaner as cleaner_module
+from kbroker.log.cleaner import round as cleaning_round
+from kbroker.log.storage import files, segments
+from kbroker.log.storage.checkpoint import read_offsets
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.legacy_records import write_message_set

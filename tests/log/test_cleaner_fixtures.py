@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kbroker.log.checkpoint import read_offsets
+from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records

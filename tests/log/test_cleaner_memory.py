@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import cleaning_round, compaction
-from kbroker.log.offset_map import OffsetMap
+from kbroker.log.cleaner import compaction
+from kbroker.log.cleaner import round as cleaning_round
+from kbroker.log.storage.offset_map import OffsetMap
 from kbroker.protocol.compression import Compression
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.log.cleaning import FILLED_CLEAN, Bench, batch, filled, view
 from tests.replication.test_maintenance import HeldOffload
 
@@ -28,7 +29,7 @@ def test_a_full_map_takes_more_rounds(tmp_path: Path, caplog: pytest.LogCaptureF
         bench.append(batch((f"k{number % 20}", str(number)), (f"l{number}", "x")))
     bench.roll()
     bench.append(batch(("end", "1")))
-    with caplog.at_level(logging.INFO, logger="kbroker.log.cleaner"):
+    with caplog.at_level(logging.INFO, logger="kbroker.log.cleaner.cleaner"):
         bench.clean()
     offsets = [record.args[1] for record in caplog.records if record.args]
     assert len(offsets) > 5 and offsets == sorted(offsets) and offsets[-1] == 80

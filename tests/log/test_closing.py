@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import closing, files
+from kbroker.log import closing
 from kbroker.log.closing import close_logs
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import files
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verify import Problem, verify_folder
+from kbroker.log.storage import names
+from kbroker.log.tools.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import build_batch, iter_batches

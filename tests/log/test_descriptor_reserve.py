@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from kbroker.log import descriptor_reserve, files
-from kbroker.log.descriptor_reserve import DescriptorReserve
-from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.log.manager import LogManager
+from kbroker.log.storage import descriptor_reserve, files
+from kbroker.log.storage.descriptor_reserve import DescriptorReserve
+from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import build_batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli import record_decoders
-from kbroker.log.dump import DumpError, RecordText, TornTailError, dump_batches, dump_file
+from kbroker.log.tools.dump import DumpError, RecordText, TornTailError, dump_batches, dump_file
 from kbroker.protocol.records import Record
 
 Unpack = Callable[..., Path]

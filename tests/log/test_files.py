@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import files
-from kbroker.log.files import (
+from kbroker.log.storage import files
+from kbroker.log.storage.files import (
     ZEROS_CHUNK_BYTES,
     DirectoryLock,
     FileSlice,
@@ -156,7 +156,7 @@ def test_a_taken_lock_stops_the_start_in_one_line(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from kbroker.log.files import DirectoryLock\n"
+            "import sys; from kbroker.log.storage.files import DirectoryLock\n"
             f"lock = DirectoryLock({str(tmp_path)!r}); lock.acquire()\n"
             "print('locked', flush=True); sys.stdin.read()",
         ],

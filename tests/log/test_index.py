@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.log.index import (
+from kbroker.log.storage.index import (
     PENDING_LIMIT,
     AbortedTransaction,
     CorruptIndexError,

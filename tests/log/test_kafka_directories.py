@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names
-from kbroker.log.checkpoint import read_offsets
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.segment import Segment
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import read_offsets
+from kbroker.log.storage.segment import Segment
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import iter_batches, iter_records
 from tests.log.test_recovery import kafka_config

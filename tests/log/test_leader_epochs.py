@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.checkpoint import CheckpointError
 from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.storage.checkpoint import CheckpointError
 
 
 @pytest.fixture

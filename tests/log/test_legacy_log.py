@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.client.consumer import decode_fetched
-from kbroker.log import names
-from kbroker.log.dump import dump_file
-from kbroker.log.files import FileSlice
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verify import Problem, verify_folder
+from kbroker.log.storage import names
+from kbroker.log.storage.files import FileSlice
+from kbroker.log.tools.dump import dump_file
+from kbroker.log.tools.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.legacy_records import (

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from kbroker.log import files, names
-from kbroker.log.checkpoint import read_offsets
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.manager import LogManager
+from kbroker.log.storage import files, names
+from kbroker.log.storage.checkpoint import read_offsets
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError, TopicPartition, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import build_batch, iter_batches

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log import names
+from kbroker.log.storage import names
 from kbroker.model import TopicPartition
 
 HEX = "0ca4fd6a74884fdb93550f1f414d3d7d"

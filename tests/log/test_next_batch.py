@@ -13,9 +13,10 @@ from random import Random
 
 import pytest
 
-from kbroker.log import files, next_batch, partition_log
-from kbroker.log.files import LogDirectoryError
+from kbroker.log import next_batch, partition_log
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import files
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.checksum import crc32c

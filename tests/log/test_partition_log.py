@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import files, names, time_search
-from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log import time_search
 from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import files, names
+from kbroker.log.storage.files import FileSlice, LogDirectoryError, OpenFiles
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_from_string
 from kbroker.protocol.compression import Compression

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.log import names
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import names
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch, iter_batches, iter_records
 from kbroker.settings.log_config import LogConfig

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.log.producer_state import (
+from kbroker.log.producer.producer_state import (
     MAX_EPOCH,
     MAX_SEQUENCE,
     CompletedTransaction,

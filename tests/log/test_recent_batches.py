@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names, recent_batches
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producer import recent_batches
+from kbroker.log.storage import names
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import build_batch

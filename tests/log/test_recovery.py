@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names, recovery
-from kbroker.log.damaged import DamagedLogError
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.producer_state import read_snapshot
-from kbroker.log.recovery import read_batches
-from kbroker.log.segment import Segment
+from kbroker.log.producer.producer_state import read_snapshot
+from kbroker.log.recovery import recovery
+from kbroker.log.recovery.recovery import read_batches
+from kbroker.log.storage import names
+from kbroker.log.storage.damaged import DamagedLogError
+from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_to_string
 from kbroker.protocol.records import (

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import partition_log
-from kbroker.log.files import LogDirectoryError, OpenFiles
 from kbroker.log.partition_log import AppendOrigin, PartitionLog
 from kbroker.log.roll import Roll, RollDue
+from kbroker.log.storage.files import LogDirectoryError, OpenFiles
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig
@@ -239,7 +239,7 @@ def test_files_are_made_once(open_log: Open, monkeypatch: pytest.MonkeyPatch) ->
     log = open_log()
     roll = fill(log)
     roll.work()
-    monkeypatch.delattr("kbroker.log.segment.create_file")
+    monkeypatch.delattr("kbroker.log.storage.segment.create_file")
     append(log, defer_roll=False)
     assert len(log.segments) == 2
 
@@ -253,7 +253,7 @@ def test_a_fault_ends_the_log(open_log: Open, which: str, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise full
 
-    monkeypatch.setattr("kbroker.log.segment.create_file", fail)
+    monkeypatch.setattr("kbroker.log.storage.segment.create_file", fail)
     if which == "worker":
         with pytest.raises(LogDirectoryError):
             roll.work()

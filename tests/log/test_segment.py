@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.files import FileSlice, OpenFiles
-from kbroker.log.segment import MAX_POSITIONS, Segment
+from kbroker.log.storage.files import FileSlice, OpenFiles
+from kbroker.log.storage.segment import MAX_POSITIONS, Segment
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import build_batch, iter_batches, read_batch_header
 from kbroker.settings.log_config import LogConfig

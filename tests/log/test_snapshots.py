@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kbroker.log.snapshots import ProducerSnapshots
+from kbroker.log.producer.snapshots import ProducerSnapshots
 
 
 def test_which_snapshots_go(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from kbroker.log import partition_log, renames
 from kbroker.log import swap as swap_module
-from kbroker.log.files import FileSlice, LogDirectoryError, OpenFiles
-from kbroker.log.index import CorruptIndexError
 from kbroker.log.renames import Renames
+from kbroker.log.storage.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.swap import SwappedSegment
 from kbroker.protocol.records import build_batch
 from tests.coordinator.simulation import START_MS

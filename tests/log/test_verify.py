@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kbroker.cli.app import app
-from kbroker.log import verify_segment
-from kbroker.log.dump import batches_of
-from kbroker.log.files import written_bytes
-from kbroker.log.index import AbortedTransaction, TransactionIndex
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage.files import written_bytes
+from kbroker.log.storage.index import AbortedTransaction, TransactionIndex
+from kbroker.log.tools import verify_segment
+from kbroker.log.tools.dump import batches_of
+from kbroker.log.tools.verify import PartitionCheck, Problem, verify_folder
 from kbroker.log.validator import AppendOrigin
-from kbroker.log.verify import PartitionCheck, Problem, verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import BatchHeader, build_batch, build_end_transaction_marker
 from kbroker.settings.log_config import LogConfig

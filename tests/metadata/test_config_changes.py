@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.metadata.config_changes import (
+from kbroker.controller.configs import (
     Alteration,
     AlteredResource,
     Operation,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from kbroker.controller.directories import Assignment, assign, directories_failed
 from kbroker.metadata.delta import MetadataDelta
-from kbroker.metadata.directories import Assignment, assign, directories_failed
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.controller.placement import place
 from kbroker.metadata.image import BrokerRegistration
-from kbroker.metadata.placement import place
 
 
 def broker(broker_id: int, *, fenced: bool = False) -> BrokerRegistration:

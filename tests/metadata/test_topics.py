@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.metadata.topics import name_error
+from kbroker.controller.topics import name_error
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.model import TimerHandle
+from kbroker.ports import TimerHandle
 
 KAFKA_DATA = Path(__file__).parent.parent / "data" / "kafka-4.3.1"
 LARGE_BYTES = 1 << 20

@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.partition_log import PartitionLog, Syncable
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
 from kbroker.protocol.records import iter_batches
 from kbroker.quorum.driver import QuorumDriver
@@ -285,7 +285,7 @@ def test_a_disk_that_fails_is_fatal_and_acknowledges_nothing(
         def fail(self: object) -> None:
             raise LogDirectoryError("x", "fsync", OSError(5, "input/output error"))
 
-        monkeypatch.setattr("kbroker.log.files.LogFile.sync", fail)
+        monkeypatch.setattr("kbroker.log.storage.files.LogFile.sync", fail)
         deferred = node.driver.append([b"a"])
         await node.settle()
         assert not deferred.done

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli import record_decoders
-from kbroker.log.dump import dump_file
-from kbroker.log.names import LOG_START_OFFSETS
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verify import Problem, verify_folder
+from kbroker.log.storage.names import LOG_START_OFFSETS
+from kbroker.log.tools.dump import dump_file
+from kbroker.log.tools.verify import Problem, verify_folder
 from kbroker.model import TopicPartition
-from kbroker.server.broker import Broker
+from kbroker.node.node import Broker
 from kbroker.testing import EmbeddedBroker
 from scripts.apache_kafka import free_port
 from scripts.kafka_jars import broker_class_path

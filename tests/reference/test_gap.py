@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names
-from kbroker.log.checkpoint import write_offsets
 from kbroker.log.manager import LogManager
-from kbroker.log.recovery import read_batches
+from kbroker.log.recovery.recovery import read_batches
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import write_offsets
 from kbroker.model import TopicPartition
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbroker.model import TopicPartition
+from kbroker.node.node import Broker
 from kbroker.replication.mover import LogMover
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 from scripts.apache_kafka import ApacheKafka, free_port
 from spark_jobs.java import java_problem

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.names import LEADER_EPOCHS
-from kbroker.log.producer_state import read_snapshot
+from kbroker.log.producer.producer_state import read_snapshot
+from kbroker.log.storage.names import LEADER_EPOCHS
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.records import (
+from kbroker.coordinator.group.records import (
     CoordinatorRecord,
     decode_record,
     encode_key,
     encode_value,
 )
-from kbroker.coordinator.share_group_records import ShareGroupKey
-from kbroker.coordinator.share_state import ShareStateShard
+from kbroker.coordinator.group.share.records import ShareGroupKey
+from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupMetadataValue,
     ShareGroupTargetAssignmentMetadataValue,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.records import (
+from kbroker.coordinator.group.records import (
     CoordinatorRecord,
     decode_record,
     encode_key,
     encode_value,
 )
-from kbroker.coordinator.streams_records import StreamsGroupKey
+from kbroker.coordinator.group.streams.records import StreamsGroupKey
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMetadataValue,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.dump import dump_file
+from kbroker.log.tools.dump import dump_file
 from kbroker.testing import EmbeddedBroker
 from scripts.apache_kafka import free_port
 from spark_jobs.java import java_problem

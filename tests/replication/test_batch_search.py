@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from kbroker.log.time_search import LOOKED_AT_BYTES
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.offsets import MAX_TIMESTAMP, ListedOffset
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 KEY = TopicPartition(TOPIC, 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.replication.world import World, batch, fetch_request, partitions_of, record_bytes

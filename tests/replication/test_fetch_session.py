@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.replication.fetch_session import (
@@ -24,7 +24,7 @@ from kbroker.replication.fetch_session import (
     FetchSessionCache,
     next_epoch,
 )
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.network import NetworkConfig
 from tests.replication.world import TOPIC_ID, World, batch, fetch_request, partitions_of, records_of
 

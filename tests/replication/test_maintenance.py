@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.directory import remove_all
-from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.log.flushing import Flush
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, TopicPartition
+from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import MAGIC_POSITION
 from kbroker.replication.append import PartitionAppendResult

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import OPEN_FILES, PartitionLog
+from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.files import LogDirectoryError, LogFile
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, TopicPartition, Uuid
+from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.model import TopicPartition, Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
 from tests.replication.world import (

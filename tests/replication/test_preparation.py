@@ -15,10 +15,11 @@ import pytest
 
 from kbroker.log import validator
 from kbroker.log.append_cost import LOOP_BYTES, LOOP_PACKED_BYTES, MESSAGE_SET_BYTES, loop_cost
-from kbroker.log.files import FileSlice, LogDirectoryError
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol import compression
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
@@ -27,7 +28,7 @@ from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.records import Record, build_batch, iter_batches
 from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.preparation import APPEND_TURN_BYTES, LOOP_TURN_BYTES
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
@@ -333,7 +334,7 @@ def test_a_disk_that_fails_during_a_roll(
     def fail(path: str, size: int = 0) -> None:
         raise LogDirectoryError(path, "create", OSError(errno.ENOSPC, "no space"))
 
-    monkeypatch.setattr("kbroker.log.segment.create_file", fail)
+    monkeypatch.setattr("kbroker.log.storage.segment.create_file", fail)
     answers = [world.append(batches=middling()) for _ in range(2)]
     rolling.run()
     assert {value(answer).error for answer in answers} == {ErrorCode.KAFKA_STORAGE_ERROR}

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.share_partition import (
+from kbroker.share.partition import (
     ACCEPT,
     ACKNOWLEDGED,
     ARCHIVED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.share_session import PARTITION_BYTES, Place, ShareSession, ShareSessions
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.share.session import PARTITION_BYTES, Place, ShareSession, ShareSessions
 
 KEY = ("group", "member")
 

@@ -14,9 +14,10 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
-from kbroker.log.files import FileSlice
 from kbroker.log.partition_log import PartitionLog
-from kbroker.model import Deferred, TopicPartition
+from kbroker.log.storage.files import FileSlice
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records

@@ -11,7 +11,8 @@ from typing import Any
 
 from kbroker.log.manager import LogManager
 from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
 from kbroker.replication.append import PartitionAppendResult

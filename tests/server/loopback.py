@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from kbroker.model import Deferred
+from kbroker.node.timers import LoopTimers
+from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.connection import Connection, ConnectionShared
 from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
-from kbroker.server.limits import ConnectionLimits, PipelineBudget
-from kbroker.server.listener import ListenerServer
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.timers import LoopTimers
+from kbroker.server.network.connection import Connection, ConnectionShared
+from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
+from kbroker.server.network.listener import ListenerServer
+from kbroker.server.network.memory_pool import MemoryPool
 
 LOOPS = [
     pytest.param(uvloop.new_event_loop, id="uvloop"),

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.connection import MAX_PIPELINED
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.peer_progress import STUCK_SECONDS
+from kbroker.server.network.connection import MAX_PIPELINED
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.network.peer_progress import STUCK_SECONDS
 from tests.server.loopback import LOOPS, Loopback, Peer, run, until
 
 BIG = 200_000

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import names
-from kbroker.log.checkpoint import read_clean_shutdown, read_offsets, write_offsets
-from kbroker.log.files import DirectoryLock
-from kbroker.log.loading import LoadJob
+from kbroker.broker.controller_runtime import ControllerRuntime
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.recovery import RecoveryStopped
+from kbroker.log.recovery.loading import LoadJob
+from kbroker.log.recovery.recovery import RecoveryStopped
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import read_clean_shutdown, read_offsets, write_offsets
+from kbroker.log.storage.files import DirectoryLock
 from kbroker.model import StartupError, TopicPartition
+from kbroker.node.node import Broker
 from kbroker.protocol.records import build_batch
-from kbroker.server.broker import Broker
-from kbroker.server.controller_runtime import ControllerRuntime
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
 

@@ -16,10 +16,10 @@ import pytest
 from kbroker.client.cluster import Client
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
-from kbroker.log.cleaner import CleanerConfig
+from kbroker.log.cleaner.cleaner import CleanerConfig
 from kbroker.model import StartupError
 from kbroker.quorum.storage import metadata_log_config
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.keys import ConfigKey, ConfigType

@@ -12,14 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbroker.model import Deferred, InvariantError
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.server import connection as connection_module
-from kbroker.server import response_writer
-from kbroker.server.connection import FRAMES_PER_TURN, MAX_PIPELINED
-from kbroker.server.peer_progress import GRACE_SWEEPS, STUCK_SECONDS
+from kbroker.server.network import connection as connection_module
+from kbroker.server.network import response_writer
+from kbroker.server.network.connection import FRAMES_PER_TURN, MAX_PIPELINED
+from kbroker.server.network.peer_progress import GRACE_SWEEPS, STUCK_SECONDS
 from tests.e2e.wire import frame_of
 from tests.server.loopback import LOOPS, FileRange, Loopback, Peer, frame, run, until
 

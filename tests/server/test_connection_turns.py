@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.node.timers import LoopTimers
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
 from kbroker.server.dispatch import ConnectionInfo, LargePendingResponse, PendingResponse
-from kbroker.server.large_requests import LARGE_REQUEST_BYTES
-from kbroker.server.timers import LoopTimers
+from kbroker.server.network.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
+from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
 from tests.server.loopback import LOOPS, Loopback, run, until
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]

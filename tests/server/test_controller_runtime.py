@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker.controller_runtime import ControllerRuntime, as_future
+from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
-from kbroker.model import Deferred, StartupError, TimerHandle, uuid_to_string
+from kbroker.model import StartupError, uuid_to_string
+from kbroker.ports import Deferred, TimerHandle
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
     BeginTransactionRecord,
@@ -27,8 +30,6 @@ from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRe
 from kbroker.protocol.records import iter_batches, iter_records
 from kbroker.quorum.format import ensure_formatted
 from kbroker.quorum.snapshots import read_snapshot
-from kbroker.server.controller_runtime import ControllerRuntime, as_future
-from kbroker.server.producer_ids import ProducerIdManager
 from kbroker.settings.broker import BrokerConfig
 
 KAFKA_DATA = Path(__file__).parent.parent / "data" / "kafka-4.3.1"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.descriptor_reserve import RESERVE
 from kbroker.log.partition_log import OPEN_FILES
-from kbroker.server.descriptors import (
+from kbroker.log.storage.descriptor_reserve import RESERVE
+from kbroker.server.network.descriptors import (
     MIN_CONNECTIONS,
     DescriptorBudget,
     descriptor_budget,

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.model import Deferred, InvariantError
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import encode_request_frame

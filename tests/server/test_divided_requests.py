@@ -10,17 +10,17 @@ import pytest
 from benchmarks import attack_bodies
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import PROPERTIES, World
-from kbroker.model import Deferred
+from kbroker.node.node import Broker
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.framing import decode_response_header
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from kbroker.protocol.schema import Struct
-from kbroker.server.broker import Broker
 from kbroker.server.dispatch import ConnectionInfo, LargePendingResponse, PendingResponse
-from kbroker.server.divided_requests import count_items, division_of, merge, pieces
 from kbroker.server.handlers import all_handlers
+from kbroker.server.network.divided_requests import count_items, division_of, merge, pieces
 from kbroker.testing import EmbeddedBroker
 
 CONNECTION = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")

@@ -11,13 +11,13 @@ from threading import Event, Thread, get_ident
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.legacy_records import iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import ANSWER_BYTES
 from kbroker.server.down_conversion import COPIES, share_of
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of
 from tests.server.test_handlers_fetch import conversion_of
 

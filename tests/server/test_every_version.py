@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.node.node import Broker
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, response_class
 from kbroker.protocol.codec import decode, encode, part_size
 from kbroker.protocol.errors import ErrorCode
@@ -96,7 +97,6 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
-from kbroker.server.broker import Broker
 from kbroker.server.dispatch import ConnectionInfo
 from kbroker.server.handlers import all_handlers
 from kbroker.testing import EmbeddedBroker

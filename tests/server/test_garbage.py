@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.node import run
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.server import run
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.e2e.wire import call, frame_of
 

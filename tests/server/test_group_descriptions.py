@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
@@ -18,7 +18,7 @@ from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import consumer_groups, groups, share_groups, streams_groups
 from kbroker.server.handlers.group_descriptions import answer_bytes
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.consumers import Consumer
 from tests.coordinator.members import ClientMember

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.files import FileSlice, LogDirectoryError
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode, encode_parts
 from kbroker.protocol.compression import Compression
@@ -22,7 +23,7 @@ from kbroker.protocol.records import Record, build_end_transaction_marker
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.offload import Offload
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.world import (

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.runtime import GROUP_TOPIC
-from kbroker.coordinator.share_coordinator import SHARE_TOPIC
-from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.share_state.service import SHARE_TOPIC
+from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.metadata.image import BrokerRegistration, Endpoint, MetadataImage, PartitionImage
 from kbroker.metadata.image import TopicImage as Topic
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode, KafkaError

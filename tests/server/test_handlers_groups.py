@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
@@ -23,7 +23,7 @@ from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.group_descriptions import GROUP_OPERATIONS
 from kbroker.server.handlers.groups import HANDLERS
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.simulation import World

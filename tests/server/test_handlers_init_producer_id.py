@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
@@ -19,7 +20,7 @@ from kbroker.replication.offsets import segment_offsets
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.list_offsets import HANDLERS
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.sliced import CHEAP_ITEMS
 from tests.replication.test_batch_search import CLAIMED_MS, LyingWorld
 from tests.replication.test_time_slices import Ticks, Turns

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.offsets import OFFSET_BYTES
-from kbroker.coordinator.records import offset_commit_record
-from kbroker.model import Deferred
+from kbroker.coordinator.group.offsets import OFFSET_BYTES
+from kbroker.coordinator.group.records import offset_commit_record
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode

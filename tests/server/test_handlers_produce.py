@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker.transaction_gate import Verdicts
 from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.metadata.image import (
     BrokerRegistration,
@@ -18,7 +19,8 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.compression import Compression
@@ -34,8 +36,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.server.dispatch import CloseConnection, RequestContext
 from kbroker.server.handlers.produce import HANDLERS
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.transactions import Verdicts
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import (
     NOW_MS,

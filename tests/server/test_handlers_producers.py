@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
@@ -20,7 +20,7 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.producers import HANDLERS
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.test_time_slices import Ticks
 from tests.replication.world import TOPIC, World, batch
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol import codec
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode

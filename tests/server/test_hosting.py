@@ -11,13 +11,13 @@ import pytest
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
+from kbroker.node import node as broker_module
+from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.protocol.records import build_batch
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.time_slices import TimeSlices
-from kbroker.server import broker as broker_module
-from kbroker.server.broker import Broker
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.embedded import EmbeddedBroker
 

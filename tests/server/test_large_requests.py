@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -32,9 +32,9 @@ from kbroker.server.dispatch import (
     RequestContext,
     Steps,
 )
-from kbroker.server.divided_requests import PIECE_ITEMS
-from kbroker.server.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.divided_requests import PIECE_ITEMS
+from kbroker.server.network.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
@@ -304,7 +304,7 @@ class Freed(str):
 
 def test_what_a_response_consists_of_is_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Freed, "count", 0)
-    monkeypatch.setattr("kbroker.server.large_requests.FREED_ITEMS", 16)
+    monkeypatch.setattr("kbroker.server.network.large_requests.FREED_ITEMS", 16)
     world = World()
 
     def sync(services: Any, context: RequestContext, request: Any) -> Outcome:

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.model import StartupError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.server.limits import ConnectionLimits, PipelineBudget, resolve_overrides
+from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, resolve_overrides
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import frame_of
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from kbroker.model import StartupError
-from kbroker.server.listener import BoundListener, ListenerServer, advertised_host
+from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
 from tests.server.loopback import Loopback, until
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.config_changes import ALTERED, Alteration, AlteredResource
-from kbroker.metadata.config_changes import Outcome as Altered
-from kbroker.model import Deferred, TopicPartition
+from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
+from kbroker.controller.configs import Outcome as Altered
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
@@ -34,8 +35,8 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.server.dispatch import RequestContext
-from kbroker.server.divided_requests import PIECE_ITEMS
 from kbroker.server.handlers import all_handlers
+from kbroker.server.network.divided_requests import PIECE_ITEMS
 from tests.replication.world import TOPIC, World, batch
 from tests.server.slicing import Sliced
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from kbroker.server.memory_pool import MemoryPool, Ticket
+from kbroker.server.network.memory_pool import MemoryPool, Ticket
 
 LIMIT = 1333
 """Of which three quarters, 999, are for requests."""

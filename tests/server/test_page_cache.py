@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.server.page_cache import PageCache, system_pages_of
+from kbroker.server.network.page_cache import PageCache, system_pages_of
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PAGES = 1024

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.server import response_writer
-from kbroker.server.peer_progress import STUCK_SECONDS, PeerProgress
-from kbroker.server.response_writer import ResponseWriter
+from kbroker.server.network import response_writer
+from kbroker.server.network.peer_progress import STUCK_SECONDS, PeerProgress
+from kbroker.server.network.response_writer import ResponseWriter
 from tests.server.loopback import LOOPS, FileRange, Loopback, run, until
 
 SIZE = 600_000

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.server.produce_shape import names_more_than
+from kbroker.server.network.produce_shape import names_more_than
 from tests.e2e.wire import frame_of
 
 

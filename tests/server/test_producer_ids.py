@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.metadata.producer_ids import ProducerIdBlock
-from kbroker.model import Deferred
+from kbroker.broker.producer_ids import ProducerIdManager
+from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.server.producer_ids import ProducerIdManager
 
 
 class Blocks:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.receive_buffer import (
+from kbroker.server.network.receive_buffer import (
     ASK_BYTES,
     INITIAL_BYTES,
     KEEP_BYTES,

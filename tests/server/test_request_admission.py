@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.request_admission import RequestAdmission
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.network.request_admission import RequestAdmission
 
 
 class FrontOf:

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from kbroker import __version__
-from kbroker.log.files import LogDirectoryError
 from kbroker.log.partition_log import Syncable
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.node import run
+from kbroker.node.run import ROOM_FOR_FILES
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.server import run
-from kbroker.server.run import ROOM_FOR_FILES
 from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import frame_of
 

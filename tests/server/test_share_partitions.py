@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.replication.offsets import ListedOffset
-from kbroker.server.share_partitions import SharePartitions
 from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.partitions import SharePartitions
 from tests.coordinator.simulation import START_MS, SimTimers
 
 

@@ -9,8 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.share_persister import SharePersister, SharePlace, StateFound, StateWrite
-from kbroker.model import Deferred
+from kbroker.coordinator.share_state.persister import (
+    SharePersister,
+    SharePlace,
+    StateFound,
+    StateWrite,
+)
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
@@ -18,11 +23,11 @@ from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.share_fetch import handle_share_fetch
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.share_partitions import SharePartitions
-from kbroker.server.share_reader import WATCH_BYTES, ShareReader
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.sliced import STEP_ITEMS
 from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.partitions import SharePartitions
+from kbroker.share.reader import WATCH_BYTES, ShareReader
 from tests.replication.test_time_slices import Ticks, Turns
 from tests.replication.world import TOPIC_ID, World
 

@@ -12,15 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.share_coordinator import SHARE_TOPIC, ShareCoordinator
-from kbroker.coordinator.share_persister import SharePlace
-from kbroker.coordinator.share_state import ShareStateShard
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.share_state.persister import SharePlace
+from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.shard import ShareStateShard
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches, iter_records, read_batch_header
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import ListedOffset
-from kbroker.replication.share_partition import (
+from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.local_persister import LocalSharePersister
+from kbroker.share.partition import (
     ACCEPT,
     REJECT,
     RELEASE,
@@ -28,9 +31,7 @@ from kbroker.replication.share_partition import (
     Acknowledgement,
     AcquireLimits,
 )
-from kbroker.server.share_partitions import OpenSharePartition, Outcome, SharePartitions
-from kbroker.server.share_persister import LocalSharePersister
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions
 from tests.coordinator.simulation import FakeTopics, MemoryLog, SimTimers
 
 SEEDS = range(40)

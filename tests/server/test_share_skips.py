@@ -8,17 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
-from kbroker.coordinator.share_persister import SharePersister, SharePlace, StateFound, StateWrite
-from kbroker.model import Chained, Deferred, TopicPartition
+from kbroker.coordinator.share_state.persister import (
+    SharePersister,
+    SharePlace,
+    StateFound,
+    StateWrite,
+)
+from kbroker.model import TopicPartition
+from kbroker.ports import Chained, Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import build_batch
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.share_partitions import SharePartitions
-from kbroker.server.share_reader import ReadLimits, ShareReader
 from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.partitions import SharePartitions
+from kbroker.share.reader import ReadLimits, ShareReader
 from tests.coordinator.simulation import SimTimers
 
 PLACE = (bytes(15) + b"t", 0)

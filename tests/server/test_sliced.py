@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Deferred, InvariantError
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import Outcome, RequestContext
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.sliced import AnswerSize, Steps, sliced
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.server.connection import Connection
-from kbroker.server.memory_pool import MemoryPool
-from kbroker.server.peer_progress import GRACE_SWEEPS, MIN_BYTES_PER_SWEEP
+from kbroker.server.network.connection import Connection
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.network.peer_progress import GRACE_SWEEPS, MIN_BYTES_PER_SWEEP
 from tests.server.loopback import LOOPS, Loopback, frame, run, until
 
 SIZE = 300_000

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kbroker.model import Deferred
+from kbroker.broker.topic_creation import StreamsTopics
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.server.streams_topics import StreamsTopics
 
 
 class Creator:

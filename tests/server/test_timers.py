@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from kbroker.server.timers import LoopTimers
+from kbroker.node.timers import LoopTimers
 
 
 def test_callbacks_come_in_order_and_can_be_cancelled() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from kbroker.broker.transaction_gate import commit_error_of, produce_error_of, produce_message_of
 from kbroker.protocol.errors import ErrorCode
-from kbroker.server.transactions import commit_error_of, produce_error_of, produce_message_of
 
 E = ErrorCode
 Translate = Callable[[ErrorCode, int], ErrorCode]

@@ -1,5 +1,5 @@
-"""A disk in memory under `kbroker.log.files`: it crashes at any operation, tears and reorders what
-was not synced, fills up, breaks, and turns read-only.
+"""A disk in memory below `kbroker.log.storage.files`: it crashes at any operation, tears and
+reorders unsynced writes, fills up, fails, and turns read-only.
 
 What the kernel holds (the page cache and the directories as they look) is kept apart from what is
 on disk. A kill of the process loses nothing that was written. A loss of power keeps, of each file,
@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from kbroker.log import files
+from kbroker.log.storage import files
 
 SECTOR_BYTES = 64
 """What a write tears at; smaller than a real one, as the files of the tests are."""
@@ -483,7 +483,7 @@ def _write(content: bytearray, position: int, data: bytes) -> None:
 
 
 class SimOs:
-    """What `kbroker.log.files` uses of `os`."""
+    """What `kbroker.log.storage.files` uses of `os`."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.path = SimpleNamespace(

@@ -3,7 +3,7 @@
 AlterConfigs replaces all that a resource has set (KIP-133), IncrementalAlterConfigs changes what it
 names (KIP-339); v2 and v1 are flexible. ListConfigResources v0 knew client-metrics subscriptions
 only (KIP-714), v1 every resource (KIP-1142). What may be set is decided in
-`metadata/config_changes`; the answer goes out when it is committed and in effect. Deviations:
+`controller/configs`; the answer goes out when it is committed and in effect. Deviations:
 topics and groups can be altered, brokers, broker loggers and client metrics not yet
 (INVALID_REQUEST).
 """
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final
 
-from kbroker.metadata.config_changes import ALTERED, Alteration, AlteredResource
-from kbroker.metadata.config_changes import Outcome as Altered
-from kbroker.metadata.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
+from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
+from kbroker.controller.configs import Outcome as Altered
+from kbroker.controller.partitions import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import (

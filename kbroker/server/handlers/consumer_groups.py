@@ -1,9 +1,9 @@
 """ConsumerGroupHeartbeat v0-1, ConsumerGroupDescribe v0-1: the consumer protocol of KIP-848.
 
-What the protocol decides is in `coordinator/consumer_membership`; here it is only called.
+What the protocol decides is in `coordinator/group/consumer/membership`; here it is only called.
 Heartbeat v1: regular expressions; the member makes its id (KIP-1082). Describe v1: the kind of each
 member. Both are off while group.version is 0. Groups change their protocol while they have members
-(`coordinator/migration`). Deviation: there are no ACLs yet, so every operation is authorized.
+(`coordinator/group/migration`). Deviation: there are no ACLs yet, so every operation is authorized.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DeleteGroups v0-2, OffsetDelete v0: the end of groups and of what they have committed.
 
-The rules are in `coordinator/group_shard`. DeleteGroups (KIP-229): only a group without members.
+The rules are in `coordinator/group/shard`. DeleteGroups (KIP-229): only a group without members.
 OffsetDelete (KIP-496): of an active group only offsets of topics that it does not subscribe to.
 """
 

@@ -8,7 +8,7 @@ Deviation: kraft.version stays what it is (INVALID_UPDATE_VERSION).
 
 from __future__ import annotations
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse

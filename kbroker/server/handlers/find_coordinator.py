@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from kbroker.coordinator.runtime import GROUP_TOPIC
-from kbroker.coordinator.share_coordinator import SHARE_TOPIC, is_coordinator_key
-from kbroker.coordinator.transaction_coordinator import TRANSACTION_TOPIC
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.share_state.service import SHARE_TOPIC, is_coordinator_key
+from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.log_lines import shown
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse

@@ -1,7 +1,7 @@
 """JoinGroup v0-9, SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5, ListGroups v0-5, DescribeGroups
 v0-6.
 
-What the classic group protocol decides is in `coordinator/classic_group`; here it is only called.
+The rules of the classic group protocol are in `coordinator/group/classic/group`.
 JoinGroup v1: rebalance timeout of its own (KIP-62). v4: MEMBER_ID_REQUIRED (KIP-394). v5: static
 members (KIP-345). v7: protocol type (KIP-559). v8: reason (KIP-800). v9: skip assignment (KIP-814).
 SyncGroup v3, Heartbeat v3: static members. SyncGroup v5: protocol type and name (KIP-559).
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.classic_group import join_error
-from kbroker.model import Deferred
+from kbroker.coordinator.group.classic.group import join_error
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -37,7 +37,7 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
-from kbroker.server.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
 

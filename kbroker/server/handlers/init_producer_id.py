@@ -6,13 +6,13 @@ v2: flexible. v3: the producer's present id and epoch, to raise the epoch instea
 
 Without a transactional id every request gets a fresh id with epoch 0, also one that names its
 present id: as in Kafka, only the transaction coordinator raises epochs
-(`coordinator/transactions`). With one, the id's former producer is fenced and what it left open is
-aborted; CONCURRENT_TRANSACTIONS meanwhile.
+(`coordinator/transaction/shard`). With one, the id's former producer is fenced and its open
+transaction is aborted; CONCURRENT_TRANSACTIONS meanwhile.
 """
 
 from __future__ import annotations
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse

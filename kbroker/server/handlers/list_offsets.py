@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Generator
 from typing import Any, Final
 
-from kbroker.model import Deferred, TopicPartition
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse

@@ -17,7 +17,7 @@ from collections.abc import Container, Generator
 from typing import Final
 
 from kbroker.log.directory import LogDirectory
-from kbroker.log.files import LogDirectoryError
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode

@@ -1,6 +1,6 @@
 """OffsetCommit v0-10, OffsetFetch v0-10: what groups have read so far.
 
-The rules are in `coordinator/offsets`; here requests before OffsetFetch v8 become the later shape.
+The rules are in `coordinator/group/offsets`. OffsetFetch before v8 is converted to v8 here.
 OffsetCommit and OffsetFetch v0 meant ZooKeeper; here they mean the same offsets as later versions,
 and a partition without any is answered UNKNOWN_TOPIC_OR_PARTITION as it was there. OffsetCommit v1:
 generation and member, a commit time for each partition; v2: one retention time instead. v5: no
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.offsets import NO_OFFSET
+from kbroker.coordinator.group.offsets import NO_OFFSET
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import (

@@ -25,10 +25,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from kbroker.broker.transaction_gate import (
+    ADDS_ITSELF_SINCE,
+    Verdicts,
+    produce_error_of,
+    produce_message_of,
+)
 from kbroker.log.validator import RECORD_ERROR_BYTES
 from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
-from kbroker.model import Chained, Deferred, InvariantError, TopicPartition
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.ports import Chained, Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -36,19 +43,13 @@ from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import HostedTopic, ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
-from kbroker.server.memory_pool import MemoryPool
+from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.transactional_produce import (
     asked_again,
     is_transactional,
     keep_records,
     verdicts_on,
-)
-from kbroker.server.transactions import (
-    ADDS_ITSELF_SINCE,
-    Verdicts,
-    produce_error_of,
-    produce_message_of,
 )
 
 logger = logging.getLogger(__name__)

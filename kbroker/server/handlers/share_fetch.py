@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 
-from kbroker.model import Chained, Uuid
+from kbroker.model import Uuid
+from kbroker.ports import Chained
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -23,20 +24,20 @@ from kbroker.protocol.messages.share_groups import (
     ShareFetchResponse,
 )
 from kbroker.protocol.schema import Message
-from kbroker.replication.share_partition import Acknowledgement
-from kbroker.replication.share_session import (
+from kbroker.replication.time_slices import SlicedSteps
+from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, at_once
+from kbroker.share.partition import Acknowledgement
+from kbroker.share.partitions import Outcome as Acknowledged
+from kbroker.share.reader import Answer, Outcomes, PartitionData, ReadLimits
+from kbroker.share.session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     Place,
     SessionKey,
     ShareSession,
 )
-from kbroker.replication.time_slices import SlicedSteps
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.services import Services
-from kbroker.server.share_partitions import Outcome as Acknowledged
-from kbroker.server.share_reader import Answer, Outcomes, PartitionData, ReadLimits
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, at_once
 
 STRICT_MODE: Final = 1
 """The acquire mode in which max_records is exact."""

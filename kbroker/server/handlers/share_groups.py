@@ -1,8 +1,8 @@
 """ShareGroupHeartbeat v1, ShareGroupDescribe v1, DescribeShareGroupOffsets v0-1,
 AlterShareGroupOffsets v0, DeleteShareGroupOffsets v0: share groups (KIP-932).
 
-What they decide is in `coordinator/share_membership` and `share_group_coordinator`; here it is only
-called. DescribeShareGroupOffsets v1: the lag (KIP-1226). Deviations: a partition has a start offset
+The rules are in `coordinator/group/share`: `membership` and `state_initialization`.
+DescribeShareGroupOffsets v1: the lag (KIP-1226). Deviations: a partition has a start offset
 as soon as it is read, in Kafka once a record was acknowledged; there are no ACLs yet, so every
 operation is authorized.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final, cast
 
-from kbroker.model import Deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import (
@@ -29,8 +29,8 @@ from kbroker.protocol.messages.share_groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.divided_requests import merge, pieces
 from kbroker.server.handlers.group_descriptions import described_groups
+from kbroker.server.network.divided_requests import merge, pieces
 from kbroker.server.services import Services
 from kbroker.server.sliced import (
     CHEAP_ITEMS,

@@ -2,8 +2,8 @@
 DeleteShareGroupState v0, ReadShareGroupStateSummary v0-1: the states of share partitions, for
 brokers (KIP-932).
 
-What they mean is in `coordinator/share_state`. WriteShareGroupState and the summary v1: how many
-records are done with (KIP-1226). A request without a group is answered with nothing, as in Kafka.
+The rules are in `coordinator/share_state/shard`. WriteShareGroupState and the summary v1: the
+number of delivered records (KIP-1226). A request without a group gets an empty response.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from kbroker.coordinator.share_coordinator import place_of
-from kbroker.coordinator.share_persister import (
+from kbroker.coordinator.share_state.persister import (
     SharePlace,
     StateFound,
     StateSummary,
     StateWrite,
 )
-from kbroker.model import Deferred, Uuid
+from kbroker.coordinator.share_state.service import place_of
+from kbroker.model import Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_state import (
@@ -35,9 +36,9 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateResponse,
 )
 from kbroker.protocol.schema import Message
-from kbroker.replication.share_partition import StateBatch
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.share.partition import StateBatch
 
 T = TypeVar("T")
 Part = tuple[SharePlace, Deferred[T]]

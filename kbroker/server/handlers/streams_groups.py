@@ -1,7 +1,7 @@
 """StreamsGroupHeartbeat v0, StreamsGroupDescribe v0: the groups of Kafka Streams (KIP-1071).
 
-What the protocol decides is in `coordinator/streams_membership`; here it is only called, and the
-topics it finds missing are created. As in Kafka 4.3 there are no static members, warm-up tasks,
+The rules are in `coordinator/group/streams/membership`; the topics found missing there are created
+here. As in Kafka 4.3 there are no static members, warm-up tasks,
 task offsets or source topics by regular expression yet: INVALID_REQUEST.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.shards import client_error
-from kbroker.coordinator.streams_membership import StreamsDecision
-from kbroker.coordinator.streams_topology import StreamsStatus
-from kbroker.model import Deferred
+from kbroker.coordinator.group.streams.membership import StreamsDecision
+from kbroker.coordinator.group.streams.topology import StreamsStatus
+from kbroker.coordinator.runtime.shards import client_error
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import (

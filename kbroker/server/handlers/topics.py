@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final, TypeVar
 
-from kbroker.metadata.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
-from kbroker.metadata.topics import (
+from kbroker.controller.partitions import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
+from kbroker.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,
     wanted_partitions,
 )
-from kbroker.model import ZERO_UUID, Deferred, Uuid
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import (

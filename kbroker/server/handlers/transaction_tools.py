@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.shards import Transactional
-from kbroker.model import Deferred, TopicPartition
+from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (

@@ -8,7 +8,7 @@ v2: leader epoch. v3: flexible, member and generation (KIP-447). v4 and EndTxn v
 TRANSACTION_ABORTABLE may come. EndTxn v5 and TxnOffsetCommit v5: transaction.version 2, in which
 every EndTxn raises the epoch and answers with it, and partitions are added by the broker itself.
 
-The decisions are in `coordinator/transactions`.
+The decisions are in `coordinator/transaction/shard`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.runtime import GROUP_TOPIC
-from kbroker.coordinator.shards import Transactional
-from kbroker.coordinator.transaction_ends import Producer
-from kbroker.model import Deferred, TopicPartition
+from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.coordinator.transaction.ends import Producer
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
@@ -45,7 +47,6 @@ from kbroker.server.sliced import (
     sliced,
     step_items_of,
 )
-from kbroker.server.transactions import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
 
 BATCHED_SINCE: Final = 4
 """AddPartitionsToTxn of brokers: several transactions in one request."""

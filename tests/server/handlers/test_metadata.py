@@ -16,7 +16,8 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import ZERO_UUID, Deferred, Uuid
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import (

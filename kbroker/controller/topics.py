@@ -1,0 +1,390 @@
+"""CreateTopics and DeleteTopics: what the controller says to each topic, and the records that
+follow.
+
+Outcomes are per topic; the words of the messages are Kafka's, since people search for them.
+Neighbours: `placement` chooses the brokers, `configs` knows what a topic's settings come to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from kbroker.controller.placement import place
+from kbroker.controller.result import ControllerResult
+from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
+from kbroker.metadata.image import MetadataImage, metric_name
+from kbroker.model import ZERO_UUID, Uuid, random_uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata_records import (
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.protocol.schema import Message
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+MAX_NAME_LENGTH: Final = 249
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
+
+_MAPS_TO_ID: Final = "The provided topic name maps to an ID that was already supplied."
+
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+CreatableTopic = CreateTopicsRequest.CreatableTopic
+CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
+DeletableTopicResult = DeleteTopicsResponse.DeletableTopicResult
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """num.partitions and default.replication.factor: what -1 stands for."""
+
+    partition_count: int
+    replication_factor: int
+
+
+def name_error(name: str) -> str | None:
+    """Why a topic may not have that name, in Kafka's words; None if it may."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed "
+            f"length {MAX_NAME_LENGTH}"
+        )
+    if not _LEGAL_NAME.fullmatch(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
+    return None
+
+
+def wanted_partitions(topic: CreatableTopic, default_count: int) -> int:
+    """How many partitions a request wants of this topic. default_count: num.partitions."""
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == -1:
+        return default_count
+    return max(topic.num_partitions, 0)
+
+
+class TopicCreation:
+    """One CreateTopics request being decided on an image."""
+
+    __slots__ = ("_decided", "_defaults", "_image", "_random", "_settings", "records")
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        *,
+        defaults: TopicDefaults,
+        settings: TopicSettings,
+        random: Random,
+    ) -> None:
+        self._image = image
+        self._defaults = defaults
+        self._settings = settings
+        self._random = random
+        self._decided: dict[str, str] = {}
+        self.records: list[Message] = []
+
+    def decide(
+        self, request: CreateTopicsRequest, describable: frozenset[str] | None = None
+    ) -> ControllerResult[CreateTopicsResponse]:
+        """The response for all topics, in order of the request; doubled names once, at the end.
+
+        describable: topics whose configs may be told; None for all.
+        """
+        counts = Counter(topic.name for topic in request.topics)
+        default_count = self._defaults.partition_count
+        wanted = sum(wanted_partitions(topic, default_count) for topic in request.topics)
+        if wanted > MAX_PARTITIONS_PER_REQUEST:
+            message = TOO_MANY_PARTITIONS
+            refused = [_create_error(name, ErrorCode.POLICY_VIOLATION, message) for name in counts]
+            return ControllerResult([], CreateTopicsResponse(topics=refused))
+        results = [
+            self._decide_one(topic, describable)
+            for topic in request.topics
+            if counts[topic.name] == 1
+        ]
+        results += [
+            _create_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            for name, count in counts.items()
+            if count > 1
+        ]
+        records = [] if request.validate_only else self.records
+        return ControllerResult(records, CreateTopicsResponse(topics=results))
+
+    def _decide_one(
+        self, topic: CreatableTopic, describable: frozenset[str] | None
+    ) -> CreatableTopicResult:
+        try:
+            self._check_name(topic.name)
+            configs = {config.name: config.value for config in topic.configs}
+            values = validate(configs)
+            assignments = self._assignments(topic)
+        except KafkaError as error:
+            return _create_error(topic.name, error.code, error.message)
+        topic_id = self._new_topic_id()
+        self.records += self._topic_records(topic.name, topic_id, values, assignments)
+        self._decided[metric_name(topic.name)] = topic.name
+        result = CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            num_partitions=len(assignments),
+            replication_factor=len(assignments[0]),
+        )
+        if describable is None or topic.name in describable:
+            result.configs = effective_configs(self._settings, self._image, values)
+        else:
+            result.num_partitions = result.replication_factor = -1
+            result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return result
+
+    def _check_name(self, name: str) -> None:
+        problem = name_error(name)
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name == CLUSTER_METADATA_TOPIC:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Creation of internal topic __cluster_metadata is prohibited.",
+            )
+        if name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if "." in name or "_" in name:
+            metric = metric_name(name)
+            collides = self._image.names_by_metric.get(metric) or self._decided.get(metric)
+            if collides is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"Topic '{name}' collides with existing topic: {collides}",
+                )
+
+    def _new_topic_id(self) -> Uuid:
+        while True:
+            topic_id = random_uuid(self._random)
+            if topic_id not in self._image.topics_by_id:
+                return topic_id
+
+    def _assignments(self, topic: CreatableTopic) -> list[list[int]]:
+        """Replicas per partition, preferred leader first."""
+        if topic.assignments:
+            return self._manual_assignments(topic)
+        if topic.replication_factor < -1 or topic.replication_factor == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if topic.num_partitions < -1 or topic.num_partitions == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        partition_count = (
+            self._defaults.partition_count if topic.num_partitions == -1 else topic.num_partitions
+        )
+        factor = (
+            self._defaults.replication_factor
+            if topic.replication_factor == -1
+            else topic.replication_factor
+        )
+        problem = None
+        brokers = list(self._image.brokers.values())
+        if factor > len(brokers):
+            problem = (
+                f"The target replication factor of {factor} cannot be reached because only "
+                f"{len(brokers)} broker(s) are registered or some brokers have all their log "
+                "directories cordoned."
+            )
+        elif not any(self._is_active(broker.id) for broker in brokers):
+            problem = "All brokers are currently fenced."
+        if problem is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {factor} time(s): {problem}",
+            )
+        return place(
+            brokers, partition_count=partition_count, replication_factor=factor, random=self._random
+        )
+
+    def _manual_assignments(self, topic: CreatableTopic) -> list[list[int]]:
+        for given, what in (
+            (topic.replication_factor, "replication factor"),
+            (topic.num_partitions, "numPartitions"),
+        ):
+            if given != -1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        by_index: dict[int, list[int]] = {}
+        for assignment in topic.assignments:
+            index, replicas = assignment.partition_index, assignment.broker_ids
+            if index in by_index:
+                raise _bad_assignment(
+                    f"Found multiple manual partition assignments for partition {index}"
+                )
+            first = next(iter(by_index.values()), None)
+            self._check_replicas(replicas, None if first is None else len(first))
+            by_index[index] = list(replicas)
+            if not any(self._is_active(replica) for replica in replicas):
+                raise _bad_assignment(
+                    "All brokers specified in the manual partition assignment for partition "
+                    f"{index} are fenced or in controlled shutdown."
+                )
+        if sorted(by_index) != list(range(len(by_index))):
+            raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+        return [by_index[index] for index in range(len(by_index))]
+
+    def _check_replicas(self, replicas: Sequence[int], expected: int | None) -> None:
+        if not replicas:
+            raise _bad_assignment("The manual partition assignment includes an empty replica list.")
+        seen: set[int] = set()
+        for replica in sorted(replicas):
+            if replica not in self._image.brokers:
+                raise _bad_assignment(
+                    f"The manual partition assignment includes broker {replica}, but no such "
+                    "broker is registered."
+                )
+            if replica in seen:
+                raise _bad_assignment(
+                    f"The manual partition assignment includes the broker {replica} more than once."
+                )
+            seen.add(replica)
+        if expected is not None and len(replicas) != expected:
+            raise _bad_assignment(
+                f"The manual partition assignment includes a partition with {len(replicas)} "
+                "replica(s), but this is "
+                f"not consistent with previous partitions, which have {expected} replica(s)."
+            )
+
+    def _is_active(self, broker_id: int) -> bool:
+        broker = self._image.brokers[broker_id]
+        return not broker.fenced and not broker.in_controlled_shutdown
+
+    def _topic_records(
+        self,
+        name: str,
+        topic_id: Uuid,
+        values: Mapping[str, str],
+        assignments: Sequence[Sequence[int]],
+    ) -> list[Message]:
+        records: list[Message] = [TopicRecord(name=name, topic_id=topic_id)]
+        records += config_records(self._image, name, values)
+        for index, replicas in enumerate(assignments):
+            isr = [replica for replica in replicas if self._is_active(replica)]
+            records.append(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=topic_id,
+                    replicas=list(replicas),
+                    isr=isr,
+                    leader=isr[0],
+                    leader_epoch=0,
+                    partition_epoch=0,
+                    directories=[self._default_directory(replica) for replica in replicas],
+                )
+            )
+        return records
+
+    def _default_directory(self, broker_id: int) -> Uuid:
+        """A broker's only directory; with several it chooses itself and says so later (unassigned,
+        all zeros).
+        """
+        log_dirs = self._image.brokers[broker_id].log_dirs
+        return log_dirs[0] if len(log_dirs) == 1 else ZERO_UUID
+
+
+def delete_topics(
+    image: MetadataImage, request: DeleteTopicsRequest, *, enabled: bool, api_version: int
+) -> ControllerResult[DeleteTopicsResponse]:
+    """Delete by name (up to v5) or by name or id (v6). Raises KafkaError if delete.topic.enable is
+    off.
+    """
+    if not enabled:
+        code = ErrorCode.INVALID_REQUEST if api_version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        raise KafkaError(code, "Topic deletion is disabled.")
+    asked: list[tuple[str | None, Uuid]] = [(name, ZERO_UUID) for name in request.topic_names]
+    asked += [(state.name, state.topic_id) for state in request.topics]
+    names = Counter(name for name, topic_id in asked if name is not None and topic_id == ZERO_UUID)
+    ids = Counter(topic_id for name, topic_id in asked if name is None and topic_id != ZERO_UUID)
+    named = {image.topics[name].topic_id for name in names if name in image.topics}
+    records: list[Message] = []
+    results = []
+    answered: set[tuple[str | None, Uuid]] = set()
+    for name, topic_id in asked:
+        if name is None and topic_id in named:
+            continue  # the answer to its name is one for both
+        code, message = _deletion_problem(image, name, topic_id, names, ids)
+        if message.startswith("Duplicate"):
+            if (name, topic_id) in answered:
+                continue
+            answered.add((name, topic_id))
+        result = DeletableTopicResult(
+            name=name, topic_id=topic_id, error_code=code, error_message=message or None
+        )
+        topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
+        if topic is not None and (code is ErrorCode.NONE or message == _MAPS_TO_ID):
+            result.name, result.topic_id = topic.name, topic.topic_id
+        if topic is not None and code is ErrorCode.NONE:
+            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+        results.append(result)
+    return ControllerResult(records, DeleteTopicsResponse(responses=results))
+
+
+def _deletion_problem(
+    image: MetadataImage,
+    name: str | None,
+    topic_id: Uuid,
+    names: Mapping[str, int],
+    ids: Mapping[Uuid, int],
+) -> tuple[ErrorCode, str]:
+    """What stands against deleting it; (NONE, "") if nothing does."""
+    if name is None and topic_id == ZERO_UUID:
+        return ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
+    if name is not None and topic_id != ZERO_UUID:
+        return ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+    if name is not None:
+        if names[name] > 1:
+            return ErrorCode.INVALID_REQUEST, "Duplicate topic name."
+        topic = image.topics.get(name)
+        if topic is None:
+            return (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "This server does not host this topic-partition.",
+            )
+        if topic.topic_id in ids:
+            return ErrorCode.INVALID_REQUEST, _MAPS_TO_ID
+        return ErrorCode.NONE, ""
+    if ids[topic_id] > 1:
+        return ErrorCode.INVALID_REQUEST, "Duplicate topic id."
+    if topic_id not in image.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
+    return ErrorCode.NONE, ""
+
+
+def _bad_assignment(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _create_error(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=[])

@@ -1,0 +1,587 @@
+"""What a consumer group answers to ConsumerGroupHeartbeat (KIP-848), and how members end.
+
+Each function looks at a `ConsumerGroup` and gives the records that follow, in Kafka's order, with
+the response; it changes nothing. A heartbeat goes through up to four steps, each upon the outcome
+of the last: the member, the group's epoch, the target assignment, what the member has. Regular
+expressions are resolved apart from heartbeats (`regex_refresh`); `resolved` gives those records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.coordinator.group.assignors import ASSIGNORS, Assignment, Subscriber
+from kbroker.coordinator.group.consumer.group import ConsumerGroup, Topic
+from kbroker.coordinator.group.consumer.reconciliation import (
+    CurrentAssignment,
+    Owned,
+    reconcile,
+)
+from kbroker.coordinator.group.consumer.records import (
+    MemberMetadata,
+    current_record,
+    group_record,
+    member_record,
+    member_tombstones,
+    regex_record,
+    regex_tombstone,
+    target_epoch_record,
+    target_record,
+)
+from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
+from kbroker.coordinator.group.metadata_hash import PartitionRacks, metadata_hash
+from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.group.regex_refresh import RegexRefresh
+from kbroker.coordinator.group.subscriptions import Subscription, all_topics
+from kbroker.coordinator.runtime.effects import Effect
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+Reported = Mapping[Uuid, frozenset[int]] | None
+
+
+class ConsumerSettings(Protocol):
+    """What of the broker's configuration a consumer group reads."""
+
+    @property
+    def group_consumer_session_timeout_ms(self) -> int: ...
+    @property
+    def group_consumer_heartbeat_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_consumer_assignment_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_migration_policy(self) -> str: ...
+    @property
+    def group_consumer_assignors(self) -> tuple[str, ...]: ...
+
+
+class GroupOverrides(Protocol):
+    """What groups have set themselves (IncrementalAlterConfigs), within the broker's bounds."""
+
+    def get_int(self, group_id: str, name: str) -> int | None:
+        """A whole number by its name, such as consumer.session.timeout.ms; None: nothing set."""
+        ...
+
+
+class _NoOverrides:
+    def get_int(self, group_id: str, name: str) -> int | None:
+        return None
+
+
+NO_OVERRIDES: Final = _NoOverrides()
+"""The broker's settings hold for every group."""
+
+
+class ClusterTopics(Protocol):
+    """The topics of the cluster; a change gives another `topics`."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+    @property
+    def topics_by_id(self) -> Mapping[Uuid, Topic]: ...
+    @property
+    def offset(self) -> int: ...
+    def partition_racks(self, name: str) -> PartitionRacks: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a decision needs besides group and request. wall_ms: now.
+
+    heartbeat_interval_ms, assignment_interval_ms: of this group.
+    """
+
+    settings: ConsumerSettings
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    topics: ClusterTopics
+    wall_ms: int
+    client_id: str
+    client_host: str
+    new_member_id: Callable[[], str]
+
+
+Written = Callable[[int], list[Effect]]
+"""What follows, now_ms given, when records are in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """records: to be written first. member_id: whose session starts anew. written: what follows
+    when the records are in the log. replies: to others who waited, in any case.
+    """
+
+    records: list[CoordinatorRecord]
+    response: ConsumerGroupHeartbeatResponse
+    member_id: str | None = None
+    written: Written | None = None
+    replies: Sequence[Effect] = ()
+
+
+class Removal(NamedTuple):
+    """The end of members. written: what follows when its records are in the log."""
+
+    records: list[CoordinatorRecord]
+    written: Written | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a member says of itself now. replaced: the id of the static member whose place it takes;
+    reported: what it says it has.
+    """
+
+    member_id: str
+    replaced: str | None
+    metadata: MemberMetadata
+    reported: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where an update brings a member: from `before` to `after`."""
+
+    records: list[CoordinatorRecord]
+    before: CurrentAssignment
+    after: CurrentAssignment
+    epoch: int
+    target_epoch: int
+
+
+def heartbeat(
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    around: Surroundings,
+    *,
+    unsettled: bool = False,
+) -> Decision:
+    """A heartbeat of a member that joins or is there. unsettled: the target so far is not one for
+    these members. Raises KafkaError.
+    """
+    member_id = request.member_id or around.new_member_id()
+    replaced = _find_member(group, request, member_id, around.settings)
+    former = group.members.get(replaced or member_id)
+    metadata = _updated(former, request, around)
+    update = Update(member_id, replaced, metadata, reported_of(request))
+    step = advance(group, update, around, unsettled=unsettled)
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=step.after.member_epoch,
+        heartbeat_interval_ms=around.heartbeat_interval_ms,
+    )
+    if _is_full(request) or _partitions(step.after.assigned) != _partitions(step.before.assigned):
+        response.assignment = _assignment(step.after.assigned)
+    return Decision(step.records, response, member_id)
+
+
+def advance(
+    group: ConsumerGroup,
+    update: Update,
+    around: Surroundings,
+    *,
+    assign: bool = True,
+    unsettled: bool = False,
+) -> Step:
+    """The member, the group's epoch, the target assignment, what the member has. assign: whether
+    there may be a new target; unsettled: whether there must be.
+    """
+    group_id, member_id, replaced = group.group_id, update.member_id, update.replaced
+    records: list[CoordinatorRecord] = []
+    former = group.members.get(replaced or member_id)
+    current, target = group.current(member_id), group.targets.get(member_id)
+    if replaced is not None:
+        current, target = group.current(replaced).returned(), group.targets.get(replaced, {})
+        records += member_tombstones(group_id, replaced)
+    if replaced is not None or update.metadata != former:
+        records.append(member_record(group_id, member_id, update.metadata))
+    if replaced is not None and target is not None:
+        records.append(target_record(group_id, member_id, target))
+        records.append(current_record(group_id, member_id, current))
+    plan = _Plan(group, update, around)
+    change = _change(group, former, update.metadata)
+    records += plan.advance(changed=unsettled or change.moves_epoch, assign=assign)
+    after = current
+    if assign or plan.target_epoch == plan.epoch:
+        after = reconcile(
+            current,
+            target_epoch=plan.target_epoch,
+            target=plan.target,
+            is_free=group.is_free_for(replaced or member_id),
+            is_subscribed=plan.is_subscribed,
+            subscription_changed=change.is_one,
+            reported=update.reported,
+        )
+    if after is not current:
+        records.append(current_record(group_id, member_id, after))
+    return Step(records, current, after, plan.epoch, plan.target_epoch)
+
+
+class _Change(NamedTuple):
+    """Of a member's subscription. moves_epoch: the group's epoch rises with it at once."""
+
+    is_one: bool
+    moves_epoch: bool
+
+
+def _change(group: ConsumerGroup, former: MemberMetadata | None, new: MemberMetadata) -> _Change:
+    """As in Kafka a regular expression that is yet to be resolved does not move the epoch: its
+    resolution will.
+    """
+    names = [] if former is None else former.subscribed_topic_names
+    old_regex = "" if former is None else former.subscribed_topic_regex or ""
+    regex = new.subscribed_topic_regex or ""
+    names_changed, regex_changed = new.subscribed_topic_names != names, regex != old_regex
+    wish_changed = former is not None and former.server_assignor != new.server_assignor
+    is_resolved = not regex or regex in group.regexes
+    return _Change(
+        names_changed or regex_changed,
+        names_changed or wish_changed or (regex_changed and is_resolved),
+    )
+
+
+def check_leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
+    """Whether this member may leave. Raises KafkaError."""
+    _check_static(group, request)
+    if request.member_id not in group.members:
+        raise unknown_member(group.group_id, request.member_id)
+
+
+def leave_for_a_while(group: ConsumerGroup, member_id: str) -> list[CoordinatorRecord]:
+    """A static member goes and will be back."""
+    return [current_record(group.group_id, member_id, group.current(member_id).away())]
+
+
+def removal(
+    group: ConsumerGroup, member_ids: Collection[str], topics: ClusterTopics
+) -> list[CoordinatorRecord]:
+    """The end of members, and the group's next epoch."""
+    records: list[CoordinatorRecord] = []
+    for member_id in member_ids:
+        records += member_tombstones(group.group_id, member_id)
+    rest = group.subscriptions.without(member_ids)
+    records += _regex_ends(group, rest)
+    new_hash = group.metadata_hash
+    is_same = len(rest) == len(group.subscriptions.distinct())
+    if not (is_same and group.is_hash_current and group.seen_topics is topics.topics):
+        new_hash = metadata_hash(all_topics(rest, group.resolved), topics)
+    records.append(group_record(group.group_id, group.epoch + 1, new_hash))
+    return records
+
+
+def resolved(
+    group: ConsumerGroup, refresh: RegexRefresh, topics: ClusterTopics
+) -> list[CoordinatorRecord]:
+    """What a refresh of the group's regular expressions changes: the topics of those that members
+    still subscribe by, and the group's epoch. topics: the cluster's, as of now.
+    """
+    records: list[CoordinatorRecord] = []
+    regexes, found = dict(group.resolved), False
+    for regex, names in sorted(refresh.resolved.items()):
+        if regex not in group.subscriptions.regexes or (
+            regex in group.regexes and group.regexes[regex].topics == names
+        ):
+            continue
+        found = found or regexes.get(regex, frozenset()) != frozenset(names)
+        regexes[regex] = frozenset(names)
+        records.append(regex_record(group.group_id, regex, names, refresh.offset, refresh.wall_ms))
+    names_now = all_topics(group.subscriptions.distinct(), regexes)
+    new_hash = metadata_hash(names_now, topics)
+    if found or new_hash != group.metadata_hash:
+        records.append(group_record(group.group_id, group.epoch + 1, new_hash))
+    return records
+
+
+def reported_of(request: ConsumerGroupHeartbeatRequest) -> Reported:
+    """What the member says it has; None if it did not say."""
+    if request.topic_partitions is None:
+        return None
+    return {topic.topic_id: frozenset(topic.partitions) for topic in request.topic_partitions}
+
+
+# -- steps of a heartbeat --------------------------------------------------------------------
+
+
+def _find_member(
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    member_id: str,
+    settings: ConsumerSettings,
+) -> str | None:
+    """Check who asks. Gives the id of the static member whose place it takes, if it takes one."""
+    if request.member_epoch != 0:
+        _check_static(group, request)
+        if member_id not in group.members:
+            raise unknown_member(group.group_id, member_id)
+        _check_epoch(group.current(member_id), request)
+        return None
+    owner = group.static_members.get(request.instance_id or "")
+    if owner is not None and owner != member_id:
+        if not (group.is_away(owner) or group.is_classic(owner)):
+            raise KafkaError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {request.instance_id} cannot join the "
+                f"group because the instance id is owned by {owner} member.",
+            )
+        return owner
+    check_room(group, member_id, settings)
+    return None
+
+
+def check_room(group: ConsumerGroup, member_id: str, settings: ConsumerSettings) -> None:
+    """Whether the group has a place for that member. Raises KafkaError."""
+    if member_id not in group.members and len(group.members) >= settings.group_consumer_max_size:
+        raise group_is_full("consumer", settings.group_consumer_max_size)
+
+
+def _check_static(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
+    if request.instance_id is None:
+        return
+    owner = group.static_members.get(request.instance_id)
+    if owner is None:
+        message = f"Instance id {request.instance_id} is unknown."
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+    if owner != request.member_id:
+        message = f"Static member {request.member_id} with instance id {request.instance_id}"
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"{message} was fenced by member {owner}.")
+
+
+def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
+    """A member may be one epoch behind if it missed the answer: then all it has is assigned to
+    it.
+    """
+    epoch, reported = request.member_epoch, reported_of(request)
+    if epoch == current.member_epoch:
+        return
+    if (
+        epoch < current.member_epoch
+        and epoch == current.previous_epoch
+        and reported is not None
+        and current.owns_all(reported)
+    ):
+        return
+    raise fenced_epoch("consumer", epoch, current.member_epoch)
+
+
+def _updated(
+    former: MemberMetadata | None, request: ConsumerGroupHeartbeatRequest, around: Surroundings
+) -> MemberMetadata:
+    """What is known of a member after this request: null fields leave it as it was."""
+
+    old = former or MemberMetadata(
+        instance_id=None, rack_id=None, subscribed_topic_regex="", server_assignor=None
+    )
+    names = request.subscribed_topic_names
+    timeout_ms = request.rebalance_timeout_ms
+    return MemberMetadata(
+        instance_id=_chosen(request.instance_id, old.instance_id),
+        rack_id=_chosen(request.rack_id, old.rack_id),
+        client_id=around.client_id,
+        client_host=around.client_host,
+        subscribed_topic_names=old.subscribed_topic_names if names is None else sorted(set(names)),
+        subscribed_topic_regex=_chosen(request.subscribed_topic_regex, old.subscribed_topic_regex),
+        rebalance_timeout_ms=old.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=_chosen(request.server_assignor, old.server_assignor),
+        classic_member_metadata=None,
+    )
+
+
+def _chosen(said: str | None, known: str | None) -> str | None:
+    return known if said is None else said
+
+
+def _alike(former: MemberMetadata, new: MemberMetadata) -> bool:
+    return (
+        former.subscribed_topic_names == new.subscribed_topic_names
+        and former.subscribed_topic_regex == new.subscribed_topic_regex
+    )
+
+
+class _Plan:
+    """The group as it will be after a member's update: epoch and target."""
+
+    def __init__(self, group: ConsumerGroup, update: Update, around: Surroundings) -> None:
+        self._group = group
+        self._update = update
+        self._around = around
+        metadata, subscriptions = update.metadata, group.subscriptions
+        former = group.members.get(update.member_id)
+        if former is not None and _alike(former, metadata):
+            self._subscription = subscriptions.of(update.member_id)
+        else:
+            names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
+            self._subscription = subscriptions.find(names, regex or "")
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self._assigned: Mapping[str, Assignment] | None = None
+
+    @property
+    def target(self) -> Assignment:
+        """What the member shall have."""
+        update = self._update
+        if self._assigned is not None:
+            return self._assigned.get(update.member_id, {})
+        return self._group.targets.get(update.replaced or update.member_id, {})
+
+    def is_subscribed(self, topic_id: Uuid) -> bool:
+        """Whether the member subscribes to that topic of the cluster."""
+        topic = self._around.topics.topics_by_id.get(topic_id)
+        return topic is not None and self._subscription.has(topic.name, self._group.resolved)
+
+    def advance(self, *, changed: bool, assign: bool) -> list[CoordinatorRecord]:
+        """The records of both steps. changed: the epoch is to rise. assign: False leaves the second
+        step out.
+        """
+        group, topics = self._group, self._around.topics
+        records: list[CoordinatorRecord] = []
+        subscriptions = self._subscriptions()
+        is_same = subscriptions is None
+        if subscriptions is None:
+            subscriptions = group.subscriptions.distinct()
+        else:
+            records += _regex_ends(group, subscriptions)
+        if changed or group.seen_topics is not topics.topics:
+            records += self._next_epoch(subscriptions, changed=changed, is_same=is_same)
+        if assign and self.epoch > self.target_epoch and self._may_assign():
+            records += self._assign(subscriptions)
+        return records
+
+    def _subscriptions(self) -> Collection[Subscription] | None:
+        """The distinct subscriptions after the update; None: those of the group."""
+        update, known = self._update, self._group.subscriptions
+        former_id = update.replaced or update.member_id
+        is_member = former_id in self._group.members
+        if is_member and known.of(former_id) is self._subscription:
+            return None
+        rest = known.without((former_id,))
+        if self._subscription not in rest:
+            rest.append(self._subscription)
+        elif len(rest) == len(known.distinct()):
+            return None
+        return rest
+
+    def _next_epoch(
+        self, subscriptions: Iterable[Subscription], *, changed: bool, is_same: bool
+    ) -> list[CoordinatorRecord]:
+        group, topics = self._group, self._around.topics
+        new_hash = group.metadata_hash
+        if not (is_same and group.is_hash_current and group.seen_topics is topics.topics):
+            new_hash = metadata_hash(all_topics(subscriptions, group.resolved), topics)
+        if not changed and new_hash == group.metadata_hash:
+            return []
+        self.epoch = group.epoch + 1
+        return [group_record(group.group_id, self.epoch, new_hash)]
+
+    def _may_assign(self) -> bool:
+        """Assignments are made at most once per interval, so that many who join are one change."""
+        since_ms = self._around.wall_ms - self._group.target_timestamp_ms
+        return since_ms >= self._around.assignment_interval_ms or since_ms < 0
+
+    def _assign(self, subscriptions: Iterable[Subscription]) -> list[CoordinatorRecord]:
+        group, update = self._group, self._update
+        topic_ids, partition_counts = self._topic_ids(subscriptions)
+        members = {key: value for key, value in group.members.items() if key != update.replaced}
+        members[update.member_id] = update.metadata
+        targets = {key: value for key, value in group.targets.items() if key != update.replaced}
+        if update.replaced is not None:
+            targets[update.member_id] = group.targets.get(update.replaced, {})
+        of = group.subscriptions.of
+        subscribers = {
+            member_id: Subscriber(
+                name=metadata.instance_id or member_id,
+                topics=topic_ids[
+                    self._subscription if member_id == update.member_id else of(member_id)
+                ],
+                current=targets.get(member_id, {}),
+            )
+            for member_id, metadata in members.items()
+        }
+        name = assignor_name(members, self._around.settings)
+        assigned = ASSIGNORS[name](subscribers, partition_counts)
+        records = [
+            target_record(group.group_id, member_id, assignment)
+            for member_id, assignment in assigned.items()
+            if targets.get(member_id) != assignment
+        ]
+        self._assigned = assigned
+        self.target_epoch = self.epoch
+        wall_ms = self._around.wall_ms
+        return [*records, target_epoch_record(group.group_id, self.epoch, wall_ms)]
+
+    def _topic_ids(
+        self, subscriptions: Iterable[Subscription]
+    ) -> tuple[dict[Subscription, frozenset[Uuid]], dict[Uuid, int]]:
+        """The ids of the topics of each subscription, and how many partitions each topic has.
+        Subscriptions to the same topics share one set.
+        """
+        topics = self._around.topics.topics
+        by_names: dict[frozenset[str], frozenset[Uuid]] = {}
+        partition_counts: dict[Uuid, int] = {}
+        topic_ids: dict[Subscription, frozenset[Uuid]] = {}
+        for subscription in subscriptions:
+            names = subscription.topics(self._group.resolved)
+            ids = by_names.get(names)
+            if ids is None:
+                known = [topic for name in sorted(names) if (topic := topics.get(name)) is not None]
+                partition_counts.update({one.topic_id: len(one.partitions) for one in known})
+                ids = by_names[names] = frozenset(one.topic_id for one in known)
+            topic_ids[subscription] = ids
+        return topic_ids, partition_counts
+
+
+def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSettings) -> str:
+    """The assignor most members ask for, the first configured one if none asks."""
+    votes: dict[str, int] = {}
+    for metadata in members.values():
+        wish = metadata.server_assignor
+        if wish is not None and wish in ASSIGNORS:
+            votes[wish] = votes.get(wish, 0) + 1
+    default = settings.group_consumer_assignors[0]
+    return min(votes, key=lambda name: (-votes[name], name)) if votes else default
+
+
+def _regex_ends(
+    group: ConsumerGroup, subscriptions: Iterable[Subscription]
+) -> list[CoordinatorRecord]:
+    """The end of regular expressions that none of these subscriptions has."""
+    if not group.regexes:
+        return []
+    used = {subscription.regex for subscription in subscriptions}
+    return [
+        regex_tombstone(group.group_id, regex)
+        for regex in sorted(group.regexes)
+        if regex not in used
+    ]
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the member said all that it can say, and so wants to hear all."""
+    return request.member_epoch == 0 or (
+        request.rebalance_timeout_ms != -1
+        and (
+            request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+        )
+        and request.topic_partitions is not None
+    )
+
+
+def _partitions(owned: Owned) -> dict[Uuid, frozenset[int]]:
+    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
+
+
+def _assignment(owned: Owned) -> ConsumerGroupHeartbeatResponse.Assignment:
+    return ConsumerGroupHeartbeatResponse.Assignment(
+        topic_partitions=[
+            ConsumerGroupHeartbeatResponse.TopicPartitions(
+                topic_id=topic_id, partitions=sorted(partitions)
+            )
+            for topic_id, partitions in owned.items()
+        ]
+    )

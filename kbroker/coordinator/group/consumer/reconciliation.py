@@ -1,0 +1,196 @@
+"""How one member of a consumer group gets from what it has to what it shall have (KIP-848).
+
+    STABLE -> UNREVOKED_PARTITIONS -> UNRELEASED_PARTITIONS -> STABLE
+
+A member first gives back what it shall not have any more; its epoch stays until it says that it
+did. Then it is of the target's epoch and gets what others have released; what they have not is
+waited for. A partition belongs to a member from the record that assigns it until the record that
+takes it out of both `assigned` and `revoking`.
+
+Partitions of topics that a member no longer subscribes to are revoked at once, whatever the target
+still says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final
+
+from kbroker.coordinator.group.assignors import Assignment
+from kbroker.model import Uuid
+
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+"""A static member that is away and will be back."""
+
+Owned = Mapping[Uuid, Mapping[int, int]]
+"""Partition -> the member epoch in which it was assigned, by topic id; no topic without any."""
+
+
+class MemberState(IntEnum):
+    """As it stands in the log."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """What a member has. A member that was just made: epoch 0, nothing."""
+
+    member_epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Owned = field(default_factory=dict)
+    revoking: Owned = field(default_factory=dict)
+
+    def is_at(self, epoch: int) -> bool:
+        """Whether the member has all it shall have in that epoch."""
+        return self.state is MemberState.STABLE and self.member_epoch == epoch
+
+    def owns_all(self, partitions: Mapping[Uuid, frozenset[int]]) -> bool:
+        """Whether all of these are assigned to it."""
+        return all(
+            partition in self.assigned.get(topic_id, {})
+            for topic_id, indexes in partitions.items()
+            for partition in indexes
+        )
+
+    def held(self) -> dict[Uuid, frozenset[int]]:
+        """All that it has, also what it is about to give back."""
+        held: dict[Uuid, frozenset[int]] = {}
+        for owned in (self.assigned, self.revoking):
+            for topic_id, partitions in owned.items():
+                held[topic_id] = held.get(topic_id, frozenset()) | frozenset(partitions)
+        return held
+
+    def away(self) -> CurrentAssignment:
+        """As a static member that has left for a while: it keeps what it is assigned."""
+        return CurrentAssignment(
+            STATIC_LEAVE_EPOCH, self.previous_epoch, MemberState.STABLE, self._of_old()
+        )
+
+    def returned(self) -> CurrentAssignment:
+        """The same for whoever takes its place."""
+        return CurrentAssignment(0, 0, MemberState.STABLE, self._of_old())
+
+    def _of_old(self) -> Owned:
+        return {topic: dict.fromkeys(partitions, 0) for topic, partitions in self.assigned.items()}
+
+
+def places_of(owned: Mapping[Uuid, Iterable[int]]) -> set[tuple[Uuid, int]]:
+    """(topic id, partition) of all in it."""
+    return {(topic_id, index) for topic_id, partitions in owned.items() for index in partitions}
+
+
+def reconcile(
+    current: CurrentAssignment,
+    *,
+    target_epoch: int,
+    target: Assignment,
+    is_free: Callable[[Uuid, int], bool],
+    is_subscribed: Callable[[Uuid], bool],
+    subscription_changed: bool,
+    reported: Mapping[Uuid, frozenset[int]] | None,
+) -> CurrentAssignment:
+    """The next step of a member that was just heard of; current itself if there is none.
+
+    is_free: no other member has that partition. is_subscribed: the member subscribes to that topic.
+    subscription_changed: with this heartbeat. reported: what the member says it has, None if it did
+    not say.
+    """
+    match current.state:
+        case MemberState.STABLE:
+            if current.member_epoch == target_epoch:
+                if subscription_changed:
+                    return _without_unsubscribed(current, is_subscribed, reported)
+                return current
+        case MemberState.UNREVOKED_PARTITIONS:
+            if _has_any(current.revoking, reported):
+                if subscription_changed:
+                    return _without_unsubscribed(current, is_subscribed, reported)
+                return current
+        case _:
+            pass
+    target = {topic_id: wanted for topic_id, wanted in target.items() if is_subscribed(topic_id)}
+    return _next(current, target_epoch, target, is_free, reported)
+
+
+def _without_unsubscribed(
+    current: CurrentAssignment,
+    is_subscribed: Callable[[Uuid], bool],
+    reported: Mapping[Uuid, frozenset[int]] | None,
+) -> CurrentAssignment:
+    """Revoke the partitions of topics that the member no longer subscribes to, in its epoch."""
+    gone = {
+        topic_id: partitions
+        for topic_id, partitions in current.assigned.items()
+        if not is_subscribed(topic_id)
+    }
+    if not gone:
+        return current
+    kept = {key: value for key, value in current.assigned.items() if key not in gone}
+    revoking = dict(current.revoking)
+    for topic_id, partitions in gone.items():
+        revoking[topic_id] = {**revoking.get(topic_id, {}), **partitions}
+    if _has_any(revoking, reported):
+        return replace(
+            current,
+            previous_epoch=current.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            revoking=revoking,
+        )
+    return replace(current, previous_epoch=current.member_epoch, assigned=kept)
+
+
+def _next(
+    current: CurrentAssignment,
+    target_epoch: int,
+    target: Assignment,
+    is_free: Callable[[Uuid, int], bool],
+    reported: Mapping[Uuid, frozenset[int]] | None,
+) -> CurrentAssignment:
+    kept: dict[Uuid, dict[int, int]] = {}
+    revoking: dict[Uuid, dict[int, int]] = {}
+    for topic_id, partitions in current.assigned.items():
+        wanted = target.get(topic_id, frozenset())
+        for partition, epoch in partitions.items():
+            side = kept if partition in wanted else revoking
+            side.setdefault(topic_id, {})[partition] = epoch
+    if revoking and _has_any(revoking, reported):
+        return replace(
+            current,
+            previous_epoch=current.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            revoking=revoking,
+        )
+    is_waiting = False
+    got_any = False
+    for topic_id, wanted in target.items():
+        for partition in sorted(wanted.difference(kept.get(topic_id, {}))):
+            if is_free(topic_id, partition):
+                kept.setdefault(topic_id, {})[partition] = target_epoch
+                got_any = True
+            else:
+                is_waiting = True
+    state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
+    if (
+        current.state is state
+        and current.member_epoch == target_epoch
+        and not (got_any or revoking or current.revoking)
+    ):
+        return current
+    return CurrentAssignment(target_epoch, current.member_epoch, state, kept)
+
+
+def _has_any(owned: Owned, reported: Mapping[Uuid, frozenset[int]] | None) -> bool:
+    """Whether the member still has any of these; if it does not say, it may."""
+    if reported is None:
+        return True
+    return any(not reported.get(topic, frozenset()).isdisjoint(owned[topic]) for topic in owned)

@@ -1,0 +1,91 @@
+"""When members of the groups of one shard are given up: silent for the session timeout, or late in
+giving back what they were told to.
+
+Both clocks are monotonic and start anew when the log is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
+from kbroker.coordinator.runtime.effects import Effect
+
+RETRY_MS: Final = 1_000
+"""When the end of a member could not be written, it is tried again after this."""
+
+
+GiveUp = Callable[[str, str], list[Effect]]
+"""Of (group id, member id)."""
+
+
+class MemberSessions:
+    """Deadlines by (group id, member id). give_up: the end of a silent member; on_late: what
+    becomes of one that did not give back in time.
+    """
+
+    __slots__ = ("_deadlines", "_give_up", "_on_late", "_rebalances", "_sessions")
+
+    def __init__(self, deadlines: Deadlines, *, give_up: GiveUp, on_late: GiveUp) -> None:
+        self._deadlines = deadlines
+        self._give_up = give_up
+        self._on_late = on_late
+        self._sessions: dict[tuple[str, str], Deadline] = {}
+        self._rebalances: dict[tuple[str, str], tuple[object, Deadline]] = {}
+        """Of members that have something to revoke: the assignment that asks for it, until when."""
+
+    def renew(self, group_id: str, member_id: str, until_ms: int) -> None:
+        """It was heard of."""
+        key = (group_id, member_id)
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = Deadline(partial(self._over, self._give_up, *key))
+        self._deadlines.set(session, until_ms)
+
+    def expect_return(
+        self, group_id: str, member_id: str, assignment: object, until_ms: int
+    ) -> None:
+        """The member must revoke what this current assignment tells it to before until_ms.
+
+        The timeout starts once per assignment, compared by identity: heartbeats that change nothing
+        do not extend it, a further revocation in the same member epoch starts it again.
+        """
+        key = (group_id, member_id)
+        watched = self._rebalances.get(key)
+        if watched is not None and watched[0] is assignment:
+            return
+        deadline = watched[1] if watched else Deadline(partial(self._over, self._on_late, *key))
+        self._rebalances[key] = (assignment, deadline)
+        self._deadlines.set(deadline, until_ms)
+
+    def returned(self, group_id: str, member_id: str) -> None:
+        """It has nothing to give back."""
+        watched = self._rebalances.pop((group_id, member_id), None)
+        if watched is not None:
+            self._deadlines.cancel(watched[1])
+
+    def forget(self, group_id: str, member_id: str) -> None:
+        """It is no member any more."""
+        self.returned(group_id, member_id)
+        session = self._sessions.pop((group_id, member_id), None)
+        if session is not None:
+            self._deadlines.cancel(session)
+
+    def retry(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Its end could not be written."""
+        self.renew(group_id, member_id, now_ms + RETRY_MS)
+
+    def clear(self) -> None:
+        """No group is here any more."""
+        for session in self._sessions.values():
+            self._deadlines.cancel(session)
+        for _, deadline in self._rebalances.values():
+            self._deadlines.cancel(deadline)
+        self._sessions.clear()
+        self._rebalances.clear()
+
+    @staticmethod
+    def _over(action: GiveUp, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+        return action(group_id, member_id)

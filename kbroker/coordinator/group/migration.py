@@ -1,0 +1,255 @@
+"""Groups that change their protocol while they have members (KIP-848): a classic group of consumers
+becomes a consumer group with the first member that speaks the new protocol, and a classic one again
+with the last of those that leaves.
+
+The group is the same one for its members: assignments, ids and the generation, which is the epoch,
+go on. As in Kafka the records say the end of the one and the beginning of the other in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+from kbroker.coordinator.group.assignors import Assignment
+from kbroker.coordinator.group.classic.embedded_protocol import (
+    PROTOCOL_TYPE,
+    assignment_bytes,
+    assignment_of,
+    partitions_by_id,
+    subscription_of,
+    version_of,
+)
+from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.consumer.membership import ClusterTopics
+from kbroker.coordinator.group.consumer.reconciliation import (
+    CurrentAssignment,
+    MemberState,
+    places_of,
+)
+from kbroker.coordinator.group.consumer.records import (
+    MemberMetadata,
+    all_tombstones,
+    current_record,
+    group_record,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
+from kbroker.coordinator.group.members import Member
+from kbroker.coordinator.group.metadata_hash import metadata_hash
+from kbroker.coordinator.group.records import (
+    CoordinatorRecord,
+    group_metadata_record,
+    group_tombstone,
+)
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+
+
+class MigrationPolicy(Enum):
+    """group.consumer.migration.policy."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a classic group may become a consumer group."""
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a consumer group may become a classic group."""
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+# -- from classic to consumer ----------------------------------------------------------------
+
+
+def upgrade(
+    group: ClassicGroup, topics: ClusterTopics, *, policy: MigrationPolicy, max_size: int
+) -> tuple[list[CoordinatorRecord], ConsumerGroup]:
+    """The records that make it a consumer group, and that group. All members are Stable, with what
+    they were last assigned; who is in the middle of a rebalance is to join again.
+
+    Raises KafkaError(GROUP_ID_NOT_FOUND) if it cannot become one.
+    """
+    reason = None
+    if not policy.may_upgrade:
+        reason = "group.consumer.migration.policy forbids it"
+    elif group.protocol_type != PROTOCOL_TYPE:
+        reason = "its members are no consumers"
+    elif len(group.members) > max_size:
+        reason = "it has too many members"
+    if reason is not None:
+        raise _not_upgraded(group, reason)
+    try:
+        records = _consumer_records(group, topics)
+    except MalformedRequest as error:
+        raise _not_upgraded(group, f"a member's metadata cannot be read: {error}") from error
+    upgraded = ConsumerGroup(group.group_id)
+    for record in records:
+        upgraded.replay_record(record)
+    return [group_tombstone(group.group_id), *records], upgraded
+
+
+def _not_upgraded(group: ClassicGroup, reason: str) -> KafkaError:
+    message = f"Classic group {group.group_id} cannot become a consumer group: {reason}."
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def _consumer_records(group: ClassicGroup, topics: ClusterTopics) -> list[CoordinatorRecord]:
+    """As Kafka writes them: members, epoch, target, what each has."""
+    group_id, generation = group.group_id, group.generation_id
+    members = {key: _as_consumer(group, member) for key, member in group.members.items()}
+    assigned = _held(group, topics)
+    names = {name for metadata in members.values() for name in metadata.subscribed_topic_names}
+    currents = {
+        key: CurrentAssignment(
+            generation,
+            generation,
+            MemberState.STABLE,
+            {
+                topic_id: dict.fromkeys(sorted(partitions), generation)
+                for topic_id, partitions in assignment.items()
+            },
+        )
+        for key, assignment in assigned.items()
+    }
+    return [
+        *(member_record(group_id, key, metadata) for key, metadata in members.items()),
+        group_record(group_id, generation, metadata_hash(names, topics)),
+        *(target_record(group_id, key, assignment) for key, assignment in assigned.items()),
+        target_epoch_record(group_id, generation, 0),
+        *(current_record(group_id, key, current) for key, current in currents.items()),
+    ]
+
+
+def _as_consumer(group: ClassicGroup, member: Member) -> MemberMetadata:
+    chosen = group.protocol_name or member.protocols[0][0]
+    subscription = subscription_of(member.metadata(chosen))
+    return MemberMetadata(
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(set(subscription.topics)),
+        subscribed_topic_regex="",
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        server_assignor=None,
+        classic_member_metadata=MemberMetadata.ClassicMemberMetadata(
+            session_timeout_ms=member.session_timeout_ms,
+            supported_protocols=[
+                MemberMetadata.ClassicProtocol(name=name, metadata=metadata)
+                for name, metadata in member.protocols
+            ],
+        ),
+    )
+
+
+def _held(group: ClassicGroup, topics: ClusterTopics) -> dict[str, Assignment]:
+    """What each member has or may still have, by its id: a cooperative one gives back what nobody
+    has in this generation only after it heard so. No partition is with two.
+    """
+    held: dict[str, dict[Uuid, frozenset[int]]] = {}
+    taken: set[tuple[Uuid, int]] = set()
+    for member_id, member in group.members.items():
+        held[member_id] = _partitions_of(group, member.assignment, topics)
+        taken |= places_of(held[member_id])
+    for member_id, member in group.members.items():
+        former = _partitions_of(group, member.former_assignment, topics)
+        for topic_id, partition in sorted(places_of(former) - taken):
+            mine = held[member_id]
+            mine[topic_id] = mine.get(topic_id, frozenset()) | {partition}
+            taken.add((topic_id, partition))
+    return dict(held)
+
+
+def _partitions_of(
+    group: ClassicGroup, data: bytes, topics: ClusterTopics
+) -> dict[Uuid, frozenset[int]]:
+    if not data:
+        return {}
+    assignment = assignment_of(data)
+    if assignment.user_data:
+        raise _not_upgraded(group, "an assignor of its own would lose its user data")
+    return partitions_by_id(assignment.assigned_partitions, topics.topics)
+
+
+# -- from consumer to classic ----------------------------------------------------------------
+
+
+Joining = Mapping[str, tuple[str, MemberMetadata]]
+"""Who takes whose place: by the new id, (the former id, what it says of itself)."""
+
+
+def may_downgrade(
+    group: ConsumerGroup,
+    leaving: Collection[str],
+    joining: Joining,
+    *,
+    policy: MigrationPolicy,
+    max_size: int,
+) -> bool:
+    """Whether the group becomes a classic one when these members go and come: nobody but classic
+    members is left, and somebody is.
+    """
+    if not policy.may_downgrade:
+        return False
+    gone = {*leaving, *(former for former, _ in joining.values())}
+    count = len(joining)
+    for member_id in group.members:
+        if member_id in gone:
+            continue
+        if not group.is_classic(member_id):
+            return False  # mostly the first that is looked at
+        count += 1
+    return 0 < count <= max_size
+
+
+def downgrade(
+    group: ConsumerGroup,
+    classic: ClassicGroup,
+    *,
+    leaving: Collection[str],
+    joining: Joining,
+    topics: ClusterTopics,
+    rebalance: bool,
+) -> list[CoordinatorRecord]:
+    """Let `classic`, just created, become what is left of the group; the records that say so.
+
+    Each member has what its target says, as in Kafka; but where a rebalance follows, what it has
+    now and is told to give back: the group may change again before all have joined it. The record
+    then has no leader, which a coordinator that loads it takes for the order to rebalance: Kafka's
+    own makes the first member the leader, and the record of the next generation names it again.
+    """
+    replaced = {former for former, _ in joining.values()}
+    members = {
+        member_id: metadata
+        for member_id, metadata in group.members.items()
+        if member_id not in leaving and member_id not in replaced
+    }
+    members.update({member_id: metadata for member_id, (_, metadata) in joining.items()})
+    classic.adopt(members, group.epoch)
+    for member_id, member in classic.members.items():
+        source = joining[member_id][0] if member_id in joining else member_id
+        try:
+            version = version_of(member.metadata(classic.protocol_name))
+        except MalformedRequest:
+            version = 0
+        current = group.current(source)
+        has = current.held() if rebalance else group.targets.get(source, {})
+        member.assignment = assignment_bytes(has, topics.topics_by_id, version)
+    assignments = {member.member_id: member.assignment for member in classic.members.values()}
+    ids = [member_id for member_id in group.members if member_id not in replaced]
+    value = classic.to_value(assignments)
+    if rebalance:
+        value.leader = None
+    return [
+        *all_tombstones(group.group_id, [*ids, *joining], group.regexes),
+        group_metadata_record(group.group_id, value),
+    ]

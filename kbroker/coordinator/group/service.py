@@ -1,0 +1,748 @@
+"""The group coordinator: requests of groups and of committed offsets, answered by shards.
+
+A request finds its shard by the hash of its group id, is decided there (`group_shard`), and its
+records are written and its answers let out by `shards`. Every method takes the request as decoded
+and gives the response, or a Deferred of it; bytes fields are copied before it returns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import lru_cache, partial
+from random import Random
+from typing import Final, Protocol
+
+from kbroker.coordinator.group.assignors import ASSIGNORS
+from kbroker.coordinator.group.classic.group import join_error
+from kbroker.coordinator.group.consumer.membership import (
+    NO_OVERRIDES,
+    ClusterTopics,
+    GroupOverrides,
+)
+from kbroker.coordinator.group.consumer.requests import check_heartbeat
+from kbroker.coordinator.group.members import PROTOCOL_BYTES, Join
+from kbroker.coordinator.group.memory import MemberMemory
+from kbroker.coordinator.group.offsets import (
+    OFFSETS_PER_STEP,
+    Charge,
+    Commit,
+    DeletedTopic,
+    Topics,
+    commit_records,
+    resolve_commit,
+)
+from kbroker.coordinator.group.pending_offsets import OffsetPlace
+from kbroker.coordinator.group.records import offset_tombstone
+from kbroker.coordinator.group.shard import GroupShard, ShardSettings
+from kbroker.coordinator.group.streams.membership import StreamsDecision, check_streams_heartbeat
+from kbroker.coordinator.runtime.effects import Waiter
+from kbroker.coordinator.runtime.shards import (
+    LOAD_STEP_BYTES,
+    CoordinatorLog,
+    CoordinatorRuntime,
+    Host,
+    HostStatus,
+    Transactional,
+    client_error,
+    commit_error,
+    is_in_log,
+)
+from kbroker.log_lines import LogThrottle, shown
+from kbroker.model import StartupError
+from kbroker.ports import Deferred, Timers
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+)
+from kbroker.protocol.schema import Message
+
+logger = logging.getLogger(__name__)
+
+GROUP_TOPIC: Final = "__consumer_offsets"
+NO_PROTOCOL_NAME_VERSION: Final = 7
+"""From this JoinGroup on a refusal has no protocol name (KIP-559)."""
+PROTOCOL_NAMED_VERSION: Final = 5
+"""From this SyncGroup on a member names the protocol it was told (KIP-559)."""
+
+_DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
+
+
+class CoordinatorSettings(ShardSettings, Protocol):
+    """What of the broker's configuration the group coordinator reads; GroupCoordinatorConfig has
+    it.
+    """
+
+    @property
+    def offsets_topic_num_partitions(self) -> int: ...
+    @property
+    def offsets_topic_compression_codec(self) -> int: ...
+    @property
+    def offsets_load_buffer_size(self) -> int: ...
+    @property
+    def offset_metadata_max_bytes(self) -> int: ...
+    @property
+    def group_min_session_timeout_ms(self) -> int: ...
+    @property
+    def group_max_session_timeout_ms(self) -> int: ...
+
+
+class GroupTopics(Topics, ClusterTopics, Protocol):
+    """What the group coordinator needs to know of the cluster; metadata's MetadataImage is one."""
+
+
+class CallContext(Protocol):
+    """Who asks; the dispatcher's RequestContext is one."""
+
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def client_id(self) -> str | None: ...
+    @property
+    def client_host(self) -> str: ...
+
+
+GROUPS_PER_STEP: Final = 32
+ITEMS_PER_STEP: Final = 256
+"""Groups of an OffsetFetch between two pauses."""
+MAX_REASON: Final = 255
+REASONS_PER_SECOND: Final = 10
+"""Characters of a member's words that are logged; clients send no more."""
+MAX_CACHED_KEY: Final = 128
+"""Characters. A client may ask for ids of 32 KiB, ever new ones; those are not kept."""
+
+
+def partition_of(key: str, partition_count: int) -> int:
+    """Kafka's choice of partition for a group or transactional id: its Java hash code, made
+    positive, modulo.
+    """
+    hashed = _cached_hash if len(key) <= MAX_CACHED_KEY else _hash
+    return hashed(key) % partition_count
+
+
+@lru_cache(maxsize=10_000)
+def _cached_hash(key: str) -> int:
+    return _hash(key)
+
+
+def _hash(key: str) -> int:
+    """Java hashes UTF-16 code units in 32 bits; the one number without an absolute value counts as
+    0.
+    """
+    units = memoryview(key.encode("utf-16-be", "surrogatepass"))
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    if code >= 0x80000000:
+        code = 0x100000000 - code
+    return 0 if code == 0x80000000 else code
+
+
+def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:
+    """A LeaveGroup that was not even looked at."""
+    return LeaveGroupResponse(error_code=error)
+
+
+class GroupCoordinator:
+    """Groups and committed offsets: request in, response (or a Deferred of it) out."""
+
+    def __init__(
+        self,
+        config: CoordinatorSettings,
+        *,
+        log: CoordinatorLog,
+        timers: Timers,
+        random: Random,
+        topics: Callable[[], GroupTopics],
+        overrides: GroupOverrides = NO_OVERRIDES,
+    ) -> None:
+        unknown = [name for name in config.group_consumer_assignors if name not in ASSIGNORS]
+        if unknown:
+            known = " and ".join(ASSIGNORS)
+            raise StartupError(f"group.consumer.assignors: there is no {unknown[0]}, only {known}")
+        self._config = config
+        self._timers = timers
+        self._reasons = LogThrottle(logger, logging.INFO, lines=REASONS_PER_SECOND)
+        self._topics = topics
+        self.delete_share_group: Callable[[str], Deferred[ErrorCode]] | None = None
+        """Ends a share group and the states of its partitions, which are elsewhere."""
+        self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            GROUP_TOPIC,
+            log=log,
+            timers=timers,
+            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides, memory),
+            compression=Compression(config.offsets_topic_compression_codec),
+            load_step_bytes=min(config.offsets_load_buffer_size, LOAD_STEP_BYTES),
+        )
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` whose leader coordinates this group."""
+        topic = self._topics().topics.get(GROUP_TOPIC)
+        count = len(topic.partitions) if topic else self._config.offsets_topic_num_partitions
+        return partition_of(group_id, count)
+
+    def on_leadership(self, partition: int, epoch: int | None) -> None:
+        """This broker leads that partition of `__consumer_offsets` from epoch on, or (None) no
+        longer.
+        """
+        self.runtime.on_leadership(partition, epoch)
+
+    def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:
+        """Topics are gone: their offsets end, pending ones included; those of a shard that is
+        loading, once it is loaded.
+        """
+        for host in list(self.runtime.hosts()):
+            if host.status is HostStatus.ACTIVE:
+                self.runtime.carry_out(host, host.shard.on_topics_deleted(topics))
+            elif host.status is HostStatus.LOADING:
+                host.shard.deleted_topics += topics
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.runtime.close()
+
+    def _log_reason(self, group_id: str, who: str | None, reason: str | None) -> None:
+        """Log why a member joins again or leaves, in its own words (KIP-800)."""
+        if reason:
+            self._reasons.log(
+                self._timers.monotonic_ms(),
+                "group %s: %s: %r",
+                shown(group_id),
+                shown(who),
+                reason[:MAX_REASON],
+            )
+
+    def join_group(
+        self, context: CallContext, request: JoinGroupRequest
+    ) -> Message | Deferred[Message]:
+        """JoinGroup."""
+        answer: Waiter = Deferred()
+        has_no_name = context.api_version >= NO_PROTOCOL_NAME_VERSION
+
+        def respond(response: Message) -> None:
+            if has_no_name and isinstance(response, JoinGroupResponse) and response.error_code:
+                response.protocol_name = None
+            answer.resolve(response)
+
+        outcome = self._join_group(context, request)
+        if isinstance(outcome, Deferred):
+            outcome.on_done(respond)
+        else:
+            respond(outcome)
+        return answer.value if answer.done else answer
+
+    def _join_group(
+        self, context: CallContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | Deferred[Message]:
+        config = self._config
+        timeout_ms = request.session_timeout_ms
+        if not request.group_id:
+            return join_error(request.member_id, ErrorCode.INVALID_GROUP_ID)
+        if not (
+            config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
+        ):
+            return join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
+        if len(request.protocols) * PROTOCOL_BYTES > self._member_memory.member_limit_bytes:
+            return join_error(request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        try:
+            host = self._host(request.group_id)
+        except KafkaError as error:
+            return join_error(request.member_id, error.code)
+        self._log_reason(request.group_id, request.member_id or context.client_id, request.reason)
+        waiter: Waiter = Deferred()
+        join = Join(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=context.client_id or "",
+            client_host=java_host(context.client_host),
+            session_timeout_ms=timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols],
+            version=context.api_version,
+            waiter=waiter,
+        )
+        effects = host.shard.join(request.group_id, join, self._timers.monotonic_ms())
+        self.runtime.carry_out(host, effects)
+        return waiter
+
+    def sync_group(
+        self, context: CallContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | Deferred[Message]:
+        """SyncGroup."""
+        if context.api_version >= PROTOCOL_NAMED_VERSION and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        try:
+            host = self._member_host(request.group_id)
+        except KafkaError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # The generation it asks for was lost with the former coordinator: join again.
+                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            return SyncGroupResponse(error_code=error.code)
+        waiter: Waiter = Deferred()
+        effects = host.shard.sync(request, waiter, self._timers.monotonic_ms())
+        self.runtime.carry_out(host, effects)
+        return waiter
+
+    def heartbeat(self, context: CallContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat. While the group is loaded nothing can be said against a member."""
+        try:
+            host = self._member_host(request.group_id)
+        except KafkaError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return HeartbeatResponse()
+            return HeartbeatResponse(error_code=error.code)
+        error_code = host.shard.heartbeat(request, self._timers.monotonic_ms())
+        if error_code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.runtime.carry_out(host, [])  # the member has a deadline to join
+        return HeartbeatResponse(error_code=error_code)
+
+    def leave_group(
+        self, context: CallContext, request: LeaveGroupRequest
+    ) -> Message | Deferred[Message]:
+        """LeaveGroup; before v3 the one member's error is that of the response."""
+        try:
+            host = self._member_host(request.group_id)
+        except KafkaError as error:
+            return leave_error(request, error.code)
+        identities = request.members
+        if context.api_version < 3:
+            identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+        for identity in identities:
+            who = identity.member_id or identity.group_instance_id
+            self._log_reason(request.group_id, who, identity.reason)
+        waiter: Waiter = Deferred()
+        effects = host.shard.leave(
+            request.group_id, identities, waiter, self._timers.monotonic_ms()
+        )
+        answer: Waiter = Deferred()
+        is_old = context.api_version < 3
+        waiter.on_done(
+            lambda response: answer.resolve(_old_leave_response(response) if is_old else response)
+        )
+        self.runtime.carry_out(host, effects)
+        return answer.value if answer.done else answer
+
+    def leave_errors(
+        self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
+    ) -> list[ErrorCode]:
+        """What LeaveGroup would answer each identity alone; no member leaves. Raises KafkaError."""
+        return self._member_host(group_id).shard.leave_errors(group_id, identities)
+
+    def consumer_heartbeat(
+        self, context: CallContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | Deferred[Message]:
+        """ConsumerGroupHeartbeat: answered when all that it says is committed. Raises
+        KafkaError.
+        """
+        check_heartbeat(request, context.api_version, self._config.group_consumer_assignors)
+        host, topics = self._host(request.group_id), self._topics()
+        decision = host.shard.consumer_heartbeat(
+            request, context.client_id or "", java_host(context.client_host)
+        )
+        outcome = self.runtime.submit(host, decision.records)
+        effects = [*decision.replies]
+        if is_in_log(outcome):
+            now_ms = self._timers.monotonic_ms()
+            if decision.written is not None:
+                effects += decision.written(now_ms)
+            if decision.member_id is not None:
+                host.shard.consumer.settled(request.group_id, decision.member_id, topics, now_ms)
+        self.runtime.carry_out(host, effects)
+        if isinstance(outcome, Deferred):
+            answer: Waiter = Deferred()
+            outcome.on_done(
+                lambda error: answer.resolve(_heartbeat_answer(decision.response, error))
+            )
+            return answer
+        return _heartbeat_answer(decision.response, outcome)
+
+    def consumer_describe(
+        self, group_id: str
+    ) -> tuple[
+        ConsumerGroupDescribeResponse.DescribedGroup, Iterator[ConsumerGroupDescribeResponse.Member]
+    ]:
+        """ConsumerGroupDescribe of one group: the group without members, and its members."""
+        try:
+            return self._member_host(group_id).shard.describe_consumer(group_id)
+        except KafkaError as error:
+            shown_id = "" if error.code is ErrorCode.INVALID_GROUP_ID else group_id
+            refusal = ConsumerGroupDescribeResponse.DescribedGroup(
+                group_id=shown_id, error_code=error.code
+            )
+            return refusal, iter(())
+
+    def streams_heartbeat(
+        self, context: CallContext, request: StreamsGroupHeartbeatRequest
+    ) -> tuple[StreamsDecision, ErrorCode | Deferred[ErrorCode]]:
+        """StreamsGroupHeartbeat: what was decided, and whether it is committed; the answer may go
+        out then (`client_error`). Raises KafkaError.
+        """
+        check_streams_heartbeat(request)
+        host, topics = self._host(request.group_id), self._topics()
+        decision = host.shard.streams_heartbeat(
+            request, context.client_id or "", java_host(context.client_host)
+        )
+        outcome = self.runtime.submit(host, decision.records)
+        if is_in_log(outcome):
+            now_ms = self._timers.monotonic_ms()
+            host.shard.streams.settled(request.group_id, decision, topics, now_ms)
+            self.runtime.carry_out(host, [])
+        return decision, outcome
+
+    def streams_describe(
+        self, group_id: str
+    ) -> tuple[
+        StreamsGroupDescribeResponse.DescribedGroup, Iterator[StreamsGroupDescribeResponse.Member]
+    ]:
+        """StreamsGroupDescribe of one group; as `consumer_describe`."""
+        try:
+            return self._member_host(group_id).shard.describe_streams(group_id)
+        except KafkaError as error:
+            refusal = StreamsGroupDescribeResponse.DescribedGroup(
+                group_id=group_id, error_code=error.code
+            )
+            return refusal, iter(())
+
+    def delete_groups(
+        self, context: CallContext, request: DeleteGroupsRequest
+    ) -> DeleteGroupsResponse | Deferred[Message]:
+        """DeleteGroups: each group on its own, answered when all are written."""
+        response = DeleteGroupsResponse()
+        answer: Waiter = Deferred()
+        left = 1
+
+        def done(result: DeleteGroupsResponse.DeletableGroupResult, error: ErrorCode) -> None:
+            nonlocal left
+            result.error_code = client_error(error)
+            left -= 1
+            if not left:
+                answer.resolve(response)
+
+        for group_id in dict.fromkeys(request.groups_names):
+            result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
+            response.results.append(result)
+            left += 1
+            try:
+                host = self._host(group_id)
+            except KafkaError as error:
+                done(result, error.code)
+                continue
+            if self.delete_share_group is not None and group_id in host.shard.share.groups:
+                self.delete_share_group(group_id).on_done(partial(done, result))
+                continue
+            error_code, records = host.shard.delete_group(group_id)
+            if error_code is not ErrorCode.NONE:
+                done(result, error_code)
+                continue
+            outcome = self.runtime.submit(host, records)
+            if isinstance(outcome, Deferred):
+                outcome.on_done(partial(done, result))
+            else:
+                done(result, outcome)
+        left -= 1
+        if not left:
+            return response
+        return answer
+
+    def offset_delete(
+        self, request: OffsetDeleteRequest
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetDeleteResponse]:
+        """OffsetDelete, as steps like those of `offset_fetch`: of topics that the group does not
+        read. Decided in one step, for each partition once. Raises KafkaError.
+        """
+        named: dict[tuple[str, int], ErrorCode] = {}  # of partitions that exist
+        count = 0
+        for topic in request.topics:
+            count += 1
+            if count % ITEMS_PER_STEP == 0:
+                yield None
+            known = self._topics().topics.get(topic.name)
+            for partition in topic.partitions:
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                if known is not None and partition.partition_index in known.partitions:
+                    named[topic.name, partition.partition_index] = ErrorCode.NONE
+        host = self._member_host(request.group_id)
+        subscribed = host.shard.subscribed_topics(request.group_id)
+        records = []
+        for name, index in named:
+            if subscribed is None or name in subscribed:
+                named[name, index] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif host.shard.offsets.has(OffsetPlace(request.group_id, name, index)):
+                records.append(offset_tombstone(request.group_id, name, index))
+        outcome = self.runtime.submit(host, records)
+        if isinstance(outcome, Deferred):
+            if not outcome.done:
+                yield outcome
+            outcome = outcome.value
+        if outcome is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=client_error(outcome))
+        response = OffsetDeleteResponse()
+        for topic in request.topics:
+            count += 1
+            if count % ITEMS_PER_STEP == 0:
+                yield None
+            results: list[_DeletedOffset] = []
+            missing: list[_DeletedOffset] = []
+            for partition in topic.partitions:
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                index = partition.partition_index
+                error = named.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                (missing if is_missing else results).append(
+                    _DeletedOffset(partition_index=index, error_code=error)
+                )
+            response.topics.append(
+                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                    name=topic.name, partitions=missing + results
+                )
+            )
+        return response
+
+    def resolve_commit(
+        self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
+    ) -> Generator[None, None, Commit]:
+        """The first step of a commit: see `offsets.resolve_commit`."""
+        return resolve_commit(
+            request,
+            version,
+            self._topics(),
+            max_metadata_bytes=self._config.offset_metadata_max_bytes,
+            step_items=step_items,
+        )
+
+    def offset_commit(
+        self, context: CallContext, request: OffsetCommitRequest, step_items: int = OFFSETS_PER_STEP
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetCommitResponse]:
+        """OffsetCommit as steps, like `offset_fetch`: one batch, however many partitions. It is
+        written without a pause if no more than step_items topics and partitions are named.
+        """
+        commit = yield from self.resolve_commit(request, context.api_version, step_items)
+        commit.refuse_deleted(self._topics())
+        if not commit.accepted:
+            return commit.response
+        outcome = self._offset_commit(context.api_version, commit, request)
+        if isinstance(outcome, Deferred):
+            yield outcome
+            outcome = outcome.value
+        return (yield from commit.answer(outcome))
+
+    def _offset_commit(
+        self, version: int, commit: Commit, request: OffsetCommitRequest
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        group_id, member_id = request.group_id, request.member_id
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return error.code
+        refusal = host.shard.check_commit(
+            group_id,
+            member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            version,
+            commit.latest,
+        )
+        if refusal is not ErrorCode.NONE:
+            return refusal
+        if member_id:
+            host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
+        return self._write_commit(host, commit, request, None)
+
+    def offset_commit_in_transaction(
+        self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """TxnOffsetCommit, after its first step and in the moment in which the group's partition
+        belongs to the transaction: the offsets are pending until its end. The outcome is for
+        `Commit.answer`.
+        """
+        commit.refuse_deleted(self._topics())
+        group_id = request.group_id
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return error.code
+        refusal = host.shard.check_transactional_commit(
+            group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            commit.latest,
+        )
+        if refusal is not ErrorCode.NONE:
+            return refusal
+        host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
+        return self._write_commit(host, commit, request, transaction)
+
+    def _write_commit(
+        self,
+        host: Host[GroupShard],
+        commit: Commit,
+        request: OffsetCommitRequest,
+        transaction: Transactional | None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        records = commit_records(
+            commit,
+            request.group_id,
+            retention_time_ms=request.retention_time_ms if transaction is None else -1,
+            now_ms=self._timers.now_ms(),
+        )
+        if not records:
+            return ErrorCode.NONE
+        outcome = self.runtime.write(host, records, transaction)
+        if isinstance(outcome, ErrorCode):
+            return commit_error(outcome)
+        answer: Deferred[ErrorCode] = Deferred()
+        outcome.on_done(lambda error: answer.resolve(commit_error(error)))
+        return answer
+
+    def offset_fetch(
+        self, request: OffsetFetchRequest, version: int, charge: Charge
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
+        """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
+        for. Answered once everything written before is committed. A group of which all offsets are
+        asked for again is answered once. charge: whether the answer may have so many bytes more.
+        """
+        named = dict.fromkeys(group.group_id for group in request.groups)
+        for count, group_id in enumerate(named, 1):
+            if count % GROUPS_PER_STEP == 0:
+                yield None
+            try:
+                wait = self.runtime.after_pending(self._host(group_id))
+            except KafkaError:
+                continue
+            if wait is not None:
+                yield wait
+        response = OffsetFetchResponse()
+        whole: set[tuple[str, str | None, int]] = set()
+        for count, group in enumerate(request.groups, 1):
+            if count % GROUPS_PER_STEP == 0:
+                yield None
+            if group.topics is None:
+                key = (group.group_id, group.member_id, group.member_epoch)
+                if key in whole:
+                    continue
+                whole.add(key)
+            response.groups.append(
+                (yield from self._fetch(group, version, request.require_stable, charge))
+            )
+        return response
+
+    def _fetch(
+        self,
+        group: OffsetFetchRequest.OffsetFetchRequestGroup,
+        version: int,
+        require_stable: bool,
+        charge: Charge,
+    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
+        try:
+            host = self._host(group.group_id)
+            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
+        except KafkaError as error:
+            refusal = error.code
+        if refusal is not ErrorCode.NONE:
+            return OffsetFetchResponse.OffsetFetchResponseGroup(
+                group_id=group.group_id, error_code=refusal
+            )
+        return (
+            yield from host.shard.offsets.fetch(
+                group,
+                version=version,
+                require_stable=require_stable,
+                topics=self._topics(),
+                charge=charge,
+            )
+        )
+
+    def list_groups(self, context: CallContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        """ListGroups: of this broker's partitions; one that is still loaded is an error, not an
+        omission.
+        """
+        states = frozenset(state.lower() for state in request.states_filter)
+        types = frozenset(group_type.lower() for group_type in request.types_filter)
+        response = ListGroupsResponse()
+        for host in self.runtime.hosts():
+            if host.status is HostStatus.LOADING:
+                return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            if host.status is HostStatus.ACTIVE:
+                response.groups.extend(host.shard.list_groups(states, types))
+        return response
+
+    def describe_group(
+        self, group_id: str, version: int
+    ) -> tuple[
+        DescribeGroupsResponse.DescribedGroup, Iterator[DescribeGroupsResponse.DescribedGroupMember]
+    ]:
+        """DescribeGroups of one group; as `consumer_describe`."""
+        try:
+            return self._host(group_id).shard.describe(group_id, version)
+        except KafkaError as error:
+            refusal = DescribeGroupsResponse.DescribedGroup(
+                group_id=group_id, error_code=error.code
+            )
+            return refusal, iter(())
+
+    def _host(self, group_id: str) -> Host[GroupShard]:
+        return self.runtime.host(self.partition_for(group_id))
+
+    def _member_host(self, group_id: str) -> Host[GroupShard]:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        return self._host(group_id)
+
+
+def _heartbeat_answer(
+    response: ConsumerGroupHeartbeatResponse, error: ErrorCode
+) -> ConsumerGroupHeartbeatResponse:
+    if error is ErrorCode.NONE:
+        return response
+    return ConsumerGroupHeartbeatResponse(error_code=client_error(error))
+
+
+def _old_leave_response(response: Message) -> LeaveGroupResponse:
+    """Before v3: the one member's error is that of the response."""
+    assert isinstance(response, LeaveGroupResponse)
+    members = response.members
+    return LeaveGroupResponse(error_code=members[0].error_code if members else response.error_code)
+
+
+def java_host(host: str) -> str:
+    """As Java prints an address without a name, which is what is stored and shown."""
+    return host if host.startswith("/") else "/" + host

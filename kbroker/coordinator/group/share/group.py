@@ -1,0 +1,122 @@
+"""One share group (KIP-932) as the log tells it: members, epochs, who reads what, which partitions
+have a state. Changed by replay only; what is decided upon it is in `share_membership`.
+
+Members of a share group share partitions, so nothing is ever given back first: a member takes its
+target assignment with its next heartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.coordinator.group.assignors import Assignment
+from kbroker.coordinator.group.share.records import (
+    ShareCurrent,
+    ShareGroupKey,
+    ShareMember,
+    StatePartitions,
+    share_current_of,
+    share_target_of,
+    state_partitions_of,
+)
+from kbroker.coordinator.group.subscriptions import Subscriptions, all_topics
+from kbroker.protocol.messages.share_group_records import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+)
+from kbroker.protocol.schema import CoordinatorValue
+
+FIRST_EPOCH: Final = 1
+"""Of a group before anybody joined it."""
+NOBODY: Final = ShareCurrent()
+
+
+class ShareGroup:
+    """One group. seen_topics: the map of topics that `metadata_hash` was last compared with.
+    quiet_on: the map of topics upon which nothing was left to assign or to initialize, until a
+    record of the group or of another member changes that.
+    """
+
+    __slots__ = (
+        "currents",
+        "epoch",
+        "group_id",
+        "members",
+        "metadata_hash",
+        "quiet_on",
+        "seen_topics",
+        "states",
+        "subscriptions",
+        "target_epoch",
+        "target_timestamp_ms",
+        "targets",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.members: dict[str, ShareMember] = {}
+        self.subscriptions = Subscriptions()
+        self.target_epoch = FIRST_EPOCH
+        self.target_timestamp_ms = 0
+        self.targets: dict[str, Assignment] = {}
+        self.currents: dict[str, ShareCurrent] = {}
+        self.states = StatePartitions()
+        self.seen_topics: object = None
+        self.quiet_on: object = None
+
+    def replay(self, key: ShareGroupKey, value: CoordinatorValue | None) -> None:
+        """Apply one record; that of the whole group's end is its map's business."""
+        if not isinstance(key, ShareGroupCurrentMemberAssignmentKey):
+            self.quiet_on = None
+        match key:
+            case ShareGroupMetadataKey():
+                if isinstance(value, ShareGroupMetadataValue):
+                    self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case ShareGroupMemberMetadataKey():
+                if isinstance(value, ShareMember):
+                    self.members[key.member_id] = value
+                    self.subscriptions.put(key.member_id, value.subscribed_topic_names)
+                else:
+                    self.members.pop(key.member_id, None)
+                    self.subscriptions.remove(key.member_id)
+            case ShareGroupTargetAssignmentMetadataKey():
+                if isinstance(value, ShareGroupTargetAssignmentMetadataValue):
+                    self.target_epoch = value.assignment_epoch
+                    self.target_timestamp_ms = value.assignment_timestamp
+            case ShareGroupTargetAssignmentMemberKey():
+                if isinstance(value, ShareGroupTargetAssignmentMemberValue):
+                    self.targets[key.member_id] = share_target_of(value)
+                else:
+                    self.targets.pop(key.member_id, None)
+            case ShareGroupCurrentMemberAssignmentKey():
+                if isinstance(value, ShareGroupCurrentMemberAssignmentValue):
+                    self.currents[key.member_id] = share_current_of(value)
+                else:
+                    self.currents.pop(key.member_id, None)
+            case ShareGroupStatePartitionMetadataKey():
+                self.states = StatePartitions()
+                if isinstance(value, ShareGroupStatePartitionMetadataValue):
+                    self.states = state_partitions_of(value)
+
+    def current(self, member_id: str) -> ShareCurrent:
+        """What a member has; nothing, if it is none."""
+        return self.currents.get(member_id, NOBODY)
+
+    def state(self) -> str:
+        """The state under the name clients see."""
+        return "Stable" if self.members else "Empty"
+
+    def subscribed_names(self) -> set[str]:
+        """All that a member subscribes to."""
+        return all_topics(self.subscriptions.distinct())

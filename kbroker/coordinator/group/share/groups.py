@@ -1,0 +1,379 @@
+"""The share groups (KIP-932) of one partition of `__consumer_offsets`: their map, their sessions,
+their partitions' states as far as the group knows of them, and what tools are shown. Part of
+`group_shard`; requests come through `share_coordinator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from kbroker.coordinator.group.assignors import Assignment
+from kbroker.coordinator.group.consumer.group import Topic
+from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOverrides
+from kbroker.coordinator.group.member_errors import group_not_found
+from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.share.membership import (
+    LEAVE_EPOCH,
+    ShareDecision,
+    ShareSettings,
+    ShareSurroundings,
+    share_heartbeat,
+    share_leave,
+    share_removal,
+    with_initializing,
+)
+from kbroker.coordinator.group.share.records import (
+    ShareGroupKey,
+    StatePartitions,
+    share_group_tombstones,
+    state_partitions_record,
+)
+from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
+from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.groups import ListGroupsResponse
+from kbroker.protocol.messages.share_group_records import (
+    ShareGroupMemberMetadataKey,
+    ShareGroupMetadataKey,
+)
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+)
+from kbroker.protocol.schema import CoordinatorValue
+
+SHARE_TYPE: Final = "share"
+ASSIGNOR: Final = "simple"
+RETRY_MS: Final = 1_000
+"""When the end of a member could not be written, it is tried again after this."""
+
+_Described = ShareGroupDescribeResponse.DescribedGroup
+_Places = ShareGroupDescribeResponse.TopicPartitions
+
+
+class ShareGroups:
+    """Groups by id. topics: the cluster's, as of now. wall_ms: the wall clock."""
+
+    __slots__ = (
+        "_deadlines",
+        "_deletions",
+        "_initializing_until",
+        "_overrides",
+        "_sessions",
+        "_settings",
+        "_topics",
+        "_wall_ms",
+        "groups",
+    )
+
+    def __init__(
+        self,
+        settings: ShareSettings,
+        *,
+        topics: Callable[[], ClusterTopics],
+        deadlines: Deadlines,
+        wall_ms: Callable[[], int],
+        overrides: GroupOverrides,
+    ) -> None:
+        self.groups: dict[str, ShareGroup] = {}
+        self._settings = settings
+        self._topics = topics
+        self._deadlines = deadlines
+        self._wall_ms = wall_ms
+        self._overrides = overrides
+        self._sessions: dict[tuple[str, str], Deadline] = {}
+        self._initializing_until: dict[str, int] = {}
+        """By group: until when states asked for last are taken to be under way."""
+        self._deletions: list[tuple[str, frozenset[Uuid]]] = []
+        """Of groups' states, by topic, that are under way."""
+
+    # -- replay ------------------------------------------------------------------------------
+
+    def replay(self, key: ShareGroupKey, value: CoordinatorValue | None) -> None:
+        """Apply a record that is in the log."""
+        group = self.groups.get(key.group_id)
+        if isinstance(key, ShareGroupMetadataKey) and value is None:
+            if group is not None:
+                del self.groups[key.group_id]
+                self._initializing_until.pop(key.group_id, None)
+                for member_id in group.members:
+                    self._forget(key.group_id, member_id)
+            return
+        if group is None:
+            if value is None:
+                return
+            group = self.groups[key.group_id] = ShareGroup(key.group_id)
+        group.replay(key, value)
+        if isinstance(key, ShareGroupMemberMetadataKey) and value is None:
+            self._forget(key.group_id, key.member_id)
+
+    def on_loaded(self, now_ms: int) -> None:
+        """All records were replayed: sessions begin."""
+        for group_id, group in self.groups.items():
+            for member_id in group.members:
+                self._renew(group_id, member_id, now_ms)
+
+    def unload(self) -> None:
+        """This broker no longer coordinates these groups."""
+        for deadline in self._sessions.values():
+            self._deadlines.cancel(deadline)
+        self._sessions.clear()
+        self._initializing_until.clear()
+        self.groups = {}
+
+    # -- membership --------------------------------------------------------------------------
+
+    def heartbeat(
+        self,
+        request: ShareGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+        now_ms: int,
+    ) -> ShareDecision:
+        """ShareGroupHeartbeat, checked by `check_share_heartbeat`. Raises KafkaError."""
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.member_epoch != 0:
+                raise _not_found(request.group_id)
+            group = ShareGroup(request.group_id)
+        topics = self._topics()
+        if request.member_epoch == LEAVE_EPOCH:
+            return share_leave(group, request, topics)
+        settings, overrides = self._settings, self._overrides
+        heartbeat_ms = overrides.get_int(request.group_id, "share.heartbeat.interval.ms")
+        assignment_ms = overrides.get_int(request.group_id, "share.assignment.interval.ms")
+        around = ShareSurroundings(
+            max_size=settings.group_share_max_size,
+            heartbeat_interval_ms=settings.group_share_heartbeat_interval_ms
+            if heartbeat_ms is None
+            else heartbeat_ms,
+            assignment_interval_ms=settings.group_share_assignment_interval_ms
+            if assignment_ms is None
+            else assignment_ms,
+            topics=topics,
+            wall_ms=self._wall_ms(),
+            client_id=client_id,
+            client_host=client_host,
+            is_initializing=now_ms < self._initializing_until.get(request.group_id, now_ms),
+            deleting=frozenset[Uuid]().union(
+                *(ids for group_id, ids in self._deletions if group_id == request.group_id)
+            ),
+        )
+        return share_heartbeat(group, request, around)
+
+    def settled(
+        self, group_id: str, decision: ShareDecision, topics: ClusterTopics, now_ms: int
+    ) -> None:
+        """The decision on a heartbeat, made upon these topics, is in the log."""
+        group, member_id = self.groups.get(group_id), decision.member_id
+        if group is None or member_id is None:
+            return
+        group.seen_topics = topics.topics
+        group.quiet_on = topics.topics if decision.is_quiet else None
+        self._renew(group_id, member_id, now_ms)
+        if decision.initialize:
+            retry_ms = self._settings.group_share_initialize_retry_interval_ms
+            self._initializing_until[group_id] = now_ms + retry_ms
+
+    def _renew(self, group_id: str, member_id: str, now_ms: int) -> None:
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            session = Deadline(partial(self._on_session_over, group_id, member_id))
+            self._sessions[(group_id, member_id)] = session
+        own_ms = self._overrides.get_int(group_id, "share.session.timeout.ms")
+        timeout_ms = self._settings.group_share_session_timeout_ms if own_ms is None else own_ms
+        self._deadlines.set(session, now_ms + timeout_ms)
+
+    def _forget(self, group_id: str, member_id: str) -> None:
+        session = self._sessions.pop((group_id, member_id), None)
+        if session is not None:
+            self._deadlines.cancel(session)
+
+    def _on_session_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+        group = self.groups.get(group_id)
+        if group is None or member_id not in group.members:
+            self._forget(group_id, member_id)
+            return []
+
+        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+            group = self.groups.get(group_id)
+            if group is None or member_id not in group.members:
+                self._forget(group_id, member_id)
+            elif error is not ErrorCode.NONE:
+                self._deadlines.set(self._sessions[(group_id, member_id)], now_ms + RETRY_MS)
+            return []
+
+        return [Append(share_removal(group, member_id, self._topics()), then)]
+
+    # -- the states of its partitions --------------------------------------------------------
+
+    def initialize(self, group_id: str, places: Assignment) -> list[CoordinatorRecord]:
+        """These partitions are to get a state, or another one (AlterShareGroupOffsets)."""
+        group = self.groups.get(group_id) or ShareGroup(group_id)
+        return [state_partitions_record(group_id, with_initializing(group, places, self._topics()))]
+
+    def initialized(self, group_id: str, places: Assignment) -> list[CoordinatorRecord]:
+        """These partitions have their state."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return []
+        states = group.states
+        initializing = dict(states.initializing)
+        initialized = dict(states.initialized)
+        for topic_id, partitions in places.items():
+            made = partitions & initializing.get(topic_id, frozenset())
+            if not made:
+                continue
+            initialized[topic_id] = initialized.get(topic_id, frozenset()) | made
+            left = initializing[topic_id] - made
+            if left:
+                initializing[topic_id] = left
+            else:
+                del initializing[topic_id]
+        after = replace(states, initializing=initializing, initialized=initialized)
+        return [] if after == states else [state_partitions_record(group_id, after)]
+
+    def begin_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
+        """Members get no new states of these topics until `end_deletion`."""
+        self._deletions.append((group_id, topic_ids))
+
+    def end_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
+        """The states of these topics were deleted, or that failed."""
+        self._deletions.remove((group_id, topic_ids))
+
+    def delete_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
+        """The states of these topics are to go."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return []
+        ending = frozenset(topic_ids)
+        states = group.states
+        after = StatePartitions(
+            _without(states.initializing, ending),
+            _without(states.initialized, ending),
+            states.deleting | ending,
+            states.names,
+        )
+        return [] if after == states else [state_partitions_record(group_id, after)]
+
+    def deleted_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
+        """The states of these topics are gone, as was asked for."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return []
+        states = group.states
+        after = replace(states, deleting=states.deleting - frozenset(topic_ids))
+        return [] if after == states else [state_partitions_record(group_id, after)]
+
+    def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
+        """Topics are gone, and with them their states."""
+        gone = frozenset(topic_ids)
+        records = []
+        for group_id, group in self.groups.items():
+            states = group.states
+            after = StatePartitions(
+                _without(states.initializing, gone),
+                _without(states.initialized, gone),
+                states.deleting - gone,
+                states.names,
+            )
+            if after != states:
+                records.append(state_partitions_record(group_id, after))
+        return records
+
+    def end(self, group_id: str) -> list[CoordinatorRecord]:
+        """The end of a group without members. Raises KafkaError: GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP.
+        """
+        self.require_empty(group_id)
+        return share_group_tombstones(group_id)
+
+    def require_empty(self, group_id: str) -> ShareGroup:
+        """A group that nobody reads as. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise _not_found(group_id)
+        if group.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
+        return group
+
+    def news(self, group_id: str, value: CoordinatorValue | None) -> str:
+        """What an operator would want to know of a group's epoch that was just written."""
+        group = self.groups.get(group_id)
+        if value is None or group is None:
+            return f"share group {group_id} deleted"
+        return f"share group {group_id} epoch {group.epoch}: {len(group.members)} members"
+
+    # -- what tools read ---------------------------------------------------------------------
+
+    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
+        """Groups in one of these states, in lower case; empty: any."""
+        for group_id, group in self.groups.items():
+            state = group.state()
+            if not states or state.lower() in states:
+                yield ListGroupsResponse.ListedGroup(
+                    group_id=group_id,
+                    protocol_type=SHARE_TYPE,
+                    group_state=state,
+                    group_type=SHARE_TYPE,
+                )
+
+    def describe(
+        self, group_id: str
+    ) -> tuple[_Described, Iterator[ShareGroupDescribeResponse.Member]]:
+        """One group, and its members, each of which is made when it is asked for."""
+        group = self.groups.get(group_id)
+        if group is None:
+            error = _not_found(group_id)
+            refusal = _Described(
+                group_id=group_id, error_code=error.code, error_message=error.message
+            )
+            return refusal, iter(())
+        topics = self._topics().topics_by_id
+        described = _Described(
+            group_id=group_id,
+            group_state=group.state(),
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=ASSIGNOR,
+        )
+        members = (
+            ShareGroupDescribeResponse.Member(
+                member_id=member_id,
+                rack_id=member.rack_id,
+                member_epoch=group.current(member_id).member_epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=member.subscribed_topic_names,
+                assignment=_described(group.current(member_id).assigned, topics),
+            )
+            for member_id, member in list(group.members.items())
+        )
+        return described, members
+
+
+def _not_found(group_id: str) -> KafkaError:
+    return group_not_found("share", group_id)
+
+
+def _without(places: Assignment, topic_ids: frozenset[Uuid]) -> Assignment:
+    return {
+        topic_id: partitions for topic_id, partitions in places.items() if topic_id not in topic_ids
+    }
+
+
+def _described(
+    assignment: Assignment, topics: Mapping[Uuid, Topic]
+) -> ShareGroupDescribeResponse.Assignment:
+    return ShareGroupDescribeResponse.Assignment(
+        topic_partitions=[
+            _Places(topic_id=topic_id, topic_name=topic.name, partitions=sorted(partitions))
+            for topic_id, partitions in assignment.items()
+            if (topic := topics.get(topic_id)) is not None
+        ]
+    )

@@ -1,0 +1,383 @@
+"""What a share group answers to ShareGroupHeartbeat (KIP-932), and how members end.
+
+Each function looks at a `ShareGroup` and gives the records that follow, in Kafka's order, with the
+response; it changes nothing. A heartbeat goes through five steps, each upon the outcome of the
+last: the member, the group's epoch, the target assignment, what the member has, which partitions
+are to get a state in `__share_group_state`. Only partitions with a state are assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from kbroker.coordinator.group.assignors import Assignment, Subscriber
+from kbroker.coordinator.group.consumer.membership import ClusterTopics
+from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
+from kbroker.coordinator.group.metadata_hash import metadata_hash
+from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.group.share.assignor import assign_simple
+from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.share.records import (
+    ShareCurrent,
+    ShareMember,
+    StatePartitions,
+    share_current_record,
+    share_group_record,
+    share_member_record,
+    share_member_tombstones,
+    share_target_epoch_record,
+    share_target_record,
+    state_partitions_record,
+)
+from kbroker.coordinator.group.subscriptions import Subscription, all_topics
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+
+LEAVE_EPOCH: Final = -1
+
+
+class ShareSettings(Protocol):
+    """What of the broker's configuration the membership of share groups reads."""
+
+    @property
+    def group_share_session_timeout_ms(self) -> int: ...
+    @property
+    def group_share_heartbeat_interval_ms(self) -> int: ...
+    @property
+    def group_share_max_size(self) -> int: ...
+    @property
+    def group_share_assignment_interval_ms(self) -> int: ...
+    @property
+    def group_share_initialize_retry_interval_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSurroundings:
+    """What a decision needs besides the group and the request: the group's settings, the topics,
+    the time, who asks. is_initializing: whether the states the log calls initializing are being
+    made right now; deleting: topics whose states are being deleted right now.
+    """
+
+    max_size: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    topics: ClusterTopics
+    wall_ms: int
+    client_id: str
+    client_host: str
+    is_initializing: bool
+    deleting: frozenset[Uuid] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDecision:
+    """records: to be written first. member_id: whose session starts anew. initialize: partitions
+    whose state is to be made once the records are committed. is_quiet: whether nothing is left to
+    assign or to initialize.
+    """
+
+    records: list[CoordinatorRecord]
+    response: ShareGroupHeartbeatResponse
+    member_id: str | None = None
+    initialize: Assignment | None = None
+    is_quiet: bool = False
+
+
+def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
+    """What is wrong with a request by itself. Raises KafkaError(INVALID_REQUEST)."""
+    problem = None
+    if not request.member_id:
+        problem = "MemberId can't be empty."
+    elif not request.group_id:
+        problem = "GroupId can't be empty."
+    elif request.rack_id == "":
+        problem = "RackId can't be empty."
+    elif request.member_epoch < LEAVE_EPOCH:
+        problem = "MemberEpoch is invalid."
+    elif request.member_epoch == 0 and not request.subscribed_topic_names:
+        problem = "SubscribedTopicNames must be set in first request."
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+
+
+def share_heartbeat(
+    group: ShareGroup, request: ShareGroupHeartbeatRequest, around: ShareSurroundings
+) -> ShareDecision:
+    """A member joins or is still there. Raises KafkaError."""
+    member_id = request.member_id
+    former = group.members.get(member_id)
+    _check_member(group, request, around.max_size)
+    member = _updated(former, request, around)
+    records = []
+    if member != former:
+        records.append(share_member_record(group.group_id, member_id, member))
+    names = None if former is None else former.subscribed_topic_names
+    changed = member.subscribed_topic_names != names
+    is_quiet = not changed and group.quiet_on is around.topics.topics
+    target_epoch, target = group.target_epoch, group.targets.get(member_id, {})
+    initialize: Assignment = {}
+    if not is_quiet:
+        plan = _Plan(group, member_id, member, around)
+        records += plan.advance(changed=changed)
+        target_epoch, target = plan.target_epoch, plan.target
+        initialize = plan.to_initialize()
+        is_quiet = plan.is_quiet
+    current = group.current(member_id)
+    taken = _taken(current, target_epoch, target, member, around.topics, changed=changed)
+    if taken is not current:
+        records.append(share_current_record(group.group_id, member_id, taken))
+    if initialize:
+        records.append(
+            state_partitions_record(
+                group.group_id, with_initializing(group, initialize, around.topics)
+            )
+        )
+    response = ShareGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=taken.member_epoch,
+        heartbeat_interval_ms=around.heartbeat_interval_ms,
+    )
+    is_full = request.member_epoch == 0 or request.subscribed_topic_names is not None
+    if is_full or taken.assigned != current.assigned:
+        response.assignment = _assignment(taken.assigned)
+    return ShareDecision(records, response, member_id, initialize or None, is_quiet)
+
+
+def _taken(
+    current: ShareCurrent,
+    target_epoch: int,
+    target: Assignment,
+    member: ShareMember,
+    topics: ClusterTopics,
+    *,
+    changed: bool,
+) -> ShareCurrent:
+    """What the member has after this heartbeat: its target, without topics that it does not
+    subscribe to any more. changed: its subscription. current itself if nothing changes.
+    """
+    if current.member_epoch == target_epoch and not changed:
+        return current
+    subscribed = frozenset(member.subscribed_topic_names)
+    assigned = {
+        topic_id: partitions
+        for topic_id, partitions in target.items()
+        if (topic := topics.topics_by_id.get(topic_id)) is not None and topic.name in subscribed
+    }
+    if current.member_epoch != target_epoch:
+        return ShareCurrent(target_epoch, current.member_epoch, assigned)
+    return current if assigned == current.assigned else replace(current, assigned=assigned)
+
+
+def share_leave(
+    group: ShareGroup, request: ShareGroupHeartbeatRequest, topics: ClusterTopics
+) -> ShareDecision:
+    """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
+    if request.member_id not in group.members:
+        raise unknown_member(group.group_id, request.member_id)
+    response = ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
+    return ShareDecision(share_removal(group, request.member_id, topics), response)
+
+
+def share_removal(
+    group: ShareGroup, member_id: str, topics: ClusterTopics
+) -> list[CoordinatorRecord]:
+    """The end of a member, and the group's next epoch."""
+    left = all_topics(group.subscriptions.without((member_id,)))
+    return [
+        *share_member_tombstones(group.group_id, member_id),
+        share_group_record(group.group_id, group.epoch + 1, metadata_hash(left, topics)),
+    ]
+
+
+def _check_member(group: ShareGroup, request: ShareGroupHeartbeatRequest, max_size: int) -> None:
+    """Raises KafkaError: GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH."""
+    epoch = request.member_epoch
+    if request.member_id not in group.members:
+        if epoch != 0:
+            raise unknown_member(group.group_id, request.member_id)
+        if len(group.members) >= max_size:
+            raise group_is_full("share", max_size)
+        return
+    current = group.current(request.member_id)
+    if epoch not in (0, current.member_epoch, current.previous_epoch):
+        previous = f", and it does not match the previous member epoch ({current.previous_epoch})"
+        detail = previous if epoch < current.member_epoch else ""
+        raise fenced_epoch("share", epoch, current.member_epoch, detail)
+
+
+def _updated(
+    former: ShareMember | None, request: ShareGroupHeartbeatRequest, around: ShareSurroundings
+) -> ShareMember:
+    """What is known of a member after this request: null fields leave it as it was."""
+    names = request.subscribed_topic_names
+    known = [] if former is None else former.subscribed_topic_names
+    rack_id = None if former is None else former.rack_id
+    return ShareMember(
+        rack_id=rack_id if request.rack_id is None else request.rack_id,
+        client_id=around.client_id,
+        client_host=around.client_host,
+        subscribed_topic_names=known if names is None else sorted(set(names)),
+    )
+
+
+class _Plan:
+    """The group as it will be with this member: epoch and target. is_quiet: whether nothing is left
+    to assign or to initialize.
+    """
+
+    def __init__(
+        self, group: ShareGroup, member_id: str, member: ShareMember, around: ShareSurroundings
+    ) -> None:
+        self._group = group
+        self._member_id = member_id
+        self._member = member
+        self._around = around
+        self._epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self._targets: Mapping[str, Assignment] = group.targets
+        self._subscription = group.subscriptions.find(member.subscribed_topic_names)
+        self._subscriptions: list[Subscription] = group.subscriptions.without((member_id,))
+        if self._subscription not in self._subscriptions:
+            self._subscriptions.append(self._subscription)
+        self._topics = {
+            topic.topic_id: topic
+            for name in sorted(all_topics(self._subscriptions))
+            if (topic := around.topics.topics.get(name)) is not None
+        }
+        self.is_quiet = False
+
+    @property
+    def target(self) -> Assignment:
+        """What the member shall have."""
+        return self._targets.get(self._member_id, {})
+
+    def advance(self, *, changed: bool) -> list[CoordinatorRecord]:
+        """The records of the next epoch and target. changed: a member or its subscription is
+        new.
+        """
+        group, topics = self._group, self._around.topics
+        records: list[CoordinatorRecord] = []
+        new_hash = group.metadata_hash
+        if changed or group.seen_topics is not topics.topics:
+            names = {topic.name for topic in self._topics.values()}
+            new_hash = metadata_hash(names, topics)
+        if changed or new_hash != group.metadata_hash or self._is_state_news():
+            self._epoch = group.epoch + 1
+            records.append(share_group_record(group.group_id, self._epoch, new_hash))
+        if self._epoch > self.target_epoch and self._may_assign():
+            records += self._assign()
+        return records
+
+    def _assignable(self) -> dict[Uuid, frozenset[int]]:
+        """Partitions of subscribed topics that have a state."""
+        return {
+            topic_id: frozenset(partitions)
+            for topic_id, partitions in self._group.states.initialized.items()
+            if topic_id in self._topics
+        }
+
+    def _is_state_news(self) -> bool:
+        """Whether partitions got their state since the last assignment."""
+        if self._epoch > self.target_epoch:
+            return False  # an assignment is due anyway
+        assigned: dict[Uuid, set[int]] = {}
+        for target in self._targets.values():
+            for topic_id, partitions in target.items():
+                assigned.setdefault(topic_id, set()).update(partitions)
+        return any(
+            not partitions <= assigned.get(topic_id, frozenset())
+            for topic_id, partitions in self._assignable().items()
+        )
+
+    def _may_assign(self) -> bool:
+        """Assignments are made at most once per interval, so that many who join are one change."""
+        since_ms = self._around.wall_ms - self._group.target_timestamp_ms
+        return since_ms >= self._around.assignment_interval_ms or since_ms < 0
+
+    def _assign(self) -> list[CoordinatorRecord]:
+        group, topics = self._group, self._around.topics.topics
+        topic_ids = {
+            subscription: frozenset(
+                topics[name].topic_id for name in subscription.topics() if name in topics
+            )
+            for subscription in self._subscriptions
+        }
+        of = group.subscriptions.of
+        subscribers = {
+            member_id: Subscriber(
+                name=member_id,
+                topics=topic_ids[
+                    self._subscription if member_id == self._member_id else of(member_id)
+                ],
+                current=self._targets.get(member_id, {}),
+            )
+            for member_id in {**group.members, self._member_id: self._member}
+        }
+        assigned = assign_simple(subscribers, self._assignable())
+        records = [
+            share_target_record(group.group_id, member_id, assignment)
+            for member_id, assignment in assigned.items()
+            if self._targets.get(member_id) != assignment
+        ]
+        self._targets, self.target_epoch = assigned, self._epoch
+        wall_ms = self._around.wall_ms
+        return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
+
+    def to_initialize(self) -> Assignment:
+        """Partitions of subscribed topics without a state, unless that is under way. A deletion
+        of states that failed does not count: the states begin anew.
+        """
+        states, found = self._group.states, {}
+        is_complete = True
+        for topic_id, topic in self._topics.items():
+            if topic_id in self._around.deleting:
+                is_complete = False
+                continue
+            missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())
+            is_complete = is_complete and not missing
+            if self._around.is_initializing:
+                missing -= states.initializing.get(topic_id, frozenset())
+            if missing:
+                found[topic_id] = frozenset(missing)
+        self.is_quiet = is_complete and self._epoch <= self.target_epoch
+        return found
+
+
+def with_initializing(
+    group: ShareGroup, added: Assignment, topics: ClusterTopics
+) -> StatePartitions:
+    """The group's states once these are being made; a deletion that was begun is dropped."""
+    states = group.states
+    by_id = topics.topics_by_id
+    return replace(
+        states,
+        initializing={
+            **states.initializing,
+            **{
+                topic_id: states.initializing.get(topic_id, frozenset()) | partitions
+                for topic_id, partitions in added.items()
+            },
+        },
+        deleting=states.deleting - added.keys(),
+        names={
+            **states.names,
+            **{topic_id: by_id[topic_id].name for topic_id in added if topic_id in by_id},
+        },
+    )
+
+
+def _assignment(assigned: Assignment) -> ShareGroupHeartbeatResponse.Assignment:
+    return ShareGroupHeartbeatResponse.Assignment(
+        topic_partitions=[
+            ShareGroupHeartbeatResponse.TopicPartitions(
+                topic_id=topic_id, partitions=sorted(partitions)
+            )
+            for topic_id, partitions in assigned.items()
+        ]
+    )

@@ -1,0 +1,220 @@
+"""The streams groups (KIP-1071) of one partition of `__consumer_offsets`: their map, their
+sessions, the delay of their first assignment. Part of `group_shard`; what tools are shown is in
+`streams_description`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOverrides
+from kbroker.coordinator.group.member_errors import group_not_found
+from kbroker.coordinator.group.member_sessions import MemberSessions
+from kbroker.coordinator.group.streams.group import StreamsGroup
+from kbroker.coordinator.group.streams.membership import (
+    StreamsDecision,
+    StreamsGroupSettings,
+    StreamsSettings,
+    StreamsSurroundings,
+    delayed_assignment,
+    streams_heartbeat,
+    streams_leave,
+    streams_removal,
+)
+from kbroker.coordinator.group.streams.records import StreamsGroupKey
+from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
+from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import ListGroupsResponse
+from kbroker.protocol.messages.streams_group_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMetadataKey,
+)
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+)
+from kbroker.protocol.schema import CoordinatorValue
+
+STREAMS_TYPE: Final = "streams"
+_KAFKAS: Final = {"NotReady": "not_ready"}
+"""States that Kafka's filter has under another name than the one it shows."""
+
+
+class StreamsGroups:
+    """Groups by id. topics: the cluster's, as of now. wall_ms: the wall clock."""
+
+    __slots__ = (
+        "_broker",
+        "_deadlines",
+        "_delays",
+        "_overrides",
+        "_sessions",
+        "_topics",
+        "_wall_ms",
+        "groups",
+    )
+
+    def __init__(
+        self,
+        settings: StreamsSettings,
+        *,
+        topics: Callable[[], ClusterTopics],
+        deadlines: Deadlines,
+        wall_ms: Callable[[], int],
+        overrides: GroupOverrides,
+    ) -> None:
+        self.groups: dict[str, StreamsGroup] = {}
+        self._broker = settings
+        self._overrides = overrides
+        self._topics = topics
+        self._deadlines = deadlines
+        self._wall_ms = wall_ms
+        self._sessions = MemberSessions(deadlines, give_up=self._give_up, on_late=self._give_up)
+        self._delays: dict[str, Deadline] = {}
+        """Of groups whose first assignment is put off."""
+
+    # -- replay ------------------------------------------------------------------------------
+
+    def replay(self, key: StreamsGroupKey, value: CoordinatorValue | None) -> None:
+        """Apply a record that is in the log."""
+        group = self.groups.get(key.group_id)
+        if isinstance(key, StreamsGroupMetadataKey) and value is None:
+            if group is not None:
+                del self.groups[key.group_id]
+                self._end_delay(key.group_id)
+                for member_id in group.members:
+                    self._sessions.forget(key.group_id, member_id)
+            return
+        if group is None:
+            if value is None:
+                return
+            group = self.groups[key.group_id] = StreamsGroup(key.group_id)
+        group.replay(key, value)
+        if isinstance(key, StreamsGroupMemberMetadataKey) and value is None:
+            self._sessions.forget(key.group_id, key.member_id)
+        elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey) and not group.is_unrevoked(
+            key.member_id
+        ):
+            self._sessions.returned(key.group_id, key.member_id)
+
+    def on_loaded(self, now_ms: int) -> None:
+        """All records were replayed: sessions begin."""
+        for group in self.groups.values():
+            for member_id in group.members:
+                self._watch(group, member_id, now_ms)
+
+    def unload(self) -> None:
+        """This broker no longer coordinates these groups."""
+        self._sessions.clear()
+        for group_id in list(self._delays):
+            self._end_delay(group_id)
+        self.groups = {}
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
+    ) -> StreamsDecision:
+        """StreamsGroupHeartbeat, checked by `check_streams_heartbeat`. Raises KafkaError."""
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.member_epoch != 0:
+                raise group_not_found("streams", request.group_id)
+            group = StreamsGroup(request.group_id)
+        if request.member_epoch < 0:
+            return streams_leave(group, request)
+        settings = self._settings_of(request.group_id)
+        around = StreamsSurroundings(
+            settings=settings,
+            topics=self._topics(),
+            wall_ms=self._wall_ms(),
+            client_id=client_id,
+            client_host=client_host,
+            is_delayed=self._is_delayed(group, settings),
+        )
+        return streams_heartbeat(group, request, around)
+
+    def settled(
+        self, group_id: str, decision: StreamsDecision, topics: ClusterTopics, now_ms: int
+    ) -> None:
+        """The decision on a heartbeat, made upon these topics, is in the log."""
+        group, member_id = self.groups.get(group_id), decision.member_id
+        if group is None:
+            return
+        if decision.ends_application and group.shutdown_by is None and group.members:
+            group.shutdown_by = decision.response.member_id
+        if member_id is None or member_id not in group.members:
+            return
+        group.seen_topics = topics.topics
+        group.configured = decision.configured
+        group.endpoint_epoch += decision.has_moved
+        self._watch(group, member_id, now_ms)
+        delay_ms = self._settings_of(group_id).initial_rebalance_delay_ms
+        if decision.begins_delay and delay_ms > 0 and group_id not in self._delays:
+            delay = Deadline(partial(self._on_delay_over, group_id))
+            self._delays[group_id] = delay
+            self._deadlines.set(delay, now_ms + delay_ms)
+
+    def _is_delayed(self, group: StreamsGroup, settings: StreamsGroupSettings) -> bool:
+        if group.group_id in self._delays:
+            return True
+        return not group.members and settings.initial_rebalance_delay_ms > 0
+
+    def _settings_of(self, group_id: str) -> StreamsGroupSettings:
+        return StreamsGroupSettings.of(group_id, self._broker, self._overrides)
+
+    # -- what goes by itself -----------------------------------------------------------------
+
+    def _watch(self, group: StreamsGroup, member_id: str, now_ms: int) -> None:
+        group_id = group.group_id
+        timeout_ms = self._settings_of(group_id).session_timeout_ms
+        self._sessions.renew(group_id, member_id, now_ms + timeout_ms)
+        if group.is_unrevoked(member_id):
+            until_ms = now_ms + max(group.members[member_id].rebalance_timeout_ms, 0)
+            self._sessions.expect_return(group_id, member_id, group.current(member_id), until_ms)
+        else:
+            self._sessions.returned(group_id, member_id)
+
+    def _give_up(self, group_id: str, member_id: str) -> list[Effect]:
+        group = self.groups.get(group_id)
+        if group is None or member_id not in group.members:
+            self._sessions.forget(group_id, member_id)
+            return []
+
+        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+            if error is not ErrorCode.NONE:
+                self._sessions.retry(group_id, member_id, now_ms)
+            return []
+
+        return [Append(streams_removal(group, member_id), then)]
+
+    def _on_delay_over(self, group_id: str, now_ms: int) -> list[Effect]:
+        self._delays.pop(group_id, None)
+        group = self.groups.get(group_id)
+        if group is None:
+            return []
+        topics, wall_ms = self._topics(), self._wall_ms()
+        records = delayed_assignment(group, self._settings_of(group_id), topics, wall_ms)
+        return [Append(records)] if records else []
+
+    def _end_delay(self, group_id: str) -> None:
+        delay = self._delays.pop(group_id, None)
+        if delay is not None:
+            self._deadlines.cancel(delay)
+
+    # -- what tools read ---------------------------------------------------------------------
+
+    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
+        """Groups in one of these states, in lower case; empty: any."""
+        for group_id, group in self.groups.items():
+            state = group.state()
+            if not states or state.lower() in states or _KAFKAS.get(state) in states:
+                yield ListGroupsResponse.ListedGroup(
+                    group_id=group_id,
+                    protocol_type=STREAMS_TYPE,
+                    group_state=state,
+                    group_type=STREAMS_TYPE,
+                )

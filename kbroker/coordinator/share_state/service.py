@@ -1,0 +1,287 @@
+"""The share coordinator (KIP-932): requests about the states of share partitions, answered by
+shards of `__share_group_state`.
+
+A share partition finds its shard by the hash of group id, topic id and partition; each is decided
+on its own there (`share_state`), and answered when its records are committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from kbroker.coordinator.group.assignors import Place
+from kbroker.coordinator.group.offsets import Topic
+from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.group.service import partition_of
+from kbroker.coordinator.runtime.shards import (
+    CoordinatorLog,
+    CoordinatorRuntime,
+    Host,
+    HostStatus,
+    client_error,
+)
+from kbroker.coordinator.share_state.persister import (
+    SharePlace,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
+from kbroker.coordinator.share_state.shard import ShareStateShard, ShareTopics, StateSettings
+from kbroker.model import TopicPartition, Uuid, uuid_from_string, uuid_to_string
+from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+SHARE_TOPIC: Final = "__share_group_state"
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+PRUNE_RECORDS: Final = 1000
+"""A log of fewer records is not pruned."""
+PRUNE_BATCH: Final = 200
+
+
+class StateLog(CoordinatorLog, Protocol):
+    """The logs of `__share_group_state`, whose beginnings are deleted when they are not needed."""
+
+    def end_offset(self, topic_partition: TopicPartition) -> int:
+        """Where the next record goes. Raises KafkaError."""
+        ...
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Let the log begin at offset, which is committed. Raises KafkaError."""
+        ...
+
+
+class CoordinatorSettings(StateSettings, Protocol):
+    """What of the broker's configuration the share coordinator reads."""
+
+    @property
+    def share_coordinator_state_topic_num_partitions(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_compression_codec(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_prune_interval_ms(self) -> int: ...
+
+
+class StateTopics(ShareTopics, Protocol):
+    """What it needs to know of the cluster; metadata's MetadataImage is one."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+
+
+def coordinator_key(key: SharePlace) -> str:
+    """What FindCoordinator is asked with, and what is hashed."""
+    topic_id, partition = key.place
+    return f"{key.group_id}:{uuid_to_string(topic_id)}:{partition}"
+
+
+def is_coordinator_key(text: str) -> bool:
+    """Whether text is a key of FindCoordinator: a group, a topic's id and a partition."""
+    parts = text.rsplit(":", 2)
+    if len(parts) != 3 or not parts[0]:
+        return False
+    try:
+        uuid_from_string(parts[1])
+        int(parts[2])
+    except ValueError:
+        return False
+    return True
+
+
+class ShareCoordinator:
+    """States of share partitions. Each method gives its result, perhaps later; an error is part of
+    it.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorSettings,
+        *,
+        log: StateLog,
+        timers: Timers,
+        topics: Callable[[], StateTopics],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._timers = timers
+        self._prune_timer: TimerHandle | None = None
+        self._topics = topics
+        self.runtime: CoordinatorRuntime[ShareStateShard] = CoordinatorRuntime(
+            SHARE_TOPIC,
+            log=log,
+            timers=timers,
+            make_shard=lambda: ShareStateShard(config, timers.now_ms, topics),
+            compression=Compression(config.share_coordinator_state_topic_compression_codec),
+        )
+
+    def partition_for(self, key: str) -> int:
+        """The partition of `__share_group_state` whose leader coordinates this key."""
+        topic = self._topics().topics.get(SHARE_TOPIC)
+        count = (
+            len(topic.partitions)
+            if topic
+            else self._config.share_coordinator_state_topic_num_partitions
+        )
+        return partition_of(key, count)
+
+    def on_leadership(self, partition: int, epoch: int | None) -> None:
+        """This broker leads that partition of `__share_group_state` from epoch on, or (None) no
+        longer.
+        """
+        self.runtime.on_leadership(partition, epoch)
+        if self._prune_timer is None:
+            self._arm()
+
+    def on_topics_deleted(self) -> None:
+        """Topics are gone: the states of their partitions end; those of a shard that is loading,
+        once it is loaded.
+        """
+        for host in list(self.runtime.hosts()):
+            if host.status is HostStatus.ACTIVE:
+                self.runtime.carry_out(host, host.shard.on_topics_deleted())
+            elif host.status is HostStatus.LOADING:
+                host.shard.has_deleted_topics = True
+
+    def close(self) -> None:
+        """The broker stops."""
+        if self._prune_timer is not None:
+            self._prune_timer.cancel()
+        self.runtime.close()
+
+    # -- pruning -----------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        interval_ms = self._config.share_coordinator_state_topic_prune_interval_ms
+        self._prune_timer = self._timers.call_later(interval_ms, self._on_prune)
+
+    def _on_prune(self) -> None:
+        self._arm()
+        self.prune()
+
+    def prune(self, min_records: int = PRUNE_RECORDS) -> None:
+        """Where the log has grown to many times its states: write them anew, and let the log begin
+        with that.
+        """
+        for host in list(self.runtime.hosts()):
+            if host.status is not HostStatus.ACTIVE:
+                continue
+            if host.shard.record_count >= max(min_records, 3 * len(host.shard.states)):
+                self._prune(host)
+
+    def _prune(self, host: Host[ShareStateShard]) -> None:
+        partition = host.topic_partition
+        try:
+            offset = self._log.end_offset(partition)
+        except KafkaError as error:
+            logger.warning("%s is not pruned: %s", partition, error)
+            return
+        records = host.shard.snapshots()
+        written = [
+            self.runtime.submit(host, records[start : start + PRUNE_BATCH])
+            for start in range(0, len(records), PRUNE_BATCH)
+        ]
+
+        def cut(errors: Mapping[int, ErrorCode]) -> None:
+            if any(errors.values()) or host.status is not HostStatus.ACTIVE:
+                return
+            try:
+                self._log.delete_before(partition, offset)
+            except KafkaError as error:
+                logger.warning("%s is not pruned: %s", partition, error)
+                return
+            host.shard.record_count = len(records)
+            logger.info("%s begins at offset %d: %d states", partition, offset, len(records))
+
+        gathered(dict(enumerate(map(_deferred, written)))).on_done(cut)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
+        """ReadShareGroupState, one partition."""
+        return self._decide(key, StateFound, lambda shard: shard.read(key, leader_epoch))
+
+    def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        """WriteShareGroupState, one partition."""
+        return self._decide(key, _error, lambda shard: (shard.write(key, write), ErrorCode.NONE))
+
+    def initialize(
+        self, key: SharePlace, state_epoch: int, start_offset: int
+    ) -> Deferred[ErrorCode]:
+        """InitializeShareGroupState, one partition."""
+        return self._decide(
+            key,
+            _error,
+            lambda shard: (shard.initialize(key, state_epoch, start_offset), ErrorCode.NONE),
+        )
+
+    def delete(self, key: SharePlace) -> Deferred[ErrorCode]:
+        """DeleteShareGroupState, one partition."""
+        return self._decide(key, _error, lambda shard: (shard.delete(key), ErrorCode.NONE))
+
+    def summarize(self, key: SharePlace) -> Deferred[StateSummary]:
+        """ReadShareGroupStateSummary, one partition."""
+        return self._decide(key, StateSummary, lambda shard: ([], shard.summarize(key)))
+
+    def _decide(
+        self,
+        key: SharePlace,
+        failed: Callable[[ErrorCode], T],
+        decide: Callable[[ShareStateShard], tuple[list[CoordinatorRecord], T]],
+    ) -> Deferred[T]:
+        try:
+            if not key.group_id:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The group has no id.")
+            host = self._host(key)
+            records, result = decide(host.shard)
+        except KafkaError as error:
+            return Deferred.of(failed(error.code))
+        outcome = self.runtime.submit(host, records)
+        if isinstance(outcome, ErrorCode):
+            return Deferred.of(result if not outcome else failed(client_error(outcome)))
+        later: Deferred[T] = Deferred()
+        outcome.on_done(
+            lambda error: later.resolve(result if not error else failed(client_error(error)))
+        )
+        return later
+
+    def _host(self, key: SharePlace) -> Host[ShareStateShard]:
+        return self.runtime.host(self.partition_for(coordinator_key(key)))
+
+
+def _deferred(outcome: ErrorCode | Deferred[ErrorCode]) -> Deferred[ErrorCode]:
+    return outcome if isinstance(outcome, Deferred) else Deferred.of(outcome)
+
+
+def gathered(parts: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]:
+    """Resolves when all have."""
+    result: Deferred[Mapping[K, T]] = Deferred()
+    values: dict[K, T] = {}
+    if not parts:
+        return Deferred.of(values)
+
+    def done(key: K, value: T) -> None:
+        values[key] = value
+        if len(values) == len(parts):
+            result.resolve(values)
+
+    for key, part in parts.items():
+        part.on_done(partial(done, key))
+    return result
+
+
+def _error(error: ErrorCode) -> ErrorCode:
+    return error
+
+
+def place_of(topic_id: Uuid, partition: int) -> Place:
+    """A copy of what a request holds."""
+    return bytes(topic_id), partition

@@ -1,0 +1,417 @@
+"""One partition of `__share_group_state` as state: how far groups have come with share partitions
+(KIP-932).
+
+Of each share partition the log holds a snapshot (type 0) and what changed since (type 1). `handle`
+methods decide and give records, `replay` alone changes state. A core: the log is its caller's
+(`share_coordinator`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.share_state.persister import (
+    UNINITIALIZED,
+    UNKNOWN_COUNT,
+    SharePlace,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
+from kbroker.model import Uuid
+from kbroker.protocol.codec import decode
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.messages.share_records import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
+)
+from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
+from kbroker.share.partition import StateBatch
+
+TOMBSTONES_PER_BATCH: Final = 1000
+
+_INT16: Final = struct.Struct(">h")
+_CLASSES: Final[dict[int, tuple[type[CoordinatorKey], type[CoordinatorValue]]]] = {
+    0: (ShareSnapshotKey, ShareSnapshotValue),
+    1: (ShareUpdateKey, ShareUpdateValue),
+}
+
+_Batch = TypeVar("_Batch", ShareUpdateValue.StateBatch, ShareSnapshotValue.StateBatch)
+
+
+class StateSettings(Protocol):
+    """What of the broker's configuration the share coordinator's shards read."""
+
+    @property
+    def share_coordinator_snapshot_update_records_per_snapshot(self) -> int: ...
+
+
+class ShareTopics(Protocol):
+    """The topics there are."""
+
+    @property
+    def topics_by_id(self) -> Container[Uuid]: ...
+
+
+class ShareState:
+    """Of one share partition. update_count: changes since the snapshot."""
+
+    __slots__ = (
+        "batches",
+        "delivery_complete_count",
+        "leader_epoch",
+        "snapshot_epoch",
+        "start_offset",
+        "state_epoch",
+        "update_count",
+    )
+
+    def __init__(self, value: ShareSnapshotValue) -> None:
+        self.snapshot_epoch = value.snapshot_epoch
+        self.state_epoch = value.state_epoch
+        self.leader_epoch = value.leader_epoch
+        self.start_offset = value.start_offset
+        self.delivery_complete_count = value.delivery_complete_count
+        self.batches = combine(
+            [_batch(batch) for batch in value.state_batches],
+            value.start_offset,
+        )
+        self.update_count = 0
+
+    def update(self, value: ShareUpdateValue) -> None:
+        """Apply a change."""
+        self.leader_epoch = value.leader_epoch
+        if value.start_offset != UNINITIALIZED:
+            self.start_offset = value.start_offset
+        self.delivery_complete_count = value.delivery_complete_count
+        changed = [_batch(batch) for batch in value.state_batches]
+        self.batches = combine([*self.batches, *changed], self.start_offset)
+        self.update_count += 1
+
+
+def combine(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
+    """What these say of each offset from start_offset on, as batches in order without overlaps and
+    as long as can be. Of what overlaps the most deliveries count, then the later state.
+    """
+    waiting = sorted(batch for batch in batches if batch.first <= batch.last >= start_offset)
+    result: list[StateBatch] = []
+    active: list[tuple[int, int, int]] = []  # (-deliveries, -state, last): the best on top
+    index, offset = 0, start_offset
+    while index < len(waiting) or active:
+        if not active:
+            offset = max(offset, waiting[index].first)
+        while index < len(waiting) and waiting[index].first <= offset:
+            batch = waiting[index]
+            heapq.heappush(active, (-batch.deliveries, -batch.state, batch.last))
+            index += 1
+        while active and active[0][2] < offset:
+            heapq.heappop(active)
+        if not active:
+            continue
+        deliveries, state, last = -active[0][0], -active[0][1], active[0][2]
+        if index < len(waiting):
+            last = min(last, waiting[index].first - 1)
+        if (
+            result
+            and result[-1].last == offset - 1
+            and (result[-1].state, result[-1].deliveries) == (state, deliveries)
+        ):
+            result[-1] = result[-1]._replace(last=last)
+        else:
+            result.append(StateBatch(offset, last, state, deliveries))
+        offset = last + 1
+    return result
+
+
+class ShareStateShard:
+    """The states of one partition of `__share_group_state`. wall_ms: the wall clock, for what is
+    stored.
+    """
+
+    __slots__ = (
+        "_settings",
+        "_topics",
+        "_wall_ms",
+        "has_deleted_topics",
+        "record_count",
+        "states",
+    )
+
+    def __init__(
+        self,
+        settings: StateSettings,
+        wall_ms: Callable[[], int],
+        topics: Callable[[], ShareTopics],
+    ) -> None:
+        self.states: dict[SharePlace, ShareState] = {}
+        self.record_count = 0
+        """How many the log has, as far as nobody has set it back."""
+        self.has_deleted_topics = False
+        """Whether topics were deleted while the log was loaded."""
+        self._settings = settings
+        self._wall_ms = wall_ms
+        self._topics = topics
+
+    # -- replay ------------------------------------------------------------------------------
+
+    def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+        """The record behind a key and a value, or None for a type or version that is not ours to
+        read. Raises KafkaError(CORRUPT_MESSAGE) for bytes that are none.
+        """
+        try:
+            if key is None or len(key) < 2 or (value is not None and len(value) < 2):
+                raise MalformedRequest("no key, or too short")
+            classes = _CLASSES.get(_INT16.unpack_from(key)[0])
+            if classes is None:
+                return None
+            decoded_key, _ = decode(classes[0], key, 0, 2)
+            if value is None:
+                return CoordinatorRecord(decoded_key, None)
+            version = int(_INT16.unpack_from(value)[0])
+            if version not in classes[1].VERSIONS:
+                return None
+            decoded_value, _ = decode(classes[1], value, version, 2)
+            return CoordinatorRecord(decoded_key, decoded_value, version)
+        except MalformedRequest as error:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"not a record of __share_group_state: {error}"
+            ) from error
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Apply a record that is in the log."""
+        self.record_count += 1
+        key, value = record.key, record.value
+        if isinstance(key, ShareSnapshotKey):
+            place = SharePlace(key.group_id, (key.topic_id, key.partition))
+            if isinstance(value, ShareSnapshotValue):
+                self.states[place] = ShareState(value)
+            else:
+                self.states.pop(place, None)
+        elif isinstance(key, ShareUpdateKey) and isinstance(value, ShareUpdateValue):
+            state = self.states.get(SharePlace(key.group_id, (key.topic_id, key.partition)))
+            if state is not None:
+                state.update(value)
+
+    def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
+        """There are no transactions in this topic."""
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """There are no transactions in this topic."""
+
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        """All records were replayed: the states of topics deleted since the start end."""
+        if not self.has_deleted_topics:
+            return []
+        self.has_deleted_topics = False
+        return self.on_topics_deleted()
+
+    def unload(self, error: ErrorCode) -> list[Effect]:
+        """Nobody waits here."""
+        self.states = {}
+        return []
+
+    def next_deadline_ms(self) -> int | None:
+        """There is none."""
+        return None
+
+    def on_deadline(self, now_ms: int) -> list[Effect]:
+        """There is none."""
+        return []
+
+    def news(self, record: CoordinatorRecord) -> str | None:
+        """States are no news; groups are."""
+        return None
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def read(
+        self, key: SharePlace, leader_epoch: int
+    ) -> tuple[list[CoordinatorRecord], StateFound]:
+        """ReadShareGroupState: a newer leader epoch is kept. Raises KafkaError."""
+        state = self._known(key)
+        if 0 <= leader_epoch < state.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        self._check_topic(key)
+        records = []
+        if leader_epoch > state.leader_epoch:
+            same = StateWrite(
+                state.state_epoch,
+                leader_epoch,
+                state.start_offset,
+                state.delivery_complete_count,
+                (),
+            )
+            records.append(self._record(key, state, same, leader_epoch))
+        found = StateFound(ErrorCode.NONE, state.state_epoch, state.start_offset, state.batches)
+        return records, found
+
+    def write(self, key: SharePlace, write: StateWrite) -> list[CoordinatorRecord]:
+        """WriteShareGroupState. Raises KafkaError."""
+        state = self._known(key)
+        if 0 <= write.leader_epoch < state.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        if 0 <= write.state_epoch < state.state_epoch:
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+        self._check_topic(key)
+        return [self._record(key, state, write, state.leader_epoch)]
+
+    def initialize(
+        self, key: SharePlace, state_epoch: int, start_offset: int
+    ) -> list[CoordinatorRecord]:
+        """InitializeShareGroupState: begin, or begin anew. Raises KafkaError."""
+        self._check_partition(key)
+        state = self.states.get(key)
+        if state is not None and state_epoch < state.state_epoch:
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+        self._check_topic(key)
+        now_ms = self._wall_ms()
+        value = ShareSnapshotValue(
+            snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
+            state_epoch=state_epoch,
+            leader_epoch=0,
+            start_offset=start_offset,
+            delivery_complete_count=UNKNOWN_COUNT if start_offset == UNINITIALIZED else 0,
+            create_timestamp=now_ms,
+            write_timestamp=now_ms,
+        )
+        return [CoordinatorRecord(_snapshot_key(key), value)]
+
+    def delete(self, key: SharePlace) -> list[CoordinatorRecord]:
+        """DeleteShareGroupState: nothing to do for a state that there is not. Raises
+        KafkaError.
+        """
+        self._check_partition(key)
+        return [CoordinatorRecord(_snapshot_key(key), None)] if key in self.states else []
+
+    def summarize(self, key: SharePlace) -> StateSummary:
+        """ReadShareGroupStateSummary. Raises KafkaError."""
+        self._check_partition(key)
+        state = self.states.get(key)
+        if state is None:
+            return StateSummary(ErrorCode.NONE)
+        return StateSummary(
+            ErrorCode.NONE,
+            state.start_offset,
+            state.leader_epoch,
+            state.delivery_complete_count,
+            state.state_epoch,
+        )
+
+    def on_topics_deleted(self) -> list[Effect]:
+        """The states of topics that are no more end."""
+        topics = self._topics().topics_by_id
+        records = [
+            CoordinatorRecord(_snapshot_key(key), None)
+            for key in self.states
+            if key.place[0] not in topics
+        ]
+        return [
+            Append(records[start : start + TOMBSTONES_PER_BATCH])
+            for start in range(0, len(records), TOMBSTONES_PER_BATCH)
+        ]
+
+    def snapshots(self) -> list[CoordinatorRecord]:
+        """All states anew: what lies before these in the log is not needed any more."""
+        return [
+            self._snapshot(
+                key,
+                state,
+                StateWrite(
+                    state.state_epoch,
+                    state.leader_epoch,
+                    state.start_offset,
+                    state.delivery_complete_count,
+                    (),
+                ),
+                state.leader_epoch,
+            )
+            for key, state in self.states.items()
+        ]
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _known(self, key: SharePlace) -> ShareState:
+        self._check_partition(key)
+        state = self.states.get(key)
+        if state is None:
+            message = f"Group {key.group_id} has no state of partition {key.place[1]}."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        return state
+
+    @staticmethod
+    def _check_partition(key: SharePlace) -> None:
+        if key.place[1] < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no partition {key.place[1]}.")
+
+    def _check_topic(self, key: SharePlace) -> None:
+        if key.place[0] not in self._topics().topics_by_id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _record(
+        self, key: SharePlace, state: ShareState, write: StateWrite, leader_epoch: int
+    ) -> CoordinatorRecord:
+        """An update, or a snapshot when there were many."""
+        if (
+            state.update_count
+            < self._settings.share_coordinator_snapshot_update_records_per_snapshot
+        ):
+            update = ShareUpdateValue(
+                snapshot_epoch=state.snapshot_epoch,
+                leader_epoch=leader_epoch,
+                start_offset=write.start_offset,
+                delivery_complete_count=write.delivery_complete_count,
+                state_batches=_batches(ShareUpdateValue.StateBatch, write.batches),
+            )
+            place = ShareUpdateKey(
+                group_id=key.group_id, topic_id=key.place[0], partition=key.place[1]
+            )
+            return CoordinatorRecord(place, update)
+        return self._snapshot(key, state, write, leader_epoch)
+
+    def _snapshot(
+        self, key: SharePlace, state: ShareState, write: StateWrite, leader_epoch: int
+    ) -> CoordinatorRecord:
+        start = state.start_offset if write.start_offset == UNINITIALIZED else write.start_offset
+        now_ms = self._wall_ms()
+        value = ShareSnapshotValue(
+            snapshot_epoch=state.snapshot_epoch + 1,
+            state_epoch=state.state_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=start,
+            delivery_complete_count=write.delivery_complete_count,
+            create_timestamp=now_ms,
+            write_timestamp=now_ms,
+            state_batches=_batches(
+                ShareSnapshotValue.StateBatch, combine([*state.batches, *write.batches], start)
+            ),
+        )
+        return CoordinatorRecord(_snapshot_key(key), value)
+
+
+def _snapshot_key(key: SharePlace) -> ShareSnapshotKey:
+    return ShareSnapshotKey(group_id=key.group_id, topic_id=key.place[0], partition=key.place[1])
+
+
+def _batch(value: ShareSnapshotValue.StateBatch | ShareUpdateValue.StateBatch) -> StateBatch:
+    return StateBatch(
+        value.first_offset, value.last_offset, value.delivery_state, value.delivery_count
+    )
+
+
+def _batches(kind: type[_Batch], batches: Sequence[StateBatch]) -> list[_Batch]:
+    return [
+        kind(
+            first_offset=batch.first,
+            last_offset=batch.last,
+            delivery_state=batch.state,
+            delivery_count=batch.deliveries,
+        )
+        for batch in batches
+    ]

@@ -1,0 +1,517 @@
+"""Log compaction: which log is next, and the way of one round through workers and the loop.
+
+Every log.cleaner.backoff.ms, and after each round, the log with the largest share of dirty bytes is
+cleaned, as many at once as there are log.cleaner.threads. A round is a generator on the loop: what
+it yields (reading, unpacking, rewriting, syncing: `cleaning_round`; renaming: `swap`) runs in a
+worker; what it does itself (planning, the swap in memory) looks at the log and changes it. Where
+the log changed meanwhile (cut, retired, deleted) the round ends without effect. A log that cannot
+be cleaned is left alone until the next start, with one line that says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Protocol
+
+from kbroker.log.cleaner.compaction import last_records
+from kbroker.log.cleaner.plan import DirtyRange, dirty_range, group_segments
+from kbroker.log.cleaner.round import CleaningRound, CleaningStopped, Source, Throttle
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, write_offsets
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.segment import Segment
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.ports import TimerHandle, Timers
+from kbroker.protocol.errors import KafkaError
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
+
+logger = logging.getLogger(__name__)
+
+MAX_DELAY_MS: Final = 24 * 3_600_000
+MIN_PAUSE_MS: Final = 10
+"""log.cleaner.backoff.ms below that would look through all logs without a rest."""
+MIN_MORE_BYTES: Final = 256 * 1024
+
+Step = Callable[[], Any]
+Round = Generator[Step, Any, None]
+
+
+class Offload(Protocol):
+    """Runs work in a worker, then `then` on the loop thread."""
+
+    def __call__(
+        self, work: Callable[[], None], then: Callable[[OSError | None], None]
+    ) -> None: ...
+
+
+class Account(Protocol):
+    """Whoever has memory to spare for a larger map of keys (`replication.memory_port`)."""
+
+    def keep(self, count: int) -> bool: ...
+    def drop(self, count: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerConfig:
+    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share. A map has
+    its sure_map_bytes always, more if there is memory for it.
+    """
+
+    is_enabled: bool
+    threads: int
+    backoff_ms: int
+    map_bytes: int
+    sure_map_bytes: int
+    buffer_bytes: int
+    bytes_per_second: float
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> CleanerConfig:
+        threads = config.get_int("log.cleaner.threads")
+        share = max(threads, 1)
+        load_factor = _share(config.get_float("log.cleaner.io.buffer.load.factor"))
+        map_bytes = int(config.get_int("log.cleaner.dedupe.buffer.size") / share * load_factor)
+        sure_bytes = int(config.get_int(MEMORY_LIMIT) * MAP_SHARE) // share
+        return cls(
+            is_enabled=config.get_bool("log.cleaner.enable"),
+            threads=threads,
+            backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+            map_bytes=map_bytes,
+            sure_map_bytes=min(map_bytes, sure_bytes),
+            buffer_bytes=config.get_int("log.cleaner.io.buffer.size") // share // 2,
+            bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        )
+
+
+class _Cleaning:
+    """A round under way: the generator, and what its last step came to."""
+
+    __slots__ = (
+        "directory",
+        "error",
+        "kept_bytes",
+        "log",
+        "round",
+        "steps",
+        "truncation_count",
+        "value",
+    )
+
+    def __init__(self, log: PartitionLog, round_: CleaningRound, kept_bytes: int) -> None:
+        self.kept_bytes = kept_bytes  # of the account, for its map
+        self.log = log
+        self.directory = log.directory
+        self.truncation_count = log.truncation_count
+        self.round = round_
+        self.steps: Round | None = None
+        self.value: Any = None  # of the last step; each step knows its own
+        self.error: Exception | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether what was read of the log may not hold any more."""
+        log = self.log
+        return (
+            log.closed
+            or log.failure is not None
+            or log.directory != self.directory
+            or log.truncation_count != self.truncation_count
+            or not log.config.compact
+        )
+
+
+class LogCleaner:
+    """See the module. uncleanable: logs that a round failed on, and their partitions. memory: asked
+    for maps beyond what they surely have. unpacking: see `CleaningRound`.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        timers: Timers,
+        config: BrokerConfig,
+        *,
+        offload: Offload,
+        memory: Account | None = None,
+        unpacking: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._memory = memory
+        self._unpacking = unpacking
+        self.config = CleanerConfig.from_broker(config)
+        self.uncleanable: dict[TopicPartition, PartitionLog] = {}
+        self._logs = logs
+        self._timers = timers
+        self._offload = offload
+        self._throttle = Throttle(self.config.bytes_per_second)
+        self._running: dict[TopicPartition, _Cleaning] = {}
+        self._asked = 0  # checkpoints so far; written: the latest one in each directory
+        self._written: dict[Path, int] = {}
+        self._writing = Lock()
+        self._waiting: TimerHandle | None = None
+        self._started = False
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read the checkpoints and begin; the first look is one back-off from now."""
+        if not self.config.is_enabled or self._started:
+            return
+        self._started = True
+        self._logs.on_cleaned_cut = self._cleaned_cut
+        for directory in self._logs.directories:
+            for key, offset in self._read_checkpoint(directory).items():
+                log = self._logs.get(key)
+                if log is not None and self._logs.directory_of(key) == directory:
+                    log.cleaner_offset = offset
+        self._plan(self.config.backoff_ms)
+
+    def _read_checkpoint(self, directory: Path) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(directory / names.CLEANER_OFFSETS)
+        except CheckpointError as error:
+            logger.warning("%s; all compacted logs are cleaned from their start", error)
+        except LogDirectoryError as error:
+            self._logs.directory_failed(error)
+        return {}
+
+    def request_stop(self) -> None:
+        """No more rounds; workers stop at their next read. Close them, then `finish_stop`."""
+        self._started = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        for cleaning in self._running.values():
+            cleaning.round.stop.set()
+
+    def finish_stop(self) -> None:
+        """Delete what unfinished rounds wrote, or finish their swap. No worker runs any more."""
+        for cleaning in list(self._running.values()):
+            try:
+                if cleaning.steps is not None:
+                    cleaning.steps.close()
+            except Exception as error:  # of this log: the other rounds are ended too
+                is_known = isinstance(error, LogDirectoryError)
+                logger.warning(
+                    "%s: %s",
+                    cleaning.log.topic_partition,
+                    error,
+                    exc_info=None if is_known else error,
+                )
+            self._give_back(cleaning)
+        self._running.clear()
+
+    @property
+    def _pause_ms(self) -> int:
+        """Between two looks while nothing is due."""
+        return max(self.config.backoff_ms, MIN_PAUSE_MS)
+
+    def _plan(self, delay_ms: int) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self._timers.call_later(min(delay_ms, MAX_DELAY_MS), self.look)
+
+    def look(self) -> None:
+        """Begin as many rounds as there are logs in need and workers free; look again later."""
+        if not self._started:
+            return
+        self._plan(self._pause_ms)
+        while len(self._running) < self.config.threads:
+            found = self._filthiest(self._timers.now_ms())
+            if found is None:
+                return
+            try:
+                self._begin(*found)
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - of this log
+                self._give_up(found[0], error)
+
+    # -- which ------------------------------------------------------------------------------------
+
+    def _filthiest(self, now_ms: int) -> tuple[PartitionLog, DirtyRange] | None:
+        """The log with the largest dirty ratio of those that are due."""
+        best: tuple[PartitionLog, DirtyRange] | None = None
+        for key, log in list(self.uncleanable.items()):
+            if self._logs.get(key) is not log:
+                del self.uncleanable[key]  # deleted, or offline
+        for key, log in list(self._logs.logs.items()):
+            if not log.config.compact or key in self._running or log.failure or log.closed:
+                continue
+            if self.uncleanable.get(key) is log:
+                continue
+            try:
+                dirty = plan(log, now_ms)
+            except LogDirectoryError as error:
+                self._logs.directory_failed(error)
+                continue
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - of this log: the others are cleaned
+                self._give_up(log, error)
+                continue
+            if dirty.is_due(log.config) and (
+                best is None or dirty.dirty_ratio > best[1].dirty_ratio
+            ):
+                best = log, dirty
+        return best
+
+    # -- one round --------------------------------------------------------------------------------
+
+    def _begin(self, log: PartitionLog, dirty: DirtyRange) -> None:
+        config = self.config
+        producers = last_records(log.producers)
+        kept_bytes = self._more_map_bytes()
+        cleaning = _Cleaning(
+            log,
+            CleaningRound(
+                str(log.directory),
+                log.config,
+                producers,
+                now_ms=self._timers.now_ms(),
+                first_dirty_offset=dirty.first_dirty_offset,
+                upper_offset=dirty.first_uncleanable_offset,
+                map_bytes=config.sure_map_bytes + kept_bytes,
+                buffer_bytes=config.buffer_bytes,
+                throttle=self._throttle,
+                unpacking=self._unpacking,
+            ),
+            kept_bytes,
+        )
+        cleaning.steps = self._steps(cleaning, dirty)
+        self._running[log.topic_partition] = cleaning
+        self._advance(cleaning)
+
+    def _more_map_bytes(self) -> int:
+        """What the map of a round has beyond what it surely has: a smaller one means more rounds,
+        nothing else.
+        """
+        wanted = self.config.map_bytes - self.config.sure_map_bytes
+        if self._memory is None:
+            return wanted
+        while wanted >= MIN_MORE_BYTES:
+            if self._memory.keep(wanted):
+                return wanted
+            wanted //= 2
+        return 0
+
+    def _steps(self, cleaning: _Cleaning, dirty: DirtyRange) -> Round:
+        """A whole round; what it yields is done in a worker, and its result sent back."""
+        log, work = cleaning.log, cleaning.round
+        segments = log.segments
+        upper_offset = dirty.first_uncleanable_offset
+        first = segments.floor_index(dirty.first_dirty_offset)
+        for segment in [each for each in list(segments)[first:] if each.base_offset < upper_offset]:
+            source = _source(cleaning, segment, start_offset=dirty.first_dirty_offset)
+            if not (yield partial(work.index_segment, source)):
+                break
+        groups = group_segments(
+            segments,
+            log.config,
+            end_offset=work.end_offset,
+            first_uncleanable_offset=upper_offset,
+        )
+        before_bytes = sum(segment.size for group in groups for segment in group)
+        for group in groups:
+            yield from self._replace(cleaning, group)
+        _require(not cleaning.is_outdated)  # what was cut and written again is not clean
+        log.cleaner_offset = work.end_offset
+        yield self._checkpoint(log)
+        logger.info(
+            "%s: compacted up to offset %d, %d keys in %d -> %d bytes",
+            log.topic_partition,
+            work.end_offset,
+            len(work.offsets),
+            before_bytes,
+            work.bytes_written,
+        )
+
+    def _replace(self, cleaning: _Cleaning, group: list[Segment]) -> Round:
+        """Rewrite one group and swap it in."""
+        log, work = cleaning.log, cleaning.round
+        swap = log.prepare_swap(group)
+        is_done = False
+        try:
+            yield partial(work.begin_group, group[0].base_offset)
+            for segment in group:
+                source = _source(cleaning, segment)
+                yield partial(work.clean_segment, source)
+            _require(swap.is_valid and not cleaning.is_outdated)
+            modified_ns = group[-1].modified_ms() * 1_000_000
+            cleaned = yield partial(work.end_group, modified_ns)
+            _require(swap.is_valid and not cleaning.is_outdated)
+            yield swap.begin(cleaned)
+            _require(swap.is_valid and not cleaning.is_outdated)
+            swap.finish(self._timers.now_ms())
+            is_done = True
+            yield log.segments.renames.work
+        finally:
+            if log.directory != cleaning.directory or log.failure is not None:
+                pass
+            elif is_done:
+                log.segments.renames.settle()  # nothing is left, but where a stop came
+            else:
+                swap.undo()
+
+    def _advance(self, cleaning: _Cleaning) -> None:
+        """Take the round on, step by step, until a worker has it or it is over."""
+        steps = cleaning.steps
+        if steps is None:
+            return
+        while True:
+            error, cleaning.error = cleaning.error, None
+            value, cleaning.value = cleaning.value, None
+            try:
+                step = steps.send(value) if error is None else steps.throw(error)
+            except StopIteration:
+                self._end(cleaning, None)
+                return
+            except Exception as failure:  # noqa: BLE001 - what a log holds must not end cleaning
+                self._end(cleaning, failure)
+                return
+            if not self._hand_over(cleaning, step):
+                return
+
+    def _hand_over(self, cleaning: _Cleaning, step: Step) -> bool:
+        """Give a step to a worker, which takes the round on. Returns True if it is done already."""
+        is_inline = True
+        is_done = False
+
+        def work() -> None:
+            try:
+                cleaning.value = step()
+            except Exception as failure:  # noqa: BLE001 - the worker's top frame
+                cleaning.error = failure
+
+        def then(failure: OSError | None) -> None:
+            nonlocal is_done
+            is_done = True
+            cleaning.error = cleaning.error or failure
+            if not is_inline and self._running.get(cleaning.log.topic_partition) is cleaning:
+                self._advance(cleaning)
+
+        self._offload(work, then)
+        is_inline = False
+        return is_done
+
+    def _end(self, cleaning: _Cleaning, error: Exception | None) -> None:
+        log = cleaning.log
+        del self._running[log.topic_partition]
+        self._give_back(cleaning)
+        match error:
+            case None:
+                pass
+            case CleaningStopped():
+                logger.debug("%s: the log changed while it was cleaned", log.topic_partition)
+            case _ if cleaning.is_outdated and error is not log.segments.renames.failure:
+                logger.debug("%s: cleaning ended: %s", log.topic_partition, error)
+            case LogDirectoryError():
+                log.failure = error
+                self._logs.directory_failed(error)
+            case _:
+                self._give_up(log, error)
+        if self._started:
+            self._plan(0 if error is None else self._pause_ms)
+
+    def _give_back(self, cleaning: _Cleaning) -> None:
+        if self._memory is not None:
+            self._memory.drop(cleaning.kept_bytes)
+            cleaning.kept_bytes = 0
+
+    def _give_up(self, log: PartitionLog, error: Exception) -> None:
+        self.uncleanable[log.topic_partition] = log
+        is_known = isinstance(error, KafkaError)
+        logger.error(
+            "%s cannot be compacted, it is left as it is until the next start: %s",
+            log.topic_partition,
+            error if is_known else repr(error),
+            exc_info=None if is_known else error,
+        )
+
+    def _cleaned_cut(self, log: PartitionLog) -> None:
+        """A log was cut below what its directory's checkpoint says is clean."""
+
+        def written(failure: OSError | None) -> None:
+            if isinstance(failure, LogDirectoryError):
+                self._logs.directory_failed(failure)
+
+        self._offload(self._checkpoint(log), written)
+
+    def _checkpoint(self, log: PartitionLog) -> Step:
+        """To write how far the logs of its directory are clean, for a worker. Not synced: what a
+        crash of the machine loses of it is cleaned again. Of two the later one counts.
+        """
+        directory = self._logs.directory_of(log.topic_partition)
+        offsets = {
+            key: other.cleaner_offset
+            for key, other in self._logs.logs.items()
+            if other.cleaner_offset is not None and self._logs.directory_of(key) == directory
+        }
+        self._asked += 1
+        number, written, lock = self._asked, self._written, self._writing
+
+        def write() -> None:
+            if directory is None:
+                return
+            with lock:
+                if written.get(directory, 0) < number:
+                    write_offsets(directory / names.CLEANER_OFFSETS, offsets, sync=False)
+                    written[directory] = number
+
+        return write
+
+
+def _share(factor: float) -> float:
+    """As a share of a whole; NaN is none of it. (Kafka has no validator for it.)"""
+    return 0.0 if isnan(factor) else min(max(factor, 0.0), 1.0)
+
+
+def plan(log: PartitionLog, now_ms: int) -> DirtyRange:
+    """What of a log can be cleaned now.
+
+    Nothing that is not flushed: a crash of the machine must not lose the record for which an older
+    one of its key was taken away. Closed segments are flushed soon after the roll.
+    """
+    stable = log.recovery_point
+    if log.high_watermark is not None:
+        stable = min(stable, log.high_watermark)
+    unstable = log.first_unstable_offset
+    return dirty_range(
+        log.segments,
+        log.config,
+        cleaner_offset=log.cleaner_offset,
+        log_start_offset=log.log_start_offset,
+        last_stable_offset=stable if unstable is None else min(stable, unstable),
+        now_ms=now_ms,
+    )
+
+
+def _source(cleaning: _Cleaning, segment: Segment, *, start_offset: int = 0) -> Source:
+    """What a worker needs of a segment. Raises CleaningStopped if it is no longer in the log."""
+    segments = cleaning.log.segments
+    index = segments.floor_index(segment.base_offset)
+    _require(not cleaning.is_outdated and segments[index] is segment)
+    following = segments.end_offset(index, cleaning.log.log_end_offset)
+    position = segment.offset_index.lookup(start_offset)[1] if start_offset else 0
+    return Source(
+        segment.log_file(),
+        segment.base_offset,
+        following,
+        segment.size,
+        position,
+        tuple(segments.aborted_transactions(segment.base_offset, following)),
+    )
+
+
+def _require(is_unchanged: bool) -> None:
+    if not is_unchanged:
+        raise CleaningStopped

@@ -1,0 +1,468 @@
+"""Which records of a batch compaction keeps, and the batch that remains. KIP-534, KIP-98, KIP-280's
+default strategy (by offset).
+
+A record stays if the dirty part has no later one of its key; one without a value (a tombstone)
+until the delete horizon of its batch has passed. The horizon is set when the tombstone is first
+seen as the last of its key: now + delete.retention.ms, written in place of the base timestamp
+(attribute bit 6). Records of aborted transactions go at once, a transaction marker when nothing of
+its transaction is left and a horizon of its own has passed. The last batch of a producer, and the
+last one of the round, stay even without records: sequence numbers and offsets would be lost.
+
+Nothing here reads files or a clock. Bytes come from `cleaning_round`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
+from typing import Final, NamedTuple
+
+from kbroker.log.producer.producer_state import ProducerStateManager
+from kbroker.log.storage.index import AbortedTransaction
+from kbroker.log.storage.offset_map import OffsetMap
+from kbroker.protocol.compression import Compression, decompress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    MIN_RECORD_BYTES,
+    BatchHeader,
+    ControlType,
+    append_varint,
+    build_batch,
+    control_type,
+    iter_records,
+    read_varint,
+    read_varlong,
+    replace_records,
+)
+from kbroker.settings.log_config import MAX_UNPACKED_BYTES
+
+Buffer = bytes | bytearray | memoryview
+
+
+StoredRecord = tuple[int, int, int, int, int, bytes | None, bool]
+"""Where a record lies in the unpacked records of its batch, and what compaction asks of it: start,
+end of its timestamp delta, end, timestamp delta, offset delta, key (None without one), whether it
+has a value. A plain tuple: there are millions of them."""
+
+
+LISTED_RECORDS: Final = 10_000
+"""Of a batch with more, the places of records are not kept but found a second time: a list of them
+may take 35 times the memory of the records.
+"""
+
+
+class BatchTooLarge(Exception):
+    """A batch unpacks to more than is allowed: it stays as it is, its keys unknown."""
+
+
+def unpack_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes:
+    """The records of a whole batch as one stream. Raises KafkaError as `iter_records` does, and
+    BatchTooLarge.
+    """
+    body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
+    if header.codec is Compression.NONE:
+        return bytes(body)
+    try:
+        return bytes(decompress(header.codec, body, max_bytes=max_bytes))
+    except KafkaError as error:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+            raise BatchTooLarge from None
+        raise
+
+
+class _Scan:
+    """The records of a batch, as often as they are asked for."""
+
+    __slots__ = ("_count", "_data")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self._data = data
+        self._count = count
+
+    def __iter__(self) -> Iterator[StoredRecord]:
+        return scan_records(self._data, self._count)
+
+
+def _records(data: bytes, count: int) -> Iterable[StoredRecord]:
+    scan = _Scan(data, count)
+    return list(scan) if count <= LISTED_RECORDS else scan
+
+
+def scan_records(data: bytes, count: int) -> Iterator[StoredRecord]:
+    """The count records in data, values and headers not looked at.
+
+    Raises KafkaError(INVALID_RECORD) where the bytes are no records or others are left over.
+    """
+    if not 0 <= count <= len(data) // MIN_RECORD_BYTES:
+        raise _invalid(f"{count} records in {len(data)} bytes")
+    position = 0
+    size = len(data)
+    try:
+        for _ in range(count):
+            start = position
+            byte, following = data[position], data[position + 1]
+            if byte >= 0x80 > following:  # two bytes, as nearly all lengths have
+                byte = byte & 0x7F | following << 7
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 2
+            else:
+                length, position = read_varint(data, position)
+            end = position + length
+            if length < 0 or end > size:
+                raise _invalid(f"a record of {length} bytes, {size - position} left")
+            position += 1  # attributes
+            byte = data[position]
+            if byte < 0x80:
+                timestamp_delta = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                timestamp_delta, position = read_varlong(data, position)
+            timestamp_end = position
+            byte = data[position]
+            if byte < 0x80:
+                offset_delta = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                offset_delta, position = read_varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                length, position = read_varint(data, position)
+            key = None
+            if length >= 0:
+                key = data[position : position + length]
+                position += length
+            # a value of -1 bytes is none; its length is a varint whose lowest bit is the sign
+            has_value = not data[position] & 1
+            if position >= end:
+                raise _invalid(f"a record's key runs past its end at byte {end}")
+            yield start, timestamp_end, end, timestamp_delta, offset_delta, key, has_value
+            position = end
+    except IndexError:
+        raise _invalid("a record runs past the end of its batch") from None
+    if position != size:
+        raise _invalid(f"{size - position} bytes after the last record")
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, why)
+
+
+class _OpenAborted:
+    """An aborted transaction whose marker is still to come; seen: a batch of it is still there."""
+
+    __slots__ = ("seen", "transaction")
+
+    def __init__(self, transaction: AbortedTransaction) -> None:
+        self.transaction = transaction
+        self.seen = False
+
+
+class TransactionView:
+    """Which transactions are open and whether they will abort, as batches pass in offset order.
+
+    kept: aborted transactions whose marker must stay, in order; the caller moves them into the new
+    transaction index.
+    """
+
+    __slots__ = ("_aborted", "_committed", "_open", "kept")
+
+    def __init__(self) -> None:
+        self._aborted: list[tuple[int, AbortedTransaction]] = []
+        self._open: dict[int, _OpenAborted] = {}
+        self._committed: set[int] = set()
+        self.kept: list[AbortedTransaction] = []
+
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """What the transaction indexes say of the segment that comes next; doubles do no harm."""
+        for transaction in transactions:
+            heapq.heappush(self._aborted, (transaction.first_offset, transaction))
+
+    def _move_to(self, header: BatchHeader) -> None:
+        """Open what begins within or before this batch. What ended before it is not of interest:
+        a marker that is missing must not cost a later transaction its records.
+        """
+        while self._aborted and self._aborted[0][0] <= header.last_offset:
+            _, transaction = heapq.heappop(self._aborted)
+            if transaction.last_offset >= header.base_offset:
+                self._open.setdefault(transaction.producer_id, _OpenAborted(transaction))
+        aborted = self._open.get(header.producer_id)
+        if aborted is not None and aborted.transaction.last_offset < header.base_offset:
+            del self._open[header.producer_id]
+
+    def on_data(self, header: BatchHeader) -> bool:
+        """Returns whether the batch belongs to an aborted transaction: all of it can go."""
+        self._move_to(header)
+        if not header.is_transactional:
+            return False
+        aborted = self._open.get(header.producer_id)
+        if aborted is None:
+            self._committed.add(header.producer_id)
+            return False
+        aborted.seen = True
+        return True
+
+    def on_control(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Returns whether a control batch can go: it ends a transaction of which nothing is left,
+        or it is empty.
+        """
+        self._move_to(header)
+        for record in iter_records(batch, header):
+            kind = control_type(record)
+            if kind is ControlType.ABORT:
+                aborted = self._open.pop(header.producer_id, None)
+                if aborted is not None and aborted.seen:
+                    self.kept.append(aborted.transaction)
+                    return False
+                return True
+            if kind is ControlType.COMMIT:
+                was_there = header.producer_id in self._committed
+                self._committed.discard(header.producer_id)
+                return not was_there
+            return False
+        return True
+
+
+class LastRecord(NamedTuple):
+    """What the producers' state knows last of one producer. data_offset: -1 for none."""
+
+    data_offset: int
+    producer_epoch: int
+
+
+def last_records(producers: ProducerStateManager) -> dict[int, LastRecord]:
+    """By producer id, of those that are not expired."""
+    return {
+        producer_id: LastRecord(state.last_offset, state.producer_epoch)
+        for producer_id, state in producers.active_producers.items()
+    }
+
+
+class BatchFilter:
+    """Decides for each batch in turn. Batches are given in offset order, across segments."""
+
+    __slots__ = (
+        "_delete_retention_ms",
+        "_max_unpacked_bytes",
+        "_now_ms",
+        "_offsets",
+        "_producers",
+        "_upper_offset",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: TransactionView,
+        producers: Mapping[int, LastRecord],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+        upper_offset: int,
+        max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+    ) -> None:
+        """upper_offset: end of the round (exclusive); the batch that ends there is kept, emptied if
+        need be.
+        """
+        self._max_unpacked_bytes = max_unpacked_bytes
+        self._offsets = offsets
+        self.transactions = transactions
+        self._producers = producers
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+        self._upper_offset = upper_offset
+
+    def apply(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        """What remains of a whole batch: itself, a smaller one, an empty one, or None.
+
+        Raises KafkaError for records that cannot be read.
+        """
+        if header.is_control:
+            discardable = self.transactions.on_control(header, batch)
+            horizon_passed = header.has_delete_horizon and header.base_timestamp <= self._now_ms
+            if (discardable and horizon_passed) or not header.record_count:
+                return self._without_records(header)
+            if not discardable or header.has_delete_horizon:
+                return batch
+            data = unpack_records(header, batch, self._max_unpacked_bytes)
+            records = list(scan_records(data, header.record_count))
+            return self._rebuild(header, data, records, b"\1" * len(records), set_horizon=True)
+        if self.transactions.on_data(header) or not header.record_count:
+            return self._without_records(header)
+        try:
+            return self._filter(header, batch)
+        except BatchTooLarge:
+            return batch
+
+    def _filter(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        data = unpack_records(header, batch, self._max_unpacked_bytes)
+        base_offset = header.base_offset
+        latest_offset = self._offsets.latest_offset
+        last_offset_of = self._offsets.get
+        tombstones_stay = not header.has_delete_horizon or self._now_ms < header.base_timestamp
+        records = _records(data, header.record_count)
+        kept = bytearray()
+        has_tombstone = False
+        for record in records:
+            offset = base_offset + record[4]
+            has_value = record[6]
+            if offset <= latest_offset:
+                key = record[5]
+                if key is None or offset < last_offset_of(key):
+                    kept.append(0)
+                    continue
+                if not has_value and not tombstones_stay:
+                    kept.append(0)
+                    continue
+            kept.append(1)
+            if not has_value:
+                has_tombstone = True
+        if 1 not in kept:
+            return self._without_records(header)
+        set_horizon = has_tombstone and not header.has_delete_horizon
+        if 0 not in kept and not set_horizon:
+            return batch
+        return self._rebuild(header, data, records, kept, set_horizon=set_horizon)
+
+    def _without_records(self, header: BatchHeader) -> Buffer | None:
+        is_needed = (
+            header.has_producer_id and self._is_last_of_producer(header)
+        ) or header.next_offset == self._upper_offset
+        return empty_batch(header) if is_needed else None
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._producers.get(header.producer_id)
+        if last is None:
+            return False
+        if last.data_offset >= 0:
+            return header.last_offset == last.data_offset
+        return header.is_control and header.producer_epoch == last.producer_epoch
+
+    def _horizon_ms(self, header: BatchHeader, records: Iterable[StoredRecord]) -> int:
+        """delete.retention.ms from now, which becomes the base timestamp: no later than leaves the
+        records' times within 64 bits of it. (Kafka's overflows, and the tombstones go at once.)
+        """
+        horizon_ms = self._now_ms + self._delete_retention_ms
+        oldest_ms = header.base_timestamp + min(record[3] for record in records)
+        return min(horizon_ms, MAX_TIMESTAMP + min(oldest_ms, 0))
+
+    def _rebuild(
+        self,
+        header: BatchHeader,
+        data: bytes,
+        records: Iterable[StoredRecord],
+        kept: bytes | bytearray,
+        *,
+        set_horizon: bool,
+    ) -> bytearray:
+        """The batch of the kept records: base timestamp is the horizon or the first one's time.
+
+        kept: 1 or 0 for each of records.
+        """
+        has_horizon = set_horizon or header.has_delete_horizon
+        if set_horizon:
+            base_timestamp = self._horizon_ms(header, compress(records, kept))
+        elif has_horizon:
+            base_timestamp = header.base_timestamp
+        elif header.is_log_append_time:
+            base_timestamp = header.max_timestamp
+        else:
+            base_timestamp = header.base_timestamp + next(compress(records, kept))[3]
+        body = bytearray()
+        if header.is_log_append_time:
+            max_timestamp = header.max_timestamp
+            for record in compress(records, kept):
+                _append_moved(body, data, record, max_timestamp - base_timestamp)
+        else:
+            shift = header.base_timestamp - base_timestamp
+            largest_delta = _NO_DELTA
+            for record in compress(records, kept):
+                largest_delta = max(largest_delta, record[3])
+                if shift:
+                    _append_moved(body, data, record, record[3] + shift)
+                else:
+                    body += data[record[0] : record[2]]
+            max_timestamp = header.base_timestamp + largest_delta
+        return replace_records(
+            header,
+            body,
+            record_count=kept.count(1),
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            delete_horizon=has_horizon,
+        )
+
+
+def _append_moved(body: bytearray, data: bytes, record: StoredRecord, delta: int) -> None:
+    """Append a record with another timestamp delta."""
+    _, timestamp_end, end, *_ = record
+    moved = bytearray(_NO_ATTRIBUTES)
+    append_varint(moved, delta)
+    append_varint(body, len(moved) + end - timestamp_end)
+    body += moved
+    body += data[timestamp_end:end]
+
+
+MAX_TIMESTAMP: Final = (1 << 63) - 1
+_NO_ATTRIBUTES: Final = b"\0"
+_NO_DELTA: Final = -(1 << 63)
+
+
+def empty_batch(header: BatchHeader) -> bytearray:
+    """The batch without its records: offsets, producer, sequence and max timestamp stay."""
+    return build_batch(
+        [],
+        base_offset=header.base_offset,
+        partition_leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
+        last_offset_delta=header.last_offset_delta,
+        max_timestamp=header.max_timestamp,
+    )
+
+
+def index_batch(
+    offsets: OffsetMap,
+    transactions: TransactionView,
+    header: BatchHeader,
+    batch: Buffer,
+    *,
+    first_dirty_offset: int,
+    max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+) -> bool:
+    """Note the keys of a batch of the dirty part. Returns False if the map was full before all were
+    in: it then ends before this batch. Of a batch that unpacks to more than max_unpacked_bytes none
+    are noted: earlier records of its keys stay.
+
+    A batch that meets an empty map is taken, or a round could get nowhere; keys of it that find no
+    room are not noted either.
+    """
+    if header.is_control:
+        transactions.on_control(header, batch)
+    elif not transactions.on_data(header) and header.record_count:
+        is_first = not len(offsets)
+        try:
+            data = unpack_records(header, batch, max_unpacked_bytes)
+            records = scan_records(data, header.record_count)
+        except BatchTooLarge:
+            records = iter(())
+        for _, _, _, _, delta, key, _ in records:
+            offset = header.base_offset + delta
+            if key is not None and offset >= first_dirty_offset:
+                if offsets.is_full:
+                    if is_first:
+                        break
+                    return False
+                offsets.put(key, offset)
+    if header.last_offset >= first_dirty_offset:
+        offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
+    return True

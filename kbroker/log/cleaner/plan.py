@@ -1,0 +1,143 @@
+"""What of a log is dirty, which log is cleaned first, and which segments become one. Decisions
+only.
+
+A log is clean up to its cleaner offset, dirty from there to the first offset that must not be
+touched: the active segment, what is not replicated or not decided (last stable offset), and what is
+younger than min.compaction.lag.ms. Cleaning is cleaner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.log.storage.files import file_size
+from kbroker.log.storage.index import MAX_RELATIVE_OFFSET
+from kbroker.log.storage.segment import Segment
+from kbroker.log.storage.segments import Segments
+from kbroker.settings.log_config import LogConfig
+
+NO_LAG_LIMIT: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyRange:
+    """The part of a log that a round of cleaning looks at for new keys.
+
+    first_dirty_offset: inclusive. first_uncleanable_offset: exclusive, a base offset. is_overdue:
+    something in it is older than max.compaction.lag.ms.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Dirty bytes of all bytes that cleaning would read."""
+        total_bytes = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total_bytes if total_bytes else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether the log is to be cleaned: dirty enough, or for too long."""
+        return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def dirty_range(
+    segments: Segments,
+    config: LogConfig,
+    *,
+    cleaner_offset: int | None,
+    log_start_offset: int,
+    last_stable_offset: int,
+    now_ms: int,
+) -> DirtyRange:
+    """What can be cleaned now. cleaner_offset: up to where it was cleaned, None never.
+
+    last_stable_offset: nothing at or above it is replicated and decided.
+    """
+    first_dirty = log_start_offset
+    active = segments.active
+    if cleaner_offset is not None and log_start_offset < cleaner_offset <= active.base_offset:
+        first_dirty = cleaner_offset
+    dirty = [
+        segment
+        for segment in list(segments)[segments.floor_index(first_dirty) :]
+        if segment is not active
+    ]
+    limit = max(first_dirty, min(last_stable_offset, active.base_offset))
+    if config.min_compaction_lag_ms > 0:
+        limit = max(first_dirty, min(limit, _first_too_young(dirty, config, now_ms, limit)))
+    # whole segments only: the one that holds the limit stays as it is
+    uncleanable = (
+        active.base_offset
+        if limit >= active.base_offset
+        else segments[segments.floor_index(limit)].base_offset
+    )
+    dirty_bytes = sum(segment.size for segment in dirty if segment.base_offset < uncleanable)
+    clean_bytes = sum(segment.size for segment in segments if segment.base_offset < first_dirty)
+    return DirtyRange(
+        first_dirty,
+        uncleanable,
+        clean_bytes,
+        dirty_bytes,
+        dirty_bytes > 0 and _is_overdue(dirty, config, now_ms),
+    )
+
+
+def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int, limit: int) -> int:
+    """Base of the first segment with a record younger than min.compaction.lag.ms."""
+    for segment in dirty:
+        if segment.base_offset >= limit:
+            break
+        if segment.largest_timestamp() > now_ms - config.min_compaction_lag_ms:
+            return segment.base_offset
+    return limit
+
+
+def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
+    if config.max_compaction_lag_ms >= NO_LAG_LIMIT:
+        return False
+    clean_until_ms = now_ms - config.max_compaction_lag_ms
+    return any(0 < segment.first_timestamp < clean_until_ms for segment in dirty)
+
+
+def group_segments(
+    segments: Segments, config: LogConfig, *, end_offset: int, first_uncleanable_offset: int
+) -> list[list[Segment]]:
+    """Neighbours below end_offset that fit into one segment: by bytes, by index entries, by the 31
+    bits of a relative offset.
+    """
+    cleanable = [segment for segment in segments if segment.base_offset < end_offset]
+    groups: list[list[Segment]] = []
+    size = index_bytes = time_index_bytes = 0
+    for position, segment in enumerate(cleanable):
+        following = position + 1
+        last_offset = (
+            cleanable[following].base_offset
+            if following < len(cleanable)
+            else first_uncleanable_offset
+        ) - 1
+        own_index_bytes = file_size(segment.offset_index.path)
+        own_time_index_bytes = file_size(segment.time_index.path)
+        if (
+            groups
+            and size + segment.size <= config.segment_bytes
+            and index_bytes + own_index_bytes <= config.segment_index_bytes
+            and time_index_bytes + own_time_index_bytes <= config.segment_index_bytes
+            and (
+                segment.size == 0 or last_offset - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+            )
+        ):
+            groups[-1].append(segment)
+            size += segment.size
+            index_bytes += own_index_bytes
+            time_index_bytes += own_time_index_bytes
+        else:
+            groups.append([segment])
+            size, index_bytes = segment.size, own_index_bytes
+            time_index_bytes = own_time_index_bytes
+    return groups

@@ -1,0 +1,91 @@
+"""What a producer wrote before the last batch that a snapshot remembers of it.
+
+A producer has up to five requests under way, and Kafka's snapshot format has room for one batch of
+each. If a segment is rolled while several are written and not answered, and the broker is killed,
+Kafka starts from the roll's snapshot and refuses what the producer then sends again with
+OUT_OF_ORDER_SEQUENCE_NUMBER, which is its end. Those batches are in the log, shortly before the
+snapshot: after a crash they are looked up there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.log.producer.producer_state import REMEMBERED_BATCHES, ProducerStateManager
+from kbroker.log.storage.files import LogFile
+from kbroker.log.storage.segments import Segments
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
+
+RECALL_BYTES: Final = 1 << 20
+"""How far back, at least; a batch more, and what lies between two index entries."""
+FEW_BATCHES: Final = 64
+LARGE_RECALL_BYTES: Final = 8 << 20
+"""How far back if in RECALL_BYTES there are so few: five large ones of a producer may be more. Only
+their headers are read.
+"""
+
+_CHUNK_BYTES: Final = 64 << 10
+_LARGE_BYTES: Final = _CHUNK_BYTES // 8
+
+
+def recall_batches(producers: ProducerStateManager, segments: Segments) -> None:
+    """Complete the batches of producers that were loaded from a snapshot by those that lie before
+    it. What can't be read is left out.
+
+    Reads little more than RECALL_BYTES if there is any producer. Raises LogDirectoryError.
+    """
+    offset = producers.map_end_offset
+    known = [state for state in producers.active_producers.values() if state.batches]
+    if not known or offset <= segments.first.base_offset:
+        return
+    seen = ProducerStateManager(producers.topic_partition, expiration_ms=producers.expiration_ms)
+    try:
+        headers = _headers_before(segments, offset, RECALL_BYTES)
+        if len(headers) < FEW_BATCHES:
+            headers = _headers_before(segments, offset, LARGE_RECALL_BYTES)
+        for header in headers:
+            seen.update(header)
+    except KafkaError:
+        return
+    for state in known:
+        before = seen.active_producers.get(state.producer_id)
+        if before is not None and before.producer_epoch == state.producer_epoch:
+            first = state.batches[0].last_offset
+            earlier = [batch for batch in before.batches if batch.last_offset < first]
+            state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
+
+
+def _headers_before(segments: Segments, offset: int, wanted_bytes: int) -> list[BatchHeader]:
+    """The headers of the batches that end at offset, of so many bytes; from several segments if
+    need be. Raises KafkaError for bytes that are none.
+    """
+    stretches: list[list[BatchHeader]] = []
+    last = segments.floor_index(offset - 1)
+    for index in range(last, -1, -1):
+        segment = segments[index]
+        end = segment.position_of(offset) if index == last else segment.size
+        _, start = segment.offset_index.floor_of_position(max(end - wanted_bytes, 0))
+        stretches.append(_headers(segment.log_file(), start, end))
+        wanted_bytes -= end - start
+        if wanted_bytes <= 0:
+            break
+    return [header for stretch in reversed(stretches) for header in stretch]
+
+
+def _headers(file: LogFile, position: int, end: int) -> list[BatchHeader]:
+    """The headers from position to end; what lies between large ones is not read."""
+    found: list[BatchHeader] = []
+    chunk_bytes = _CHUNK_BYTES
+    while position < end:
+        chunk = file.read_at(position, min(chunk_bytes, end - position))
+        at = 0
+        while at == 0 or at + BATCH_OVERHEAD <= len(chunk):
+            header = read_batch_header(chunk, at)
+            at += header.size_bytes
+            if position + at > end:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size_bytes} bytes")
+            found.append(header)
+        position += at
+        chunk_bytes = BATCH_OVERHEAD if header.size_bytes > _LARGE_BYTES else _CHUNK_BYTES
+    return found

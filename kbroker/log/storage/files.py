@@ -1,0 +1,589 @@
+"""The only module that opens, writes, syncs and renames files of a log directory.
+
+A `LogFile` owns one descriptor and closes it when its last reference goes, so a `FileSlice` that
+still waits to be sent keeps reading its own bytes after the segment was renamed or deleted. Every
+fault of the system comes out as `LogDirectoryError`, which names the file; `manager` takes the
+directory offline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final, Protocol
+
+if sys.platform != "win32":
+    import fcntl
+
+from kbroker.log.storage.descriptor_reserve import OUT_OF_DESCRIPTORS, opening
+from kbroker.model import StartupError
+
+LOCK_FILE: Final = ".lock"
+_READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+ZEROS_CHUNK_BYTES: Final = 1 << 20
+_OPEN_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_ACCESS_TIME: Final[int] = getattr(os, "O_NOATIME", 0)
+_READ_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+
+
+class LogDirectoryError(OSError):
+    """The system refused a read or write in a log directory: the directory goes offline
+    (KAFKA_STORAGE_ERROR).
+
+    `path` is the file, `directory` is filled in by the log (the log directory that holds the
+    partition's folder).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], action: str, cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause))
+        self.path = os.fspath(path)
+        self.action = action
+
+    def __str__(self) -> str:
+        return f"cannot {self.action} {self.path}: {self.strerror}"
+
+    @property
+    def is_shortage(self) -> bool:
+        """Whether the process had no descriptor left: neither the disk nor the file failed, and the
+        same may succeed later.
+        """
+        return self.errno in OUT_OF_DESCRIPTORS
+
+
+class LogFile:
+    """One open file with positioned reads and writes; the descriptor closes with the last
+    reference.
+    """
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str, *, create: bool = False, read_only: bool = False) -> None:
+        self.fd = -1
+        self.path = path
+        flags = _READ_FLAGS if read_only else _OPEN_FLAGS
+        try:
+            flags |= os.O_CREAT if create else 0
+            self.fd = opening(lambda: _open(path, flags))
+        except OSError as error:
+            raise LogDirectoryError(path, "open", error) from error
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+
+    def read_at(self, position: int, count: int) -> bytes:
+        """At most count bytes from position; fewer only at the end of the file."""
+        try:
+            data = os.pread(self.fd, count, position)
+            if len(data) == count or not data:
+                return data
+            parts = [data]
+            missing = count - len(data)
+            while missing > 0 and data:
+                data = os.pread(self.fd, missing, position + count - missing)
+                parts.append(data)
+                missing -= len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise LogDirectoryError(self.path, "read", error) from error
+
+    def read_cached(self, position: int, count: int) -> bytes | None:
+        """The bytes if they are in the page cache, else None: the caller reads them off the loop.
+
+        Systems without preadv(RWF_NOWAIT), or file systems that do not support it, always say None.
+        """
+        if _READ_NOWAIT is None:
+            return None
+        buffer = bytearray(count)
+        try:
+            got = os.preadv(self.fd, [buffer], position, _READ_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return None
+            raise LogDirectoryError(self.path, "read", error) from error
+        return bytes(buffer) if got == count else None
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of data at position.
+
+        After a fault some of it may be in the file: the caller cuts it back before it writes there
+        again.
+        """
+        try:
+            written = os.pwrite(self.fd, data, position)
+            if written == len(data):
+                return
+            view = memoryview(data)
+            while written < len(view):
+                written += os.pwrite(self.fd, view[written:], position + written)
+        except OSError as error:
+            raise LogDirectoryError(self.path, "write", error) from error
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to size, or lengthen it with zeros (sparse, as Kafka's preallocation is)."""
+        try:
+            os.ftruncate(self.fd, size)
+        except OSError as error:
+            raise LogDirectoryError(self.path, "truncate", error) from error
+
+    def sync(self) -> None:
+        """fsync: blocking, belongs off the loop."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            raise LogDirectoryError(self.path, "fsync", error) from error
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self.fd).st_size
+        except OSError as error:
+            raise LogDirectoryError(self.path, "stat", error) from error
+
+    def modified_ms(self) -> int:
+        """When it was last changed, ms since the epoch."""
+        try:
+            return os.fstat(self.fd).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise LogDirectoryError(self.path, "stat", error) from error
+
+
+class FileSlice:
+    """A range of a file by reference: what a Fetch response sends with sendfile. Stays valid after
+    deletion.
+    """
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: LogFile, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.file.path!r}, position={self.position}, size={self.size})"
+
+    def __len__(self) -> int:
+        return self.size
+
+    def fileno(self) -> int:
+        return self.file.fd
+
+    def read(self, offset: int = 0, count: int | None = None) -> bytes:
+        """The bytes from offset (relative to the slice), at most count of them; blocks if they are
+        not cached.
+        """
+        left = self.size - offset
+        if count is None or count > left:
+            count = left
+        return self.file.read_at(self.position + offset, count) if count > 0 else b""
+
+    def read_cached(self, offset: int = 0, count: int | None = None) -> bytes | None:
+        """As `read`, but None where the disk would have to be waited for."""
+        left = self.size - offset
+        if count is None or count > left:
+            count = left
+        return self.file.read_cached(self.position + offset, count) if count > 0 else b""
+
+
+class Closeable(Protocol):
+    """What `OpenFiles` keeps count of: something that holds a descriptor or a loaded index it can
+    do without.
+    """
+
+    used: bool
+
+    def release(self) -> None: ...
+
+
+class Loaded(Protocol):
+    """Something read from a file that can be read again."""
+
+    @property
+    def held_bytes(self) -> int: ...
+    def unload(self) -> None: ...
+
+
+class LoadedIndexes:
+    """Bounds the memory of indexes of closed segments, in the order of their loading: the oldest
+    is unloaded. The newest stays, however large. limit_bytes: of all together.
+    """
+
+    __slots__ = ("_sizes", "limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int = 8 << 20) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._sizes: dict[Loaded, int] = {}
+
+    def add(self, index: Loaded) -> None:
+        """It is loaded, and its segment closed."""
+        self.forget(index)
+        self._sizes[index] = size = index.held_bytes
+        self.used_bytes += size
+        while self.used_bytes > self.limit_bytes and len(self._sizes) > 1:
+            oldest = next(iter(self._sizes))
+            self.forget(oldest)
+            oldest.unload()
+
+    def forget(self, index: Loaded) -> None:
+        """It is not loaded any more, or belongs to an active segment."""
+        self.used_bytes -= self._sizes.pop(index, 0)
+
+
+class OpenFiles:
+    """Bounds how many segments keep their file open: a second-chance queue (CLOCK), no work on a
+    hit. indexes: what else segments hold for speed.
+
+    A holder sets `used` whenever it touches its file. When one more is opened than `limit` allows,
+    the oldest holder that was not used since its last turn is told to release.
+    """
+
+    __slots__ = ("_holders", "indexes", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.indexes = LoadedIndexes()
+        self._holders: OrderedDict[Closeable, None] = OrderedDict()
+
+    def opened(self, holder: Closeable) -> None:
+        """The holder opened its file; another may have to give up its own."""
+        holders = self._holders
+        turns = len(holders)
+        while len(holders) >= self.limit:
+            oldest, _ = holders.popitem(last=False)
+            if oldest.used and turns > 0:
+                oldest.used = False
+                holders[oldest] = None
+                turns -= 1
+            else:
+                oldest.release()
+        holders[holder] = None
+
+    def forget(self, holder: Closeable) -> None:
+        """The holder closed its file by itself."""
+        self._holders.pop(holder, None)
+
+
+def default_open_files() -> OpenFiles:
+    """A bound of half of what the process may open, so that connections find descriptors too."""
+    try:
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (ImportError, OSError, ValueError):  # pragma: no cover - not on POSIX
+        soft = 1024
+    return OpenFiles(max(64, min(soft if soft > 0 else 1024, 1 << 16) // 2))
+
+
+def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
+    """The whole of a small file, or its first `limit` bytes; None if there is none."""
+    try:
+        with opening(lambda: open(path, "rb", buffering=0, opener=_open)) as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LogDirectoryError(path, "read", error) from error
+
+
+def written_bytes(path: str | os.PathLike[str]) -> int:
+    """Up to where a file holds anything but zeros, such as a preallocated one has behind its
+    content: the position after the last byte that is not zero. 0 for a file that is not there.
+
+    Holes are skipped where the file system knows them. Raises LogDirectoryError.
+    """
+    try:
+        fd = _open(os.fspath(path), _READ_FLAGS)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise LogDirectoryError(path, "open", error) from error
+    try:
+        end = _end_of_data(fd)
+        while end:
+            start = max(end - ZEROS_CHUNK_BYTES, 0)
+            content = os.pread(fd, end - start, start).rstrip(b"\0")
+            if content:
+                return start + len(content)
+            end = start
+        return 0
+    except OSError as error:
+        raise LogDirectoryError(path, "read", error) from error
+    finally:
+        os.close(fd)
+
+
+def _end_of_data(fd: int) -> int:
+    """The end of the last range that is no hole; the file's size where that is not known."""
+    size = os.fstat(fd).st_size
+    if sys.platform not in ("linux", "darwin"):
+        return size
+    end = position = 0
+    while position < size:
+        try:
+            position = os.lseek(fd, os.lseek(fd, position, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else size
+        end = position
+    return end
+
+
+def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
+    """Replace a small file by way of `<name>.tmp` and a rename, as Kafka writes its checkpoints.
+
+    sync: fsync the file before and the directory after the rename. Without it a crash of the
+    process loses nothing, a crash of the machine may.
+    """
+    name = os.fspath(path)
+    temporary = name + ".tmp"
+    try:
+        fd = opening(lambda: _open_new(temporary))
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, name)
+    except OSError as error:
+        raise LogDirectoryError(name, "write", error) from error
+    if sync:
+        sync_directory(os.path.dirname(name) or ".")
+
+
+def _open(path: str, flags: int) -> int:
+    """Open without keeping the time of the last read: to note it is a write, for which the first
+    read after an append would wait while the file system commits its journal.
+    """
+    try:
+        return os.open(path, flags | _NO_ACCESS_TIME, 0o644)
+    except PermissionError:
+        if not _NO_ACCESS_TIME:
+            raise
+        return os.open(path, flags, 0o644)  # another user's file: only its owner may ask for that
+
+
+def _open_new(path: str) -> int:
+    """A file of its own. What a crash left under that name is not written again: another crash,
+    of the machine, could bring its old bytes back under the new name.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    try:
+        return os.open(path, flags, 0o644)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o644)
+
+
+def create_file(path: str, size: int = 0) -> None:
+    """Make an empty file, or one of `size` zeros (sparse); an old one is cut to that size."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+        fd = opening(lambda: os.open(path, flags, 0o644))
+        try:
+            if size:
+                os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise LogDirectoryError(path, "create", error) from error
+
+
+def write_range(path: str, data: bytes, position: int, *, size: int | None = None) -> None:
+    """Write into a file that is not kept open, creating it. With `size` it ends there, zeros behind
+    the data.
+    """
+    file = LogFile(path, create=True)
+    if size is not None and size > position + len(data):
+        # cut first: old bytes must not show up again behind the new ones
+        file.truncate(position)
+    if data:
+        file.write_at(data, position)
+    if size is not None:
+        file.truncate(size)
+
+
+def resize_file(path: str, size: int) -> None:
+    """Cut a file that is not kept open to size, or lengthen it with zeros; made if missing."""
+    LogFile(path, create=True).truncate(size)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """fsync a directory, so that its renames and new names survive a crash of the machine."""
+    try:
+        fd = opening(lambda: os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)))
+    except PermissionError:  # pragma: no cover - Windows cannot open directories
+        return
+    except OSError as error:
+        raise LogDirectoryError(path, "open", error) from error
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise LogDirectoryError(path, "fsync", error) from error
+    finally:
+        os.close(fd)
+
+
+def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        raise LogDirectoryError(source, "rename", error) from error
+
+
+def unlink(path: str | os.PathLike[str]) -> None:
+    """Delete a file; one that is not there is no error."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise LogDirectoryError(path, "delete", error) from error
+
+
+def make_directory(path: str | os.PathLike[str]) -> bool:
+    """Make a directory with its parents. Returns whether it was new."""
+    if os.path.isdir(path):
+        return False
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise LogDirectoryError(path, "create", error) from error
+    return True
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Delete a partition's folder: its files, and folders one level down if a tool left any."""
+    try:
+        entries = list(opening(lambda: os.scandir(path)))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LogDirectoryError(path, "list", error) from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(entry.path)
+        else:
+            unlink(entry.path)
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise LogDirectoryError(path, "delete", error) from error
+
+
+def list_directory(path: str | os.PathLike[str]) -> list[tuple[str, int, bool]]:
+    """(name, size in bytes, is it a directory) of everything in a directory, by name."""
+    try:
+        with opening(lambda: os.scandir(path)) as entries:
+            found = []
+            for entry in entries:
+                is_directory = entry.is_dir()
+                found.append(
+                    (entry.name, 0 if is_directory else entry.stat().st_size, is_directory)
+                )
+    except OSError as error:
+        raise LogDirectoryError(path, "list", error) from error
+    found.sort()
+    return found
+
+
+def file_size(path: str) -> int:
+    """Bytes in a file, 0 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise LogDirectoryError(path, "stat", error) from error
+
+
+def disk_space(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """(total, usable by this user) bytes of the disk that a directory is on."""
+    try:
+        usage = os.statvfs(path)
+    except OSError as error:
+        raise LogDirectoryError(path, "stat", error) from error
+    return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+
+
+def modified_ms(path: str) -> int:
+    """When a file was last changed, ms since the epoch."""
+    try:
+        return os.stat(path).st_mtime_ns // 1_000_000
+    except OSError as error:
+        raise LogDirectoryError(path, "stat", error) from error
+
+
+def set_modified_ns(path: str, modified_ns: int) -> None:
+    """Give a file the time of another: a rewritten segment is as old as what it replaces."""
+    try:
+        os.utime(path, ns=(modified_ns, modified_ns))
+    except OSError as error:
+        raise LogDirectoryError(path, "set the time of", error) from error
+
+
+class DirectoryLock:
+    """The `.lock` of a log directory, held as long as the broker runs. The system frees it when the
+    process dies.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory) / LOCK_FILE
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Raises StartupError if another broker has it, LogDirectoryError if it cannot be made."""
+        while True:
+            try:
+                fd = os.open(self.path, _OPEN_FLAGS | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise LogDirectoryError(self.path, "create", error) from error
+            try:
+                self._lock(fd)
+                if os.fstat(fd).st_ino == os.stat(self.path).st_ino:
+                    self._fd = fd
+                    return
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # the last holder removed the file while we waited for it: try again
+
+    def _lock(self, fd: int) -> None:
+        try:
+            if sys.platform != "win32":
+                # flock keeps out another broker of this process too; lockf is what Java's
+                # FileChannel.lock takes, so a Kafka on the same directory is seen as well
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise StartupError(
+                    f"log directory {self.path.parent} is locked by another broker ({self.path}): "
+                    "stop that broker or give this one a log.dirs of its own"
+                ) from error
+            raise LogDirectoryError(self.path, "lock", error) from error
+
+    def release(self) -> None:
+        """Give the lock up and remove the file, as Kafka does at a clean stop."""
+        if self._fd < 0:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+        os.close(self._fd)
+        self._fd = -1

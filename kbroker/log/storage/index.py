@@ -1,0 +1,541 @@
+"""The sparse indexes of one segment: offset -> position, timestamp -> offset, aborted transactions.
+
+Entries live in arrays (binary search runs in C, no system call) that are read from the file when
+first asked for, and let go when those of closed segments hold too much memory together. The active
+segment's files are preallocated with zeros to segment.index.bytes, as Kafka's memory-mapped ones
+are, and get new entries in bunches: at a flush, a roll, a close, or when `PENDING_LIMIT` wait. What
+a crash loses of them lies after the recovery point and is rebuilt from the log. Why the files equal
+Kafka's byte for byte: docs/adr/0006.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from abc import ABC, abstractmethod
+from array import array
+from bisect import bisect_right
+from itertools import islice
+from operator import le, lt
+from struct import Struct
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
+from weakref import ReferenceType
+
+from kbroker.log.storage.files import (
+    LoadedIndexes,
+    LogDirectoryError,
+    create_file,
+    file_size,
+    read_file,
+    resize_file,
+    unlink,
+    write_range,
+    written_bytes,
+)
+
+logger = logging.getLogger(__name__)
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+TRANSACTION_ENTRY_BYTES: Final = 34
+PENDING_LIMIT: Final = 256
+"""Entries kept back before they are written: about 1 MB of log at the default index.interval.bytes.
+"""
+
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
+
+_TIME_ENTRY = Struct(">qi")
+_TRANSACTION_ENTRY = Struct(">hqqqq")
+_LITTLE: Final = sys.byteorder == "little"
+
+
+class CorruptIndexError(Exception):
+    """An index file that cannot be what was written: the segment's indexes are rebuilt from its
+    log.
+    """
+
+
+class IndexOwner(Protocol):
+    """The segment: who can make its indexes anew, and whom to tell that they are loaded."""
+
+    @property
+    def loaded_indexes(self) -> LoadedIndexes: ...
+    def rebuild_indexes(self, error: CorruptIndexError) -> bool: ...
+
+
+class Trim(NamedTuple):
+    """A file that shall end with its last entry. data: what it lacks, from start on; both and size
+    in bytes. offsets: the array it was taken from.
+    """
+
+    path: str
+    data: bytes
+    start: int
+    size: int
+    offsets: array[int]
+
+    def work(self) -> None:
+        """Blocks. Raises LogDirectoryError."""
+        write_range(self.path, self.data, self.start, size=self.size)
+
+
+class _SparseIndex(ABC):
+    """What the two preallocated indexes share: ascending entries of an offset and one more value.
+
+    entry_bytes: size of an entry in the file. value_type: array type code of the other value.
+    owner: has the index rebuilt if what is in the file is out of order; without it entries are
+    taken as they are.
+    """
+
+    __slots__ = (
+        "_is_active",
+        "_loaded",
+        "_offsets",
+        "_values",
+        "_written",
+        "base_offset",
+        "max_entries",
+        "owner",
+        "path",
+    )
+
+    entry_bytes: ClassVar[int]
+    value_type: ClassVar[Literal["i", "q"]]
+
+    def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.entry_bytes
+        self._offsets: array[int] = array("i")
+        self._values: array[int] = array(self.value_type)
+        self._written = -1  # entries in the file; unknown until it is read
+        self._loaded = False
+        self._is_active = False
+        self.owner: ReferenceType[IndexOwner] | None = None
+
+    @abstractmethod
+    def _parse(self, data: bytes) -> None:
+        """Fill the arrays from the whole file, the zeros behind its entries left out."""
+
+    @abstractmethod
+    def _pending(self) -> bytes:
+        """The entries that are not in the file yet, as bytes."""
+
+    def _load(self) -> None:
+        limit = self._written * self.entry_bytes if self._written >= 0 else -1
+        self._parse(read_file(self.path, limit) or b"")
+        self._written = len(self._offsets)
+        self._loaded = True
+        owner = None if self.owner is None else self.owner()
+        if owner is not None and not self._is_in_order():
+            owner.rebuild_indexes(CorruptIndexError(f"{self.path}: its entries are out of order"))
+        self._account()
+
+    def without_padding(self) -> Self:
+        """Itself, loaded without reading the zeros of a preallocated file, which may be megabytes:
+        for tools that look at many indexes once.
+        """
+        size = -(-written_bytes(self.path) // self.entry_bytes) * self.entry_bytes
+        self._parse(read_file(self.path, size) or b"")
+        self._written = len(self._offsets)
+        self._loaded = True
+        return self
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the entries."""
+        return len(self._offsets) * self._offsets.itemsize + len(self._values) * (
+            self._values.itemsize
+        )
+
+    def _account(self) -> None:
+        """Say whether this is a loaded index of a closed segment, which may be unloaded."""
+        owner = None if self.owner is None else self.owner()
+        if owner is None:
+            return
+        if self._loaded and not self._is_active:
+            owner.loaded_indexes.add(self)
+        else:
+            owner.loaded_indexes.forget(self)
+
+    def _is_in_order(self) -> bool:
+        """Whether the entries could have been written one after the other."""
+        offsets, values = self._offsets, self._values
+        return not offsets or (
+            offsets[0] >= 0
+            and values[0] >= 0
+            and all(map(lt, values, islice(values, 1, None)))
+            and all(map(le, offsets, islice(offsets, 1, None)))
+        )
+
+    def check(self, file_bytes: int) -> None:
+        """On opening; does not read the file. Raises CorruptIndexError."""
+        if file_bytes % self.entry_bytes:
+            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
+
+    @property
+    def entry_count(self) -> int:
+        if not self._loaded:
+            self._load()
+        return len(self._offsets)
+
+    def write_pending(self) -> None:
+        """Bring the file up to the array (no fsync)."""
+        if self._loaded and self._written < len(self._offsets):
+            write_range(self.path, self._pending(), self._written * self.entry_bytes)
+            self._written = len(self._offsets)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the entries at or above offset, and an entry exactly at it."""
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        if slot and self.base_offset + self._offsets[slot - 1] == offset:
+            slot -= 1
+        del self._offsets[slot:], self._values[slot:]
+        self._written = min(self._written, slot)
+
+    def reset(self) -> None:
+        """Forget everything: the segment is about to be scanned."""
+        self._offsets = array("i")
+        self._values = array(self.value_type)
+        self._written = 0
+        self._loaded = True
+
+    def preallocate(self, max_bytes: int) -> None:
+        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
+        segment is active.
+        """
+        self._is_active = True
+        self._account()
+        self.max_entries = max_bytes // self.entry_bytes
+        if self._loaded:
+            self._rewrite(max(self.max_entries, len(self._offsets)) * self.entry_bytes)
+        else:
+            # a cleanly closed file: only its length changes
+            size = file_size(self.path)
+            if size == self.max_entries * self.entry_bytes:
+                return  # as a start left it that did not come to its end
+            self._written = size // self.entry_bytes
+            resize_file(self.path, max(self.max_entries, self._written) * self.entry_bytes)
+
+    def trim(self) -> None:
+        """Cut the file to its entries: at a roll and at a clean close."""
+        trim = self.begin_trim()
+        trim.work()
+        self.end_trim(trim)
+
+    def begin_trim(self) -> Trim:
+        """What cuts the file to its entries, for any thread; none are added until `end_trim`."""
+        if not self._loaded and self._written < 0:
+            self._load()
+        count = len(self._offsets) if self._loaded else self._written
+        data = self._pending() if self._loaded else b""
+        start = self._written * self.entry_bytes
+        return Trim(self.path, data, start, count * self.entry_bytes, self._offsets)
+
+    def end_trim(self, trim: Trim) -> None:
+        """It is done: the segment is closed."""
+        self._is_active = False
+        if self._offsets is not trim.offsets:
+            # unloaded, or made anew, meanwhile: nobody knows who wrote last
+            _ = self.entry_count
+            self._written = 0
+            self._rewrite(len(self._offsets) * self.entry_bytes)
+        elif self._loaded:
+            self._written = len(self._offsets)
+        self._account()
+
+    def _rewrite(self, size: int) -> None:
+        write_range(self.path, self._pending(), self._written * self.entry_bytes, size=size)
+        self._written = len(self._offsets)
+
+    def unload(self) -> None:
+        """Give the memory back; the file is complete.
+
+        Called in favour of another log's file or index, on another disk perhaps, which a fault of
+        this one must not harm. So an index that cannot be written stays in memory, and its own log
+        meets the fault at its next flush or entry.
+        """
+        if self._loaded:
+            try:
+                self.write_pending()
+            except LogDirectoryError as error:
+                logger.debug("%s stays loaded: %s", self.path, error)
+                return
+            self._offsets = array("i")
+            self._values = array(self.value_type)
+            self._loaded = False
+            self._account()
+
+    def create(self, max_bytes: int) -> None:
+        """Make the file of a new active segment."""
+        self.reset()
+        self._is_active = True
+        self.max_entries = max_bytes // self.entry_bytes
+        create_file(self.path, self.max_entries * self.entry_bytes)
+
+
+class OffsetIndex(_SparseIndex):
+    """`.index`: the last offset of a batch and the position of that batch, ascending."""
+
+    __slots__ = ()
+
+    entry_bytes = OFFSET_ENTRY_BYTES
+    value_type = "i"
+
+    def _parse(self, data: bytes) -> None:
+        count = len(data) // OFFSET_ENTRY_BYTES
+        words = array("i")
+        words.frombytes(memoryview(data)[: count * OFFSET_ENTRY_BYTES])
+        if _LITTLE:
+            words.byteswap()
+        while count and not words[2 * count - 1]:
+            # the zeros of a preallocated file: an entry at position 0 is never written, its batch
+            # needs none
+            count -= 1
+        self._offsets = words[0 : 2 * count : 2]
+        self._values = words[1 : 2 * count : 2]
+
+    def _pending(self) -> bytes:
+        words = array("i")
+        for slot in range(self._written, len(self._offsets)):
+            words.append(self._offsets[slot])
+            words.append(self._values[slot])
+        if _LITTLE:
+            words.byteswap()
+        return words.tobytes()
+
+    @property
+    def room(self) -> int:
+        """How many entries still fit."""
+        return self.max_entries - self.entry_count
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """(offset, position) of the last entry whose offset is <= offset; (base offset, 0) before
+        the first entry.
+        """
+        if not self._loaded:
+            self._load()
+        return self._entry_before(
+            bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        )
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(offset, position) of the last entry; (base offset, 0) if there is none."""
+        return self._entry_before(self.entry_count)
+
+    def floor_of_position(self, position: int) -> tuple[int, int]:
+        """(offset, position) of the last entry whose position is <= position; (base offset, 0)
+        before the first: a batch begins there.
+        """
+        if not self._loaded:
+            self._load()
+        return self._entry_before(bisect_right(self._values, position))
+
+    def _entry_before(self, slot: int) -> tuple[int, int]:
+        if not slot:
+            return self.base_offset, 0
+        return self.base_offset + self._offsets[slot - 1], self._values[slot - 1]
+
+    def append(self, offset: int, position: int) -> None:
+        """offset: the last offset of the batch at position. The caller saw that it is not full and
+        fits.
+        """
+        if not self._loaded:
+            self._load()
+        offsets = self._offsets
+        offsets.append(offset - self.base_offset)
+        self._values.append(position)
+        if len(offsets) - self._written >= PENDING_LIMIT:
+            self.write_pending()
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All (offset, position)."""
+        if not self._loaded:
+            self._load()
+        base = self.base_offset
+        return [
+            (base + offset, position)
+            for offset, position in zip(self._offsets, self._values, strict=True)
+        ]
+
+
+class TimeIndex(_SparseIndex):
+    """`.timeindex`: the largest timestamp so far and the last offset of the batch that has it, both
+    ascending.
+    """
+
+    __slots__ = ()
+
+    entry_bytes = TIME_ENTRY_BYTES
+    value_type = "q"
+
+    def _parse(self, data: bytes) -> None:
+        whole = len(data) - len(data) % TIME_ENTRY_BYTES
+        end = len(data[:whole].rstrip(b"\0"))
+        count = -(-end // TIME_ENTRY_BYTES)
+        if (
+            whole
+            and not count
+            and data[:TIME_ENTRY_BYTES] == bytes(TIME_ENTRY_BYTES)
+            and whole == TIME_ENTRY_BYTES
+        ):
+            count = 1  # one record with timestamp 0; longer runs of zeros are preallocation
+        timestamps: array[int] = array("q")
+        offsets: array[int] = array("i")
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(data[: count * TIME_ENTRY_BYTES]):
+            timestamps.append(timestamp)
+            offsets.append(offset)
+        self._values = timestamps
+        self._offsets = offsets
+
+    def _pending(self) -> bytes:
+        start = self._written
+        return b"".join(map(_TIME_ENTRY.pack, self._values[start:], self._offsets[start:]))
+
+    @property
+    def room(self) -> int:
+        """How many entries still fit; one place stays free for the entry a roll adds."""
+        return self.max_entries - 1 - self.entry_count
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (-1, base offset) if there is none."""
+        if not self.entry_count:
+            return -1, self.base_offset
+        return self._values[-1], self.base_offset + self._offsets[-1]
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry whose timestamp is <= timestamp; (-1, base offset)
+        before the first.
+        """
+        if not self._loaded:
+            self._load()
+        slot = bisect_right(self._values, timestamp)
+        if not slot:
+            return -1, self.base_offset
+        return self._values[slot - 1], self.base_offset + self._offsets[slot - 1]
+
+    def maybe_append(self, timestamp: int, offset: int, *, last: bool = False) -> None:
+        """Add an entry if its timestamp is larger than the last one's. last: the closing entry,
+        even if full.
+        """
+        if not self._loaded:
+            self._load()
+        offsets, values = self._offsets, self._values
+        if not last and len(offsets) >= self.max_entries - 1:
+            return
+        if timestamp > (values[-1] if values else -1):
+            offsets.append(offset - self.base_offset)
+            values.append(timestamp)
+            if len(offsets) - self._written >= PENDING_LIMIT:
+                self.write_pending()
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All (timestamp, offset)."""
+        if not self._loaded:
+            self._load()
+        base = self.base_offset
+        return [
+            (timestamp, base + offset)
+            for timestamp, offset in zip(self._values, self._offsets, strict=True)
+        ]
+
+
+class AbortedTransaction(NamedTuple):
+    """One aborted transaction. last_offset: the marker's; last_stable_offset: the partition's after
+    the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """`.txnindex`: the aborted transactions whose marker lies in this segment. The file is made
+    with the first.
+    """
+
+    __slots__ = ("_entries", "exists", "path")
+
+    def __init__(self, path: str, *, exists: bool) -> None:
+        self.path = path
+        self.exists = exists
+        self._entries: list[AbortedTransaction] | None = None if exists else []
+
+    def entries(self) -> list[AbortedTransaction]:
+        """All, in order of their markers. Raises CorruptIndexError for an unknown version."""
+        if self._entries is None:
+            data = read_file(self.path) or b""
+            self._entries = []
+            whole = len(data) - len(data) % TRANSACTION_ENTRY_BYTES
+            for version, *values in _TRANSACTION_ENTRY.iter_unpack(data[:whole]):
+                if version != 0:
+                    raise CorruptIndexError(
+                        f"{self.path}: version {version} is unknown, expected 0"
+                    )
+                self._entries.append(AbortedTransaction(*values))
+        return self._entries
+
+    def check(self, file_bytes: int) -> None:
+        """Raises CorruptIndexError if an entry is torn, of an unknown version, out of order or
+        contradicts itself.
+        """
+        if file_bytes % TRANSACTION_ENTRY_BYTES:
+            raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
+        previous, stable = -1, -1
+        for entry in self.entries():
+            if entry.last_offset <= previous:
+                raise CorruptIndexError(
+                    f"{self.path}: markers out of order at offset {entry.last_offset}"
+                )
+            if (
+                entry.producer_id < 0
+                or not 0 <= entry.first_offset <= entry.last_offset
+                or not stable <= entry.last_stable_offset <= entry.last_offset + 1
+            ):
+                raise CorruptIndexError(f"{self.path}: {entry} contradicts itself")
+            previous, stable = entry.last_offset, entry.last_stable_offset
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        entries = self.entries()
+        data = _TRANSACTION_ENTRY.pack(0, *transaction)
+        write_range(self.path, data, len(entries) * TRANSACTION_ENTRY_BYTES)
+        entries.append(transaction)
+        self.exists = True
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget transactions whose marker is at or above offset."""
+        if not self.exists:
+            return
+        entries = self.entries()
+        while entries and entries[-1].last_offset >= offset:
+            entries.pop()
+        resize_file(self.path, len(entries) * TRANSACTION_ENTRY_BYTES)
+
+    def reset(self) -> None:
+        """Forget everything, keep an empty file if there was one (as Kafka does)."""
+        self._entries = []
+        if self.exists:
+            resize_file(self.path, 0)
+
+    def delete(self) -> None:
+        unlink(self.path)
+        self._entries = []
+        self.exists = False
+
+    def collect(self, fetch_offset: int, upper_offset: int, into: list[AbortedTransaction]) -> bool:
+        """Add what overlaps [fetch_offset, upper_offset). Returns True if later segments need not
+        be asked.
+        """
+        if self.exists:
+            for entry in self.entries():
+                if entry.last_offset >= fetch_offset and entry.first_offset < upper_offset:
+                    into.append(entry)
+                if entry.last_stable_offset >= upper_offset:
+                    return True
+        return False

@@ -1,0 +1,261 @@
+"""The ordered segments of one partition: finding, reading across them, adding, and removal in two
+steps.
+
+A removed segment is renamed to `.deleted`, by way of `renames`, and its files go after
+file.delete.delay.ms, as in Kafka; reads under way keep their descriptor. What the records mean
+(producers, epochs, offsets) is partition_log's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import accumulate
+
+from kbroker.log.producer.snapshots import ProducerSnapshots
+from kbroker.log.renames import Renames
+from kbroker.log.storage import names
+from kbroker.log.storage.files import FileSlice, LogFile, OpenFiles, unlink
+from kbroker.log.storage.index import AbortedTransaction
+from kbroker.log.storage.segment import Segment
+from kbroker.model import InvariantError
+from kbroker.settings.log_config import LogConfig
+
+
+class Segments:
+    """At least one segment, the last of them active. All offsets below the first one's base are
+    gone.
+    """
+
+    __slots__ = (
+        "_bases",
+        "_items",
+        "_latest",
+        "active",
+        "directory",
+        "doomed_files",
+        "open_files",
+        "renames",
+    )
+
+    active: Segment
+
+    def __init__(self, directory: str, open_files: OpenFiles) -> None:
+        self.directory = directory
+        self.open_files = open_files
+        self.renames = Renames(directory)
+        self._items: list[Segment] = []
+        self._bases: list[int] = []
+        self._latest: list[int] | None = None
+        """The largest timestamp up to each closed segment; None: to be looked up again."""
+        self.doomed_files: deque[tuple[int, str]] = deque()
+        """(when, path) of files that were renamed to `.deleted`."""
+
+    def share(self, open_files: OpenFiles) -> None:
+        """Count descriptors together with all other logs from now on; nothing may be open."""
+        self.open_files = open_files
+        for segment in self._items:
+            segment.open_files = open_files
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._items)
+
+    def __getitem__(self, index: int) -> Segment:
+        return self._items[index]
+
+    @property
+    def first(self) -> Segment:
+        return self._items[0]
+
+    @property
+    def base_offsets(self) -> list[int]:
+        """Ascending; not to be changed."""
+        return self._bases
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._items)
+
+    def add(self, segment: Segment) -> None:
+        """Append the segment that follows; it is the active one then. Raises InvariantError out of
+        order.
+        """
+        if self._bases and segment.base_offset <= self._bases[-1]:
+            raise InvariantError(f"{segment.path} does not follow segment {self._bases[-1]}")
+        self._items.append(segment)
+        self._bases.append(segment.base_offset)
+        self._latest = None
+        self.active = segment
+
+    def insert(self, segment: Segment) -> None:
+        """Put a rewritten segment where the ones it replaces were removed. Never the active one."""
+        index = bisect_left(self._bases, segment.base_offset)
+        if index == len(self._bases) or self._bases[index] == segment.base_offset:
+            raise InvariantError(f"{segment.path} has no place among the segments")
+        self._items.insert(index, segment)
+        self._bases.insert(index, segment.base_offset)
+        self._latest = None
+
+    def create_active(self, base_offset: int, *, config: LogConfig, now_ms: int) -> Segment:
+        """Make a new active segment on disk and append it."""
+        segment = Segment.create(
+            self.directory,
+            base_offset,
+            config=config,
+            open_files=self.open_files,
+            now_ms=now_ms,
+        )
+        self.add(segment)
+        return segment
+
+    def floor_index(self, offset: int) -> int:
+        """Index of the segment that offset belongs to; 0 for offsets before all."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def at_or_after(self, offset: int) -> list[Segment]:
+        """The segments that begin at or after offset."""
+        return self._items[bisect_left(self._bases, offset) :]
+
+    def end_offset(self, index: int, log_end_offset: int) -> int:
+        """Where the segment at index ends (exclusive)."""
+        following = index + 1
+        return self._bases[following] if following < len(self._bases) else log_end_offset
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        fetch_offset: int,
+        *,
+        max_bytes: int,
+        upper_offset: int,
+        log_end_offset: int,
+        min_one_batch: bool,
+    ) -> tuple[FileSlice | None, int]:
+        """(slice, offset up to which it reaches): of one segment, the first that has a batch at or
+        after fetch_offset.
+        """
+        items = self._items
+        index = bisect_right(self._bases, fetch_offset) - 1
+        while True:
+            segment = items[index]
+            end_offset = self.end_offset(index, log_end_offset)
+            if upper_offset >= end_offset:
+                end_position = segment.size
+            else:
+                end_offset = upper_offset
+                end_position = segment.position_of(upper_offset)
+            found, reached = segment.read(
+                fetch_offset,
+                max_bytes=max_bytes,
+                end_position=end_position,
+                end_offset=end_offset,
+                min_one_batch=min_one_batch,
+            )
+            if found is not None or reached < end_offset or end_offset >= upper_offset:
+                return found, reached
+            fetch_offset = end_offset
+            index += 1
+
+    def aborted_transactions(
+        self, fetch_offset: int, upper_offset: int
+    ) -> list[AbortedTransaction]:
+        """Those that overlap [fetch_offset, upper_offset), in order of their markers."""
+        found: list[AbortedTransaction] = []
+        for index in range(self.floor_index(fetch_offset), len(self._items)):
+            if self._items[index].transaction_index.collect(fetch_offset, upper_offset, found):
+                break
+        return found
+
+    # -- by time ----------------------------------------------------------------------------------
+
+    def latest_timestamps(self) -> list[int]:
+        """The largest timestamp up to each closed segment. Not to be changed."""
+        latest = self._latest
+        if latest is None:
+            closed = (segment.max_timestamp for segment in self._items[:-1])
+            latest = self._latest = list(accumulate(closed, max))
+        return latest
+
+    def has(self, segment: Segment) -> bool:
+        """Whether it is still one of these."""
+        index = bisect_left(self._bases, segment.base_offset)
+        return index < len(self._items) and self._items[index] is segment
+
+    def modified_times(self, log_start_offset: int) -> list[tuple[int, int]]:
+        """(first offset, when its file was last written, in ms) of each segment."""
+        return [
+            (max(segment.base_offset, log_start_offset), segment.modified_ms()) for segment in self
+        ]
+
+    # -- flushing ---------------------------------------------------------------------------------
+
+    def files_to_sync(
+        self, recovery_point: int, up_to: int, snapshots: ProducerSnapshots
+    ) -> list[LogFile]:
+        """Those that hold what is in between, and the snapshots behind closed segments. Writes the
+        index entries of these that are pending.
+        """
+        files: list[LogFile] = []
+        for index in range(self.floor_index(recovery_point), len(self)):
+            segment = self._items[index]
+            if segment.base_offset >= up_to and segment.base_offset > recovery_point:
+                break
+            if segment.size:
+                files.append(segment.log_file())
+            if segment is not self.active:
+                segment.write_pending()
+                files += [LogFile(path) for path in segment.file_paths()[1:]]
+                following = self._bases[index + 1]
+                if following in snapshots.offsets:
+                    files.append(LogFile(snapshots.path(following)))
+            elif segment.transaction_index.exists:
+                files.append(LogFile(segment.transaction_index.path))
+        return files
+
+    # -- removing ---------------------------------------------------------------------------------
+
+    def remove(self, doomed: Iterable[Segment], *, due_ms: int) -> None:
+        """Take segments out of the list, leave it to `renames` to call their files `.deleted`; they
+        go when due_ms has come.
+        """
+        for segment in list(doomed):
+            if self.renames.undo is not None:
+                self.renames.undo()
+            index = bisect_left(self._bases, segment.base_offset)
+            if index == len(self._bases) or self._items[index] is not segment:
+                raise InvariantError(f"{segment.path} is no segment of this log")
+            del self._items[index], self._bases[index]
+            self._latest = None
+            segment.close_file()
+            for path in segment.file_paths():
+                self.doom(path, due_ms=due_ms)
+        if self._items:
+            self.active = self._items[-1]
+
+    def doom(self, path: str, *, due_ms: int) -> None:
+        """Leave it to `renames` to call a file `.deleted`, then remember to delete it; it may be
+        gone already.
+        """
+        deleted = path + names.DELETED
+        remember = partial(self.doomed_files.append, (due_ms, deleted))
+        self.renames.add(path, deleted, remember, may_be_gone=True)
+
+    def take_due_files(self, now_ms: int) -> list[str]:
+        """The files that were renamed long enough ago; they are the caller's to delete."""
+        due = []
+        while self.doomed_files and self.doomed_files[0][0] <= now_ms:
+            due.append(self.doomed_files.popleft()[1])
+        return due
+
+    def delete_due_files(self, now_ms: int) -> int:
+        """Delete what was renamed long enough ago. Returns how many files."""
+        due = self.take_due_files(now_ms)
+        for path in due:
+            unlink(path)
+        return len(due)

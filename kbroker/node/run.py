@@ -1,0 +1,234 @@
+"""`kbroker serve`: a broker until SIGTERM or SIGINT. A second signal stops at once.
+
+uvloop where it is installed, asyncio's own loop elsewhere. A mistake of the user is one line and
+exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+if sys.platform != "win32":
+    import fcntl
+
+from kbroker import __version__
+from kbroker.log_lines import LineFormatter
+from kbroker.model import StartupError
+from kbroker.node.node import Broker
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.listeners import Listener
+
+logger = logging.getLogger(__name__)
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s [node {node_id}] %(name)s: %(message)s"
+SWITCH_SECONDS: Final = 0.0005
+"""How long a worker that computes may keep the interpreter while the loop wants it: Python's 5 ms
+would be added to each of the loop's system calls, all of which let go of it.
+"""
+
+COLLECTION_THRESHOLDS: Final = (700, 10, 2)
+"""Of the garbage collector: a full collection comes after some 20,000 new objects, not 70,000."""
+
+FREEZE_OBJECTS: Final = 10_000
+"""As many that outlived a full collection are walked by no later one."""
+
+REST_LOOK_SECONDS: Final = 600.0
+"""How often a broker at rest looks whether circles were frozen."""
+
+ROOM_FOR_FILES: Final = 16_384
+"""Descriptors the kernel makes room for at the start (8 bytes of its memory each)."""
+
+STOP_AT_ONCE: Final = 130
+"""Exit code after a second signal: the stop was not clean."""
+
+
+def serve(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
+    """Run a broker until it is told to stop. Returns the exit code."""
+    configure_logging(config.node_id, log_level)
+    raise_file_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(config))
+    except StartupError as error:
+        print(f"kbroker: {error}", file=sys.stderr)
+        return 1
+
+
+def keep_collections_short() -> None:
+    """Freeze what there is, and from now on what outlives a full collection: one that walks all
+    there is takes 0.2 us an object, so a broker of 10,000 partitions would stand still for 60 ms.
+
+    What is frozen goes with its last reference, as anything does, but not out of a circle; the
+    broker makes none that is known (tests/server/test_garbage.py), see also `collect_at_rest`.
+    """
+    gc.freeze()
+    gc.set_threshold(*COLLECTION_THRESHOLDS)
+    if freeze_survivors not in gc.callbacks:
+        gc.callbacks.append(freeze_survivors)
+
+
+def freeze_survivors(phase: str, info: dict[str, int]) -> None:
+    """For gc.callbacks."""
+    if (
+        phase == "stop"
+        and info["generation"] == 2
+        and len(gc.get_objects(generation=2)) >= FREEZE_OBJECTS
+    ):
+        gc.freeze()
+
+
+def collect_at_rest(
+    call_later: Callable[[float, Callable[[], None]], object], is_resting: Callable[[], bool]
+) -> None:
+    """The net below `keep_collections_short`: where much was frozen since the last time and nobody
+    waits, walk all there is once, so that a circle among it goes after all.
+    """
+    known = gc.get_freeze_count()
+
+    def look() -> None:
+        nonlocal known
+        if is_resting() and gc.get_freeze_count() - known >= FREEZE_OBJECTS:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            known = gc.get_freeze_count()
+        call_later(REST_LOOK_SECONDS, look)
+
+    call_later(REST_LOOK_SECONDS, look)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, or None for asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def configure_logging(node_id: int, level: int) -> None:
+    """Lines to standard error, the node in each, whatever text of a client is in them. Leaves a
+    root logger alone that has handlers already.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(LOG_FORMAT.format(node_id=node_id)))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as the system allows: a partition needs up to four, a
+    connection up to two.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            logger.debug("the limit of open files stays at %d: %s", soft, error)
+    _grow_descriptor_table(min(hard, ROOM_FOR_FILES) if hard > 0 else ROOM_FOR_FILES)
+
+
+def _grow_descriptor_table(room: int) -> None:
+    """Let Linux make its table of descriptors now: once there are threads, each doubling waits for
+    all CPUs (11 ms were seen), in the open or accept that needs it.
+    """
+    if sys.platform == "win32":
+        return
+    fd = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, room - 1))
+    except OSError as error:
+        logger.debug("no room for %d descriptors yet: %s", room, error)
+    finally:
+        os.close(fd)
+
+
+async def _serve(config: BrokerConfig) -> int:
+    broker = Broker(config)
+    stopping = asyncio.Event()
+    at_once = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            logger.warning("stopping at once")
+            at_once.set()
+        stopping.set()
+
+    _handle_signals(on_signal)
+    starting = asyncio.ensure_future(broker.start())
+    told = asyncio.ensure_future(stopping.wait())
+    failed = asyncio.ensure_future(broker.wait_failed())
+    await asyncio.wait({starting, told, failed}, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        starting.result()
+        keep_collections_short()
+        collect_at_rest(asyncio.get_running_loop().call_later, lambda: broker.stalls.resting)
+        _announce(broker)
+        await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
+    else:
+        logger.info("stopping before the start is complete")
+        starting.cancel()
+        await _or_at_once(starting, at_once)
+        if not starting.cancelled() and (error := starting.exception()) is not None:
+            logger.warning("the start ended with: %s", error)
+    failed.cancel()
+    stop = asyncio.ensure_future(broker.stop())
+    await _or_at_once(stop, at_once)
+    stop.result()
+    return 1 if broker.failure is not None else 0
+
+
+def _announce(broker: Broker) -> None:
+    """Print each listener with its advertised address; log that clients are not authenticated."""
+    services = broker.services
+    told = services.image.brokers[services.node_id].endpoints
+    for listener in broker.bound_listeners:
+        endpoint = told.get(listener.name)
+        advertised = "not advertised"
+        if endpoint is not None:
+            where = Listener(endpoint.name, endpoint.host, endpoint.port, "")
+            advertised = f"advertised as {where}"
+        print(
+            f"kbroker {__version__} listening on {listener}, {advertised}"
+            f" (node {services.node_id}, cluster {services.cluster_id})",
+            flush=True,
+        )
+    listeners = broker.bound_listeners
+    logger.log(
+        logging.INFO if all(listener.is_local for listener in listeners) else logging.WARNING,
+        "clients are not authenticated: every client that can reach %s has access to all topics",
+        " or ".join(map(str, listeners)),
+    )
+
+
+async def _or_at_once(task: asyncio.Future[None], at_once: asyncio.Event) -> None:
+    """Wait for a task; end the process if a second signal arrives first."""
+    hurried = asyncio.ensure_future(at_once.wait())
+    either: set[asyncio.Future[Any]] = {task, hurried}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not task.done():
+        logging.shutdown()
+        os._exit(STOP_AT_ONCE)  # not even for what is being flushed; the next start recovers
+
+
+def _handle_signals(on_signal: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, on_signal)
+        except NotImplementedError:  # asyncio on Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_signal))

@@ -1,0 +1,87 @@
+"""Builds what share groups (KIP-932) need of a broker, and connects it: the coordinator of states,
+the share partitions led here, their readers, and the groups' own requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.broker.controller_runtime import ControllerRuntime
+from kbroker.coordinator.group.service import GroupCoordinator
+from kbroker.coordinator.group.share.state_initialization import ShareGroupCoordinator
+from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
+from kbroker.model import TopicPartition
+from kbroker.ports import Timers
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.memory_port import MemoryPort
+from kbroker.replication.offsets import LATEST
+from kbroker.settings.group_configs import GroupConfigs
+from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.local_persister import LocalSharePersister
+from kbroker.share.partitions import SharePartitions
+from kbroker.share.reader import ShareReader
+
+
+@dataclass(frozen=True, slots=True)
+class ShareServices:
+    """The parts."""
+
+    coordinator: ShareCoordinator
+    partitions: SharePartitions
+    reader: ShareReader
+    groups: ShareGroupCoordinator
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.partitions.close()
+        self.coordinator.close()
+
+
+def build_share_services(
+    config: ShareGroupConfig,
+    *,
+    controller: ControllerRuntime,
+    replicas: ReplicaManager,
+    groups: GroupCoordinator,
+    log: StateLog,
+    timers: Timers,
+    group_configs: GroupConfigs,
+    memory: MemoryPort | None = None,
+) -> ShareServices:
+    """All of it, connected."""
+    coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: controller.image)
+
+    def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:
+        if partition.topic == SHARE_TOPIC:
+            coordinator.on_leadership(partition.partition, leader_epoch)
+
+    replicas.on_leadership(on_leadership)
+    persister = LocalSharePersister(
+        coordinator, timers, lambda: controller.ensure_internal_topic(SHARE_TOPIC)
+    )
+
+    def config_of(group_id: str) -> ShareGroupConfig:
+        return config.of_group(group_configs, group_id)
+
+    def end_offset(partition: TopicPartition) -> int | None:
+        found = replicas.offset_of(partition, LATEST).value
+        return None if found.error else found.offset
+
+    partitions = SharePartitions(replicas, persister, timers, config_of)
+    persister.on_reset = partitions.forget
+    reader = ShareReader(
+        replicas,
+        partitions,
+        timers,
+        config_of,
+        max_sessions=config.group_share_max_share_sessions,
+        memory=memory,
+    )
+    share_groups = ShareGroupCoordinator(
+        groups,
+        persister,
+        timers=timers,
+        topics=lambda: controller.image,
+        end_offset=end_offset,
+    )
+    return ShareServices(coordinator, partitions, reader, share_groups)

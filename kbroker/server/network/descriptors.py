@@ -1,0 +1,94 @@
+"""How many file descriptors connections may hold: each its socket and, while it sends file ranges,
+a duplicate of it.
+
+The rest is for the files of logs (`log.files.OpenFiles`, `log.descriptor_reserve`) and for what
+else a broker opens. A connection that would take from it is refused, and a response whose
+connection gets no second descriptor is read and written instead of sent with sendfile.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from kbroker.log.partition_log import OPEN_FILES
+from kbroker.log.storage.descriptor_reserve import RESERVE
+
+if sys.platform != "win32":
+    import resource
+
+SPARE_SHARE: Final = 1 / 4
+"""Of `kbroker.descriptor.reserve`, what is kept open. The rest is for what a broker opens at any
+time: its listeners, locks, and the files that workers read and write.
+"""
+
+UNLIMITED: Final = sys.maxsize
+
+MAX_SPARE_SHARE: Final = 1 / 8
+"""Of the descriptors the process may have open, the most that are kept open as a reserve, whatever
+`kbroker.descriptor.reserve` asks for.
+"""
+
+MIN_CONNECTIONS: Final = 16
+"""Connections have so many descriptors, however few the process may open."""
+
+
+class DescriptorBudget:
+    """limit: of the descriptors that connections may hold, all together. spare: how many the
+    reserve keeps open for log files.
+    """
+
+    __slots__ = ("_spare", "limit", "used")
+
+    def __init__(self, limit: int = UNLIMITED, *, spare: int = 0) -> None:
+        self.limit = limit
+        self.used = 0
+        self._spare = spare
+        if spare:
+            RESERVE.hold(spare)
+
+    def take(self) -> bool:
+        """Count one in, unless the logs would lack it."""
+        if self.used >= self.limit or not RESERVE.refill():
+            return False
+        self.used += 1
+        return True
+
+    def refill(self) -> None:
+        """Replace what the reserve has lent, if that is possible by now."""
+        RESERVE.refill()
+
+    def close(self) -> None:
+        """The broker stopped. Can be called more than once."""
+        spare, self._spare = self._spare, 0
+        if spare:
+            RESERVE.let_go(spare)
+
+    def give_back(self) -> None:
+        """One that was taken is closed."""
+        self.used -= 1
+
+
+def descriptor_budget(reserve: int) -> DescriptorBudget:
+    """Of a broker, under the limit of this process. reserve: `kbroker.descriptor.reserve`."""
+    limit = _descriptor_limit()
+    spare = min(int(reserve * SPARE_SHARE), int(limit * MAX_SPARE_SHARE))
+    return DescriptorBudget(room_for_connections(reserve), spare=spare)
+
+
+def room_for_connections(reserve: int) -> int:
+    """What is left of the process's limit once the logs have the files they may keep open, and
+    `reserve` for everything else.
+    """
+    limit = _descriptor_limit()
+    if limit == UNLIMITED:
+        return UNLIMITED
+    return max(limit - OPEN_FILES.limit - reserve, MIN_CONNECTIONS)
+
+
+def _descriptor_limit() -> int:
+    """How many descriptors this process may have open."""
+    if sys.platform == "win32":
+        return UNLIMITED
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft

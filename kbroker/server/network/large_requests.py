@@ -1,0 +1,349 @@
+"""Requests of perhaps very many small items: decoded, handled and encoded in slices of the loop.
+
+One MB may hold 350,000 list items, which take half a second to decode alone. A request larger than
+`LARGE_REQUEST_BYTES` is copied out of the receive buffer and goes through `FairSlices`, which gives
+the loop its turn every few milliseconds; a Produce request only beyond `LARGE_PRODUCE_BYTES` and
+`PRODUCE_PARTITIONS`, since its bulk should be records. Items that do not concern one another are
+handled a piece at a time (`divided_requests`); other handlers run in one turn or are `sliced`
+themselves. Decoded items take up to 60 times the memory of their bytes, so `MAX_BYTES_AT_ONCE` of
+requests are under way at once and the others wait for their turn, with their bytes charged to the
+memory account. The connection starts no other request meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kbroker.ports import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.schema import Message, Request, Struct
+from kbroker.server.network.divided_requests import (
+    Division,
+    count_items,
+    division_of,
+    merge,
+    pieces,
+)
+from kbroker.settings.network import RESPONSE_LIMIT
+
+if TYPE_CHECKING:
+    from kbroker.replication.time_slices import SlicedWork
+    from kbroker.server.dispatch import Outcome, RequestContext
+    from kbroker.server.dispatch import Steps as HandlerSteps
+    from kbroker.server.services import Services
+
+LARGE_REQUEST_BYTES: Final = 32 * 1024
+"""Up to this size a request is decoded and handled in one turn: 10 ms at most."""
+
+LARGE_PRODUCE_BYTES: Final = 128 * 1024
+PRODUCE_PARTITIONS: Final = 256
+"""A Produce request up to this size, or with up to so many topics and partitions, is handled in one
+turn. An ordinary one of some batches of 16 KB is not even counted.
+"""
+
+MAX_BYTES_AT_ONCE: Final = 1 << 20
+"""Requests under way together, or one larger one."""
+
+FREED_ITEMS: Final = 1024
+"""Items of a message that are freed in one step."""
+
+ITEM_BYTES: Final = 256
+"""About what an item of a response takes in memory: `kbroker.response.max.bytes` over this is how
+many items a response to a divided request may have.
+"""
+
+MAY_WAIT: Final = frozenset({
+    ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH,
+})  # fmt: skip
+"""APIs whose answer may wait for other clients: meanwhile others are begun."""
+
+Steps = Iterator[Deferred[Any] | None]
+
+
+class RefusedRequest(Exception):
+    """The request is not answered; its connection is to be closed."""
+
+
+class _AnyVersion:
+    """In place of a message's encoders: one for all versions."""
+
+    __slots__ = ("_encoder",)
+
+    def __init__(self, encoder: Callable[[Any, bytearray, list[Part] | None], bytearray]) -> None:
+        self._encoder = encoder
+
+    def get(self, version: int) -> Callable[[Any, bytearray, list[Part] | None], bytearray]:
+        return self._encoder
+
+
+class WrittenResponse:
+    """A response that is encoded already; it stands where a message does."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+
+    def _write(self, out: bytearray, parts: list[Part] | None) -> bytearray:
+        if parts is None:
+            raise ValueError("a response in parts cannot be written as one")
+        parts.append(out)
+        parts += self._parts
+        return bytearray()
+
+    ENCODERS: Final = _AnyVersion(_write)
+
+
+class NoResponseError(Exception):
+    """The request gets no response (Produce, acks=0)."""
+
+
+class Refusal:
+    """In place of a response: what to raise when it is to be rendered."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _refuse(self, out: bytearray, parts: list[Part] | None) -> bytearray:
+        del out, parts
+        if isinstance(self._error, KafkaError | MalformedRequest):
+            raise RefusedRequest(str(self._error)) from None
+        raise self._error
+
+    ENCODERS: Final = _AnyVersion(_refuse)
+
+
+class LargeAnswer(Deferred[Any]):
+    """The response to come, a `WrittenResponse` or a `Refusal`. Cancelled with its connection: no
+    further step is taken, and what the handler waits for is cancelled, too.
+    """
+
+    __slots__ = ("on_cancel",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_cancel: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+
+class LargeRequest:
+    """One of them. handle: stage one, as `dispatch` calls it."""
+
+    __slots__ = (
+        "answer",
+        "context",
+        "frame",
+        "handle",
+        "is_counted",
+        "parts",
+        "position",
+        "request_type",
+        "size",
+        "waits_for",
+        "work",
+    )
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request_type: type[Request],
+        frame: bytearray,
+        position: int,
+        handle: Callable[[Any], Outcome | HandlerSteps],
+    ) -> None:
+        self.context = context
+        self.request_type = request_type
+        self.frame = frame
+        self.size = len(frame)
+        self.position = position
+        self.handle = handle
+        self.answer = LargeAnswer()
+        self.parts: list[Part] = []
+        self.is_counted = False
+        self.work: SlicedWork | None = None
+        self.waits_for: Deferred[Any] | None = None
+
+
+def free_in_steps(unused: list[object]) -> Iterator[None]:
+    """Free what messages consist of, some items in each step: 300,000 of them take 0.1 s.
+
+    unused: has the last reference to the messages, and is emptied. Their lists are only read: one
+    that is used elsewhere stays as it is.
+    """
+    for count, item in enumerate(unused, 1):  # which grows meanwhile
+        if count % FREED_ITEMS == 0:
+            yield
+        if isinstance(item, Struct):
+            for name in _lists_of(type(item)):
+                unused.extend(getattr(item, name) or ())
+    item = None
+    unused.reverse()  # a struct is freed before what its lists have, which is held here
+    while unused:
+        del unused[-FREED_ITEMS:]
+        if unused:
+            yield
+
+
+@cache
+def _lists_of(kind: type[Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in kind.FIELDS if field.type_name == "array")
+
+
+class LargeRequests:
+    """Those of a broker. See the module."""
+
+    __slots__ = ("_bytes", "_is_beginning", "_services", "_waiting")
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._waiting: deque[LargeRequest] = deque()
+        self._bytes = 0  # of the requests under way
+        self._is_beginning = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not begun."""
+        return len(self._waiting)
+
+    def begin(self, request: LargeRequest) -> LargeAnswer:
+        """Handle it when it is its turn; perhaps the answer is there on return."""
+        self._services.memory.charge(request.size)
+        request.answer.on_cancel = lambda: self._cancel(request)
+        self._waiting.append(request)
+        self._begin_next()
+        return request.answer
+
+    def _begin_next(self) -> None:
+        if self._is_beginning:
+            return
+        self._is_beginning = True
+        try:
+            while self._waiting and self._has_room(self._waiting[0].size):
+                self._begin_one(self._waiting.popleft())
+        finally:
+            self._is_beginning = False
+
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= MAX_BYTES_AT_ONCE
+
+    def _begin_one(self, request: LargeRequest) -> None:
+        self._bytes += request.size
+        request.is_counted = True
+
+        def done(failure: Exception | None) -> None:
+            self._let_others_begin(request)
+            request.answer.on_cancel = None
+            request.answer.resolve(
+                WrittenResponse(request.parts) if failure is None else Refusal(failure)
+            )
+
+        request.work = self._services.slices.begin(self._steps(request), done)
+
+    def _let_others_begin(self, request: LargeRequest) -> None:
+        if request.is_counted:
+            request.is_counted = False
+            self._bytes -= request.size
+            self._services.memory.release(request.size)
+            self._begin_next()
+
+    def _cancel(self, request: LargeRequest) -> None:
+        """Its connection is gone."""
+        if request.work is None:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                self._services.memory.release(request.size)
+            return
+        request.work.cancel()
+        waits_for, request.waits_for = request.waits_for, None
+        if waits_for is not None:
+            waits_for.cancel()
+        self._let_others_begin(request)
+
+    def _steps(self, request: LargeRequest) -> Steps:
+        """From bytes to bytes."""
+        version = request.context.api_version
+        message: Request | None
+        message, _ = yield from decode_in_steps(
+            request.request_type, memoryview(request.frame), version, request.position
+        )
+        division = division_of(request.context.api_key)
+        if division is None:
+            response = yield from self._handle(request, message)
+        else:
+            response = yield from self._handle_divided(request, message, division)
+        unused: list[object] = [message]
+        message = None  # its items are freed before the response is written
+        yield from free_in_steps(unused)
+        request.parts = yield from encode_in_steps(response, version)
+        unused.append(response)
+        del response
+        yield from free_in_steps(unused)
+
+    def _handle(
+        self, request: LargeRequest, message: Any
+    ) -> Generator[Deferred[Any] | None, None, Message]:
+        outcome = request.handle(message)
+        if isinstance(outcome, Generator):
+            outcome = yield from self._follow(request, outcome)
+        yield None
+        if isinstance(outcome, Deferred):
+            if request.context.api_key in MAY_WAIT:
+                self._let_others_begin(request)
+            if not outcome.done:
+                request.waits_for = outcome
+                yield outcome
+                request.waits_for = None
+            outcome = outcome.value
+        if outcome is None:
+            raise NoResponseError
+        return cast(Message, outcome)
+
+    def _follow(
+        self, request: LargeRequest, steps: HandlerSteps
+    ) -> Generator[Deferred[Any] | None, None, Message]:
+        """Steps of a handler. Others begin when they wait, not at their first pause."""
+        while True:
+            try:
+                waits_for = next(steps)
+            except StopIteration as end:
+                return cast(Message, end.value)
+            if waits_for is not None and not waits_for.done:
+                if request.context.api_key in MAY_WAIT:
+                    self._let_others_begin(request)
+                request.waits_for = waits_for
+            yield waits_for
+            request.waits_for = None
+
+    def _handle_divided(
+        self, request: LargeRequest, message: Any, division: Division
+    ) -> Generator[Deferred[Any] | None, None, Message]:
+        limit = self._services.config.get_int(RESPONSE_LIMIT) // ITEM_BYTES
+        total: Message | None = None
+        count = 0
+        for piece, continued in pieces(message, division.request):
+            try:
+                response = yield from self._handle(request, piece)
+            except NoResponseError:
+                continue  # Produce with acks=0: so are all pieces
+            count += count_items(response, division.response)
+            if count > limit:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, f"its response would exceed {RESPONSE_LIMIT}"
+                )
+            if total is None:
+                total = response
+            else:
+                merge(total, response, division.response, continued)
+        if total is None:
+            raise NoResponseError
+        return total

@@ -1,0 +1,170 @@
+"""The requests of one connection and the memory they need: taken now, or waited for in turn.
+
+What a receive buffer holds beyond its first KiB is in the memory account, and while the account is
+nearly used up a request whose response may be large waits before it is started (docs/adr/0016). The
+neighbours are `memory_pool`, the account, `receive_buffer`, and `connection`, which stops reading
+while there is a ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.protocol.apis import ApiKey
+from kbroker.server.dispatch import CloseConnection
+from kbroker.server.network.memory_pool import MemoryPool, Ticket
+from kbroker.server.network.peer_progress import PeerProgress
+from kbroker.server.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
+
+SMALL_ANSWER: Final = frozenset(
+    int(key)
+    for key in (
+        ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.SASL_HANDSHAKE,
+        ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.SASL_AUTHENTICATE, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.WRITE_TXN_MARKERS,
+    )
+)  # fmt: skip
+"""APIs whose responses are small as a rule, and which keep a client alive: several responses may be
+made before they are sent, and these requests do not wait for the large responses of others, as long
+as the memory limit is not exceeded. What a Produce request leaves behind is charged, too.
+"""
+
+
+class RequestAdmission:
+    """See the module docstring. go_on: called when what was waited for is there. held_bytes: of the
+    buffer, as taken from the account. ticket: while memory is waited for. may_pass: the next
+    request has waited its turn.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_go_on",
+        "_memory",
+        "_progress",
+        "held_bytes",
+        "may_pass",
+        "ticket",
+    )
+
+    def __init__(
+        self,
+        buffer: ReceiveBuffer,
+        memory: MemoryPool,
+        progress: PeerProgress,
+        go_on: Callable[[], None],
+    ) -> None:
+        self._buffer = buffer
+        self._memory = memory
+        self._progress = progress
+        self._go_on = go_on
+        self.may_pass = False
+        self.held_bytes = 0
+        self.ticket: Ticket | None = None
+
+    def give_back_unused(self) -> None:
+        """Give back what the buffer has shrunk by."""
+        capacity = self._buffer.capacity_bytes
+        needed = capacity if capacity > SMALL_BYTES else 0
+        if needed < self.held_bytes:
+            given, self.held_bytes = self.held_bytes - needed, needed
+            self._memory.give_back(given)
+
+    def requests_handled(self) -> None:
+        """What is held serves the next request, whose pace is counted anew."""
+        if (
+            self._memory.contended
+            or self._progress.request_sweeps
+            or self.held_bytes != self._buffer.capacity_bytes
+        ):
+            self._progress.request_begins()
+            self.give_back_unused()
+
+    def shrink(self) -> None:
+        """Between two requests, while others wait: keep no buffer, and queue up for the next."""
+        self._buffer.shrink()
+        self.give_back_unused()
+
+    def give_back(self) -> None:
+        """Memory pressure begins: keep nothing for speed only."""
+        if self.held_bytes and self.ticket is None and not self._buffer.pending_bytes:
+            self.shrink()
+
+    def may_grow(self) -> bool:
+        """Let the request at the front have the buffer it needs, now or when it is its turn. Raises
+        CloseConnection if it may not even wait.
+        """
+        buffer, memory = self._buffer, self._memory
+        self.give_back_unused()
+        if not memory.take(buffer.needed_bytes - self.held_bytes):
+            needed = buffer.needed_bytes
+            self.shrink()
+            buffer.needed_bytes = needed
+            held = self.held_bytes
+            if not memory.may_park(held):
+                raise CloseConnection(
+                    "its half of a request, and those of others, fill too much memory"
+                )
+            self._queue_up(lambda then: memory.wait(needed - held, then, held=held), self._grow)
+            return self.ticket is None
+        self._grow()
+        return True
+
+    def must_queue_up(self) -> bool:
+        """Whether the request at the front must wait because memory is nearly used up. One that has
+        its memory already never does: it gives it back when it is handled.
+        """
+        memory = self._memory
+        if self.may_pass or self.held_bytes or not memory.is_pressed:
+            self.may_pass = False
+            return False
+        key = self._buffer.next_api_key()
+        is_light = key in SMALL_ANSWER
+        if key is None or (is_light and memory.used <= memory.limit):
+            return False
+        self._queue_up(lambda then: memory.wait_turn(then, light=is_light), self._pass)
+        return True
+
+    def leave(self) -> None:
+        """The connection is closed: wait for nothing, and hold nothing."""
+        if self.ticket is not None:
+            ticket, self.ticket = self.ticket, None
+            self._memory.withdraw(ticket)
+        held, self.held_bytes = self.held_bytes, 0
+        self._memory.give_back(held)
+        self._go_on = _nothing  # no reference cycle with the connection is left
+
+    def _grow(self) -> None:
+        """The memory for it is taken."""
+        self.held_bytes = self._buffer.needed_bytes
+        self._progress.request_begins()
+        self._buffer.grow()
+
+    def _pass(self) -> None:
+        self.may_pass = True
+
+    def _queue_up(
+        self, wait: Callable[[Callable[[], None]], Ticket], then: Callable[[], None]
+    ) -> None:
+        """Wait, then go on; `ticket` is None afterwards if that was for a moment only."""
+        is_served = False
+
+        def served() -> None:
+            nonlocal is_served
+            is_served = True
+            self.ticket = None
+            then()
+            self._go_on()
+
+        ticket = wait(served)
+        if not is_served:
+            self.ticket = ticket
+
+
+def _nothing() -> None:
+    """The connection is closed."""

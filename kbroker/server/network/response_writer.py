@@ -1,0 +1,372 @@
+"""The sending half of one connection: parts in order, file ranges by sendfile where the socket
+allows it.
+
+Bytes go through the transport, whose high-water mark is 0: "paused" means that not everything is
+with the kernel yet, and then nothing more is given to it. File ranges (`FileSlice`) go from the
+page cache to the socket with `os.sendfile`, on a duplicate of the descriptor, and only while the
+transport holds nothing; where that is impossible (TLS, no sendfile on this system, no descriptor
+left) they are read in chunks and written like bytes. What is not in the page cache is read off the
+loop first (docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that
+one reader does not starve others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Final, Protocol, cast
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
+from kbroker.log.storage.descriptor_reserve import OUT_OF_DESCRIPTORS
+from kbroker.protocol.codec import Part
+from kbroker.server.network.descriptors import DescriptorBudget
+from kbroker.server.network.page_cache import PageCache, system_pages_of
+
+CHUNK_BYTES: Final = 256 * 1024
+TURN_BYTES: Final = 1 << 20
+JOIN_BYTES: Final = 64 * 1024
+"""Neighbouring byte parts are joined into one write up to this size."""
+
+_page_cache: Final = PageCache(system_pages_of())
+_MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
+
+
+class FileRange(Protocol):
+    """A range of an open file that stays readable as long as this object lives
+    (`kbroker.log.storage.files.FileSlice`).
+    """
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def fileno(self) -> int: ...
+    def read(self, offset: int = 0, count: int | None = None) -> bytes: ...
+
+
+_BINARY: Final = (bytes, bytearray, memoryview)
+
+
+def held_bytes_of(parts: Iterable[Part]) -> int:
+    """What these parts hold in memory; file ranges hold nothing."""
+    return sum(len(part) for part in parts if isinstance(part, _BINARY))
+
+
+class ResponseWriter:
+    """Sends parts in the order given. on_idle is called when everything has left after `write` had
+    to wait, on_buffered when a part of a file range is in memory, because sendfile is impossible.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_descriptors",
+        "_executor",
+        "_is_full",
+        "_loop",
+        "_offset",
+        "_on_buffered",
+        "_on_error",
+        "_on_idle",
+        "_parts",
+        "_paused",
+        "_socket",
+        "_transport",
+        "_waiting",
+        "_waits",
+        "_warm_until",
+        "_watching",
+        "use_sendfile",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+        descriptors: DescriptorBudget,
+        *,
+        on_idle: Callable[[], None],
+        on_error: Callable[[Exception], None],
+        on_buffered: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._executor = executor
+        self._descriptors = descriptors
+        self._on_idle = on_idle
+        self._on_error = on_error
+        self._on_buffered = on_buffered
+        self._parts: deque[Part] = deque()
+        self._offset = 0  # how much of a file range at the front is sent
+        self._paused = False
+        self._waiting = False  # for the socket, the disk or our next turn
+        self._is_full = False  # the socket: what `_waiting` is for
+        self._watching = False  # the loop tells us when the socket takes more
+        self._warm_until = 0  # up to here the range at the front is known to be in the page cache
+        self._waits = 0  # how often everything has left after it had to wait
+        self._closed = False
+        self._socket: socket.socket | None = None
+        self.use_sendfile = (
+            hasattr(os, "sendfile") and transport.get_extra_info("sslcontext") is None
+        )
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def idle(self) -> bool:
+        """Everything is with the kernel: the moment to render the next response."""
+        return not self._parts and not self._paused
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory until the peer takes it; file ranges are not."""
+        buffered: int = self._transport.get_write_buffer_size()
+        return buffered + held_bytes_of(self._parts)
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether sending waits for the disk or for the next turn, and not for the peer."""
+        return self._waiting and not self._is_full
+
+    @property
+    def position(self) -> tuple[int, ...]:
+        """How far sending has come: a value that changes whenever the peer takes something, and
+        never comes back. For sweeps: it costs a system call.
+        """
+        buffered: int = self._transport.get_write_buffer_size()
+        return (self._waits, len(self._parts), self._offset, buffered, self._unacknowledged_bytes())
+
+    def write(self, parts: list[Part]) -> None:
+        """Send parts after all earlier ones."""
+        if len(parts) == 1 and not (self._parts or self._waiting or self._paused):
+            part = parts[0]
+            if isinstance(part, _BINARY):  # an answer without records
+                self._transport.write(part)
+                return
+        self._parts.extend(parts)
+        if not self._waiting and not self._paused:
+            self._run()
+
+    def pause(self) -> None:
+        """The transport could not send everything (asyncio's `pause_writing`)."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The transport has sent everything (asyncio's `resume_writing`)."""
+        self._paused = False
+        self._go_on()
+
+    def close(self) -> None:
+        """Forget what is left and give the descriptor back. Harmless the second time."""
+        self._closed = True
+        # no reference cycle with the connection is left
+        self._on_idle = self._on_error = self._on_buffered = _nothing
+        self._parts.clear()
+        if self._socket is not None:
+            self._unwatch(self._socket)
+            self._socket.close()
+            self._socket = None
+            self._descriptors.give_back()
+
+    def _unacknowledged_bytes(self) -> int:
+        """What the kernel holds of what was sent, 0 where it cannot be asked."""
+        wrapped = self._transport.get_extra_info("socket")
+        if sys.platform == "win32" or wrapped is None:
+            return 0
+        try:
+            answer = fcntl.ioctl(wrapped.fileno(), termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            return 0
+        return int.from_bytes(answer, sys.byteorder)
+
+    def _go_on(self) -> None:
+        if self._closed or self._waiting or self._paused:
+            return
+        self._run()
+        if self.idle and not self._closed:
+            self._waits += 1
+            self._on_idle()
+
+    def _next_turn(self) -> None:
+        self._waiting = False
+        self._go_on()
+
+    def _run(self) -> None:
+        budget = TURN_BYTES
+        while self._parts and not self._paused and not self._waiting:
+            if budget <= 0:
+                self._waiting = True
+                self._loop.call_soon(self._next_turn)
+                return
+            try:
+                part = self._parts[0]
+                if isinstance(part, _BINARY):
+                    budget -= self._send_bytes()
+                else:
+                    budget -= self._send_file(cast(FileRange, part))
+            except OSError as error:
+                self._on_error(error)
+                return
+
+    def _send_bytes(self) -> int:
+        """Give the byte parts at the front to the transport (or to the socket if a file range
+        follows them).
+        """
+        chunk: list[bytes | bytearray | memoryview] = []
+        size = 0
+        while self._parts:
+            part = self._parts[0]
+            if not isinstance(part, _BINARY):
+                break
+            if chunk and size + len(part) > JOIN_BYTES:
+                break
+            chunk.append(part)
+            size += len(part)
+            self._parts.popleft()
+        data = chunk[0] if len(chunk) == 1 else b"".join(chunk)
+        if self._parts and _MSG_MORE and not isinstance(self._parts[0], _BINARY):
+            direct = self._direct_socket()
+            if direct is not None:
+                try:
+                    sent = direct.send(data, _MSG_MORE)
+                except BlockingIOError:
+                    sent = 0
+                if sent < size:
+                    self._parts.appendleft(memoryview(data)[sent:])
+                    self._wait_writable(direct)
+                return size
+        self._transport.write(data)
+        return size
+
+    def _send_file(self, part: FileRange) -> int:
+        count = min(part.size - self._offset, CHUNK_BYTES)
+        if count <= 0:
+            self._finish_file()
+            return 0
+        if not self._is_warm(part, count):
+            return 0
+        direct = self._direct_socket()
+        if direct is None:
+            data = part.read(self._offset, count)
+            sent = len(data)
+            if sent:
+                self._transport.write(data)
+                self._on_buffered()
+        else:
+            try:
+                sent = os.sendfile(
+                    direct.fileno(), part.fileno(), part.position + self._offset, count
+                )
+            except BlockingIOError:
+                self._wait_writable(direct)
+                return 0
+            except OSError as error:
+                if error.errno == errno.EIO:  # not the socket's: reading says which file
+                    part.read(self._offset, count)
+                raise
+        if sent == 0:
+            raise OSError("the file became shorter than the range to be sent")
+        self._offset += sent
+        if self._offset >= part.size:
+            self._finish_file()
+        elif sent < count and direct is not None:
+            self._wait_writable(direct)  # full: no call to be told so
+        return sent
+
+    def _finish_file(self) -> None:
+        self._parts.popleft()
+        self._offset = 0
+        self._warm_until = 0
+
+    def _is_warm(self, part: FileRange, count: int) -> bool:
+        """Whether the next count bytes can be had without waiting for a disk; if not, they are
+        being read in a thread.
+        """
+        end = self._offset + count
+        if end <= self._warm_until or self._executor is None:
+            return True
+        begin = max(self._offset, self._warm_until)  # what is before that was looked at
+        if _page_cache.holds(part.fileno(), part.position + begin, end - begin):
+            self._warm_until = end
+            return True
+        self._waiting = True
+        future = self._loop.run_in_executor(self._executor, part.read, begin, end - begin)
+        future.add_done_callback(lambda done: self._warmed(done, part, begin, end))
+        return False
+
+    def _warmed(self, done: asyncio.Future[bytes], part: FileRange, begin: int, end: int) -> None:
+        self._waiting = False
+        if done.cancelled():
+            return
+        error = done.exception()  # else its destructor would report that nothing asked for it
+        if self._closed:
+            return
+        if isinstance(error, Exception):
+            self._on_error(error)
+            return
+        if len(done.result()) == end - begin:
+            _page_cache.was_read(part.fileno(), part.position + begin, end - begin)
+        self._warm_until = end
+        self._go_on()
+
+    def _direct_socket(self) -> socket.socket | None:
+        """The connection's socket for our own calls, or None where they are not possible now."""
+        if (
+            not self.use_sendfile
+            or self._transport.is_closing()
+            or self._transport.get_write_buffer_size()
+        ):
+            return None
+        if self._socket is None:
+            wrapped = self._transport.get_extra_info("socket")
+            if wrapped is None:
+                self.use_sendfile = False
+                return None
+            self._socket = self._duplicate(wrapped.fileno())
+        return self._socket
+
+    def _duplicate(self, fd: int) -> socket.socket | None:
+        """A socket of our own, or None if there is no descriptor for it."""
+        if not self._descriptors.take():
+            return None
+        try:
+            direct = socket.socket(fileno=os.dup(fd))
+        except OSError as error:
+            self._descriptors.give_back()
+            if error.errno not in OUT_OF_DESCRIPTORS:
+                raise
+            return None
+        direct.setblocking(False)
+        return direct
+
+    def _wait_writable(self, direct: socket.socket) -> None:
+        self._waiting = self._is_full = True
+        if not self._watching:
+            self._watching = True
+            self._loop.add_writer(direct.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        """The socket takes more. It stays watched if it is full again at once, as in a long answer:
+        to watch anew costs two system calls.
+        """
+        self._waiting = self._is_full = False
+        self._go_on()
+        if self._watching and not self._is_full and self._socket is not None:
+            self._unwatch(self._socket)
+
+    def _unwatch(self, direct: socket.socket) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_writer(direct.fileno())
+
+
+def _nothing(error: Exception | None = None) -> None:
+    """Nobody is to be told any more."""

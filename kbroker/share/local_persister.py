@@ -1,0 +1,128 @@
+"""The way from share groups and share partitions to the coordinator of their states, which is on
+this broker. What is only for a while - its topic is being made or loaded - is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from kbroker.coordinator.group.assignors import Place
+from kbroker.coordinator.share_state.persister import (
+    SharePlace,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
+from kbroker.coordinator.share_state.service import ShareCoordinator, gathered
+from kbroker.ports import Deferred, Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+PASSING: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+TRIES: Final = 6
+FIRST_PAUSE_MS: Final = 50
+"""Doubled from try to try."""
+
+T = TypeVar("T")
+
+
+class LocalSharePersister:
+    """A `coordinator.share_persister.SharePersister`. ensure_topic: makes `__share_group_state`
+    unless it is there; raises KafkaError.
+    """
+
+    __slots__ = ("_coordinator", "_ensure_topic", "_timers", "on_reset")
+
+    def __init__(
+        self,
+        coordinator: ShareCoordinator,
+        timers: Timers,
+        ensure_topic: Callable[[], Deferred[ErrorCode]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._timers = timers
+        self._ensure_topic = ensure_topic
+        self.on_reset: Callable[[SharePlace], None] = lambda key: None
+        """Told of states that began anew or ended."""
+
+    def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
+        """See the port."""
+        return self._try(lambda: self._coordinator.read(key, leader_epoch), lambda r: r.error)
+
+    def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        """See the port."""
+        return self._try(lambda: self._coordinator.write(key, write), _same)
+
+    def initialize(
+        self, group_id: str, state_epoch: int, start_offsets: Mapping[Place, int]
+    ) -> Deferred[Mapping[Place, ErrorCode]]:
+        """See the port."""
+        made = {}
+        for place, offset in start_offsets.items():
+            key = SharePlace(group_id, place)
+            ask = partial(self._coordinator.initialize, key, state_epoch, offset)
+            made[place] = self._try(ask, _same)
+            made[place].on_done(partial(self._reset, key))
+        return gathered(made)
+
+    def delete(self, group_id: str, places: Sequence[Place]) -> Deferred[Mapping[Place, ErrorCode]]:
+        """See the port."""
+        deleted = {}
+        for place in places:
+            key = SharePlace(group_id, place)
+            deleted[place] = self._try(partial(self._coordinator.delete, key), _same)
+            deleted[place].on_done(partial(self._reset, key))
+        return gathered(deleted)
+
+    def _reset(self, key: SharePlace, error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            self.on_reset(key)
+
+    def summarize(
+        self, group_id: str, places: Sequence[Place]
+    ) -> Deferred[Mapping[Place, StateSummary]]:
+        """See the port."""
+        return gathered(
+            {
+                place: self._try(
+                    partial(self._coordinator.summarize, SharePlace(group_id, place)),
+                    lambda r: r.error,
+                )
+                for place in places
+            }
+        )
+
+    def _try(
+        self, ask: Callable[[], Deferred[T]], error_of: Callable[[T], ErrorCode]
+    ) -> Deferred[T]:
+        result: Deferred[T] = Deferred()
+        tries, pause_ms = 0, FIRST_PAUSE_MS
+
+        def answered(found: T) -> None:
+            nonlocal tries, pause_ms
+            tries += 1
+            if error_of(found) not in PASSING or tries == TRIES:
+                result.resolve(found)
+                return
+            self._timers.call_later(pause_ms, again)
+            pause_ms *= 2
+
+        def again() -> None:
+            try:
+                self._ensure_topic().on_done(lambda _: ask().on_done(answered))
+            except KafkaError:
+                ask().on_done(answered)
+
+        ask().on_done(answered)
+        return result
+
+
+def _same(error: ErrorCode) -> ErrorCode:
+    return error

@@ -1,0 +1,420 @@
+"""The share partitions led here: opened from their kept states, changed, and kept (KIP-932).
+
+The shell round `share/partition`: a change of a share partition is decided there, is
+written through the persister - one write at a time, with all that waits - and then counts. One
+timer per share partition ends the locks of records. Reading is in `share_reader`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.coordinator.share_state.persister import (
+    UNINITIALIZED,
+    SharePersister,
+    SharePlace,
+    StateFound,
+    StateWrite,
+)
+from kbroker.log_lines import shown
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.offsets import EARLIEST, LATEST, ListedOffset
+from kbroker.replication.partition import Partition
+from kbroker.settings.durations import duration_ms
+from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.local_persister import PASSING
+from kbroker.share.partition import (
+    Acknowledgement,
+    Acquired,
+    AcquireLimits,
+    Change,
+    SharePartition,
+    check_acknowledgements,
+)
+
+logger = logging.getLogger(__name__)
+
+_MOVED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+"""The state is another one by now, or another broker's: read it again."""
+_BY_DURATION: Final = "by_duration:"
+
+
+class Outcome(NamedTuple):
+    """What an acknowledgement came to: NONE, or an error with words."""
+
+    error: ErrorCode
+    message: str = ""
+
+
+class Waiting(Protocol):
+    """Who waits for records of a share partition."""
+
+    def more(self, size_bytes: int) -> None:
+        """So many more bytes can be read."""
+        ...
+
+    def wake(self) -> None:
+        """Records are available again, or something is wrong: look now."""
+        ...
+
+
+class OpenSharePartition:
+    """One share partition at work. waiting: fetches that wait for it."""
+
+    __slots__ = (
+        "changes",
+        "core",
+        "is_writing",
+        "key",
+        "leader_epoch",
+        "reads_committed",
+        "replica",
+        "state_epoch",
+        "timer",
+        "waiting",
+    )
+
+    def __init__(
+        self, key: SharePlace, replica: Partition, core: SharePartition, state_epoch: int
+    ) -> None:
+        self.key = key
+        self.replica = replica
+        self.core = core
+        self.leader_epoch = replica.leader_epoch
+        self.state_epoch = state_epoch
+        self.reads_committed = False
+        self.changes: list[tuple[Change, Deferred[ErrorCode]]] = []
+        self.is_writing = False
+        self.timer: TimerHandle | None = None
+        self.waiting: dict[Waiting, None] = {}
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing would be forgotten with it."""
+        return not (self.is_writing or self.changes) and self.core.next_deadline_ms() is None
+
+    def wait(self, waiting: Waiting) -> None:
+        """Tell waiting when there is more to read."""
+        if not self.waiting:
+            self.replica.watch(self)
+        self.waiting[waiting] = None
+
+    def leave(self, waiting: Waiting) -> None:
+        """It waits no longer."""
+        self.waiting.pop(waiting, None)
+        if not self.waiting:
+            self.replica.unwatch(self)
+
+    def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
+        """The partition has more records."""
+        added = stable_bytes if self.reads_committed else high_watermark_bytes
+        if added:
+            for waiting in tuple(self.waiting):
+                waiting.more(added)
+
+    def lost(self) -> None:
+        """The partition is not led here any more as it was."""
+        self.wake()
+
+    def wake(self) -> None:
+        for waiting in tuple(self.waiting):
+            waiting.wake()
+
+
+class SharePartitions:
+    """Those of all groups on this broker. config_of: a group's settings."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        persister: SharePersister,
+        timers: Timers,
+        config_of: Callable[[str], ShareGroupConfig],
+    ) -> None:
+        self._replicas = replicas
+        self._persister = persister
+        self._timers = timers
+        self._config_of = config_of
+        self._open: dict[SharePlace, OpenSharePartition] = {}
+        self._opening: dict[SharePlace, Deferred[OpenSharePartition | ErrorCode]] = {}
+        self.is_read: Callable[[str], bool] = lambda group_id: True
+        """Whether anybody reads as that group here."""
+        replicas.on_leadership(self._on_leadership)
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def find(self, key: SharePlace) -> OpenSharePartition | None:
+        """A share partition that is open."""
+        found = self._open.get(key)
+        if found is not None and found.replica.leader_epoch != found.leader_epoch:
+            self._close(found)
+            return None
+        return found
+
+    def open(self, key: SharePlace) -> Deferred[OpenSharePartition | ErrorCode]:
+        """The share partition, its state read if need be; or why not. NOT_LEADER_OR_FOLLOWER and
+        COORDINATOR_NOT_AVAILABLE pass.
+        """
+        found = self.find(key)
+        if found is not None:
+            return Deferred.of(found)
+        opening = self._opening.get(key)
+        if opening is not None:
+            return opening
+        replica = self._replicas.find(*key.place)
+        error = replica if isinstance(replica, ErrorCode) else replica.check_leader()
+        if error or isinstance(replica, ErrorCode):
+            return Deferred.of(error)
+        opening = self._opening[key] = Deferred()
+        epoch = replica.leader_epoch
+
+        def read(state: StateFound) -> None:
+            if state.error is ErrorCode.NONE and state.start_offset == UNINITIALIZED:
+                self._first_offset(key.group_id, replica.topic_partition).on_done(
+                    lambda first: end(state, first)
+                )
+            else:
+                end(state, ListedOffset(offset=state.start_offset))
+
+        def end(state: StateFound, first: ListedOffset) -> None:
+            del self._opening[key]
+            opening.resolve(self._opened(key, replica, epoch, state, first))
+
+        self._persister.read(key, epoch).on_done(read)
+        return opening
+
+    def _opened(
+        self,
+        key: SharePlace,
+        replica: Partition,
+        epoch: int,
+        state: StateFound,
+        first: ListedOffset,
+    ) -> OpenSharePartition | ErrorCode:
+        if state.error is not ErrorCode.NONE:
+            return _told(state.error)
+        if replica.leader_epoch != epoch or replica.check_leader():
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if first.error is not ErrorCode.NONE:
+            return first.error
+        core = SharePartition(first.offset, state.batches)
+        core.log_start_moved(replica.log.log_start_offset)
+        found = self._open[key] = OpenSharePartition(key, replica, core, state.state_epoch)
+        if state.start_offset == UNINITIALIZED:
+            # Kept at once: who starts at the end would skip records if this broker went away.
+            self._change(found, Change(), must_write=True)
+        return found
+
+    def _first_offset(self, group_id: str, partition: TopicPartition) -> Deferred[ListedOffset]:
+        """Where a group begins that has no state yet."""
+        reset = self._config_of(group_id).auto_offset_reset
+        timestamp = {"earliest": EARLIEST, "latest": LATEST}.get(reset)
+        if timestamp is None:
+            # not below 0: negative timestamps are names of offsets, -1 the latest
+            age_ms = duration_ms(reset.removeprefix(_BY_DURATION))
+            timestamp = max(self._timers.now_ms() - age_ms, 0)
+        answer: Deferred[ListedOffset] = Deferred()
+
+        def found(listed: ListedOffset) -> None:
+            if listed.error is ErrorCode.NONE and listed.offset < 0:
+                self._replicas.offset_of(partition, LATEST).on_done(answer.resolve)
+            else:
+                answer.resolve(listed)
+
+        self._replicas.offset_of(partition, timestamp).on_done(found)
+        return answer
+
+    def _on_leadership(self, partition: TopicPartition, epoch: int | None) -> None:
+        for found in list(self._open.values()):
+            if found.replica.topic_partition == partition and found.leader_epoch != epoch:
+                self._close(found)
+
+    def _close(self, found: OpenSharePartition) -> None:
+        """Forget it: its state is read again when somebody asks."""
+        if self._open.get(found.key) is found:
+            del self._open[found.key]
+        if found.timer is not None:
+            found.timer.cancel()
+            found.timer = None
+        changes, found.changes = found.changes, []
+        for _, result in changes:
+            result.resolve(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        found.wake()
+
+    def close_group(self, group_id: str) -> None:
+        """Nobody reads as this group here any more: forget what is at rest."""
+        for found in list(self._open.values()):
+            if found.key.group_id == group_id and found.is_at_rest:
+                self._close(found)
+
+    def forget(self, key: SharePlace) -> None:
+        """Its state was begun anew, or deleted."""
+        found = self._open.get(key)
+        if found is not None:
+            self._close(found)
+
+    def close(self) -> None:
+        """The broker stops."""
+        for found in list(self._open.values()):
+            self._close(found)
+
+    # -- records -----------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        found: OpenSharePartition,
+        member_id: str,
+        batches: Iterable[tuple[int, int]],
+        limits: AcquireLimits,
+    ) -> list[Acquired]:
+        """Give records to a member, and see to their locks."""
+        now_ms = self._timers.monotonic_ms()
+        acquired = found.core.acquire(member_id, batches, limits, now_ms)
+        if acquired and found.timer is None:
+            self._arm(found, limits.lock_ms)
+        return acquired
+
+    def acknowledge(
+        self, key: SharePlace, member_id: str, items: Sequence[Acknowledgement], *, may_renew: bool
+    ) -> Deferred[Outcome]:
+        """What a member says of records: answered when it is kept."""
+        error = check_acknowledgements(items, may_renew=may_renew)
+        if error is not ErrorCode.NONE:
+            return Deferred.of(Outcome(error, "The acknowledgements are malformed."))
+        result: Deferred[Outcome] = Deferred()
+
+        def opened(found: OpenSharePartition | ErrorCode) -> None:
+            if isinstance(found, ErrorCode):
+                result.resolve(Outcome(found))
+                return
+            config = self._config_of(key.group_id)
+            until_ms = self._timers.monotonic_ms() + config.group_share_record_lock_duration_ms
+            try:
+                change = found.core.acknowledge(
+                    member_id,
+                    items,
+                    delivery_limit=config.group_share_delivery_count_limit,
+                    renewed_until_ms=until_ms,
+                )
+            except KafkaError as failure:
+                result.resolve(Outcome(failure.code, failure.message))
+                return
+            self._change(found, change).on_done(lambda error: result.resolve(Outcome(error)))
+
+        self.open(key).on_done(opened)
+        return result
+
+    def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
+        """A member is gone: all it had acquired here is available again once that is kept."""
+        limit = self._config_of(group_id).group_share_delivery_count_limit
+        results: dict[SharePlace, ErrorCode] = {}
+        answer: Deferred[Mapping[SharePlace, ErrorCode]] = Deferred()
+        mine = [found for found in self._open.values() if found.key.group_id == group_id]
+        left = len(mine)
+        if not left:
+            return Deferred.of(results)
+
+        def done(key: SharePlace, error: ErrorCode) -> None:
+            nonlocal left
+            results[key] = error
+            left -= 1
+            if not left:
+                answer.resolve(results)
+
+        for found in mine:
+            change = found.core.release(member_id, delivery_limit=limit)
+            self._change(found, change).on_done(partial(done, found.key))
+        return answer
+
+    def _change(
+        self, found: OpenSharePartition, change: Change, *, must_write: bool = False
+    ) -> Deferred[ErrorCode]:
+        """Keep a change, with those that wait before it."""
+        if not change.batches and not must_write:
+            return Deferred.of(ErrorCode.NONE)
+        result: Deferred[ErrorCode] = Deferred()
+        found.changes.append((change, result))
+        self._write(found)
+        return result
+
+    def _write(self, found: OpenSharePartition) -> None:
+        if found.is_writing or not found.changes:
+            return
+        changes, found.changes = found.changes, []
+        found.is_writing = True
+        core = found.core
+        write = StateWrite(
+            found.state_epoch,
+            found.leader_epoch,
+            core.start_offset,
+            core.delivery_complete_count,
+            [batch for change, _ in changes for batch in change.batches],
+        )
+
+        def written(error: ErrorCode) -> None:
+            found.is_writing = False
+            for change, _ in changes:
+                if error is ErrorCode.NONE:
+                    core.commit(change)
+                else:
+                    core.rollback(change)
+            if error is not ErrorCode.NONE:
+                self._write_failed(found, error)
+            for _, result in changes:
+                result.resolve(_told(error))
+            if self._open.get(found.key) is found:
+                self._write(found)
+                if found.timer is None:
+                    self._arm_next(found)
+                found.wake()
+                if found.is_at_rest and not self.is_read(found.key.group_id):
+                    self._close(found)
+
+        self._persister.write(found.key, write).on_done(written)
+
+    def _write_failed(self, found: OpenSharePartition, error: ErrorCode) -> None:
+        logger.warning(
+            "%s for share group %s: its state cannot be written: %s",
+            found.replica.topic_partition,
+            shown(found.key.group_id),
+            error.name,
+        )
+        if error not in PASSING:
+            self._close(found)
+
+    # -- locks -------------------------------------------------------------------------------
+
+    def _arm(self, found: OpenSharePartition, delay_ms: int) -> None:
+        found.timer = self._timers.call_later(delay_ms, lambda: self._on_timer(found))
+
+    def _arm_next(self, found: OpenSharePartition) -> None:
+        due_ms = found.core.next_deadline_ms()
+        if due_ms is not None:
+            self._arm(found, max(due_ms - self._timers.monotonic_ms(), 1))
+
+    def _on_timer(self, found: OpenSharePartition) -> None:
+        found.timer = None
+        if self._open.get(found.key) is not found:
+            return
+        limit = self._config_of(found.key.group_id).group_share_delivery_count_limit
+        change = found.core.expire(self._timers.monotonic_ms(), delivery_limit=limit)
+        self._change(found, change)
+        if found.timer is None:
+            self._arm_next(found)
+
+
+def _told(error: ErrorCode) -> ErrorCode:
+    """What a client is told of an error of the state's coordinator."""
+    if error in _MOVED:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if error in PASSING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        return error
+    return ErrorCode.UNKNOWN_SERVER_ERROR
