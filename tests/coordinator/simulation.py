@@ -10,9 +10,10 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from kbroker.coordinator.group.offsets import DeletedTopic
-from kbroker.coordinator.group.records import CoordinatorRecord, decode_record
+from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.shards import AppendOutcome
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred

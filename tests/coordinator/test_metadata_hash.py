@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.coordinator.group.metadata_hash import NO_TOPICS, PartitionRacks, metadata_hash
-from kbroker.coordinator.group.records import CoordinatorRecord, decode_record
+from kbroker.coordinator.group.records import decode_record
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupMetadataValue,
     ShareGroupStatePartitionMetadataValue,

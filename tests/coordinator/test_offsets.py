@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.coordinator.group.offsets import OFFSETS_PER_STEP
-from kbroker.coordinator.group.service import MAX_CACHED_KEY, _cached_hash, _hash, partition_of
+from kbroker.coordinator.runtime.key_hash import MAX_CACHED_KEY, _cached_hash, _hash, partition_of
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.group.records import (
-    CoordinatorRecord,
     decode_record,
-    encode_batch,
-    encode_key,
-    encode_value,
     group_tombstone,
     offset_commit_record,
     offset_tombstone,
+)
+from kbroker.coordinator.runtime.records import (
+    CoordinatorRecord,
+    encode_batch,
+    encode_key,
+    encode_value,
 )
 from kbroker.model import ZERO_UUID, uuid_to_string
 from kbroker.protocol.codec import decode

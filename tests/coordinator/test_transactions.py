@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group.records import encode_key, encode_value
+from kbroker.coordinator.runtime.records import encode_key, encode_value
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.records import (
     Transaction,

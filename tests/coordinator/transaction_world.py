@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from kbroker.coordinator.group.records import encode_batch
 from kbroker.coordinator.runtime.effects import MarkerResults, WriteMarkers
+from kbroker.coordinator.runtime.records import encode_batch
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator

@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.group.records import (
-    CoordinatorRecord,
-    decode_record,
-    encode_key,
-    encode_value,
-)
+from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.share.records import ShareGroupKey
+from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_key, encode_value
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupMetadataValue,

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.group.records import (
-    CoordinatorRecord,
-    decode_record,
-    encode_key,
-    encode_value,
-)
+from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.streams.records import StreamsGroupKey
+from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_key, encode_value
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMetadataValue,

@@ -39,11 +39,8 @@ from kbroker.coordinator.group.consumer.records import (
 )
 from kbroker.coordinator.group.members import Member
 from kbroker.coordinator.group.metadata_hash import metadata_hash
-from kbroker.coordinator.group.records import (
-    CoordinatorRecord,
-    group_metadata_record,
-    group_tombstone,
-)
+from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 

@@ -10,15 +10,11 @@ from kbroker.coordinator.group.classic.group import ClassicGroup
 from kbroker.coordinator.group.consumer.groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.records import group_tombstones
 from kbroker.coordinator.group.offsets import OffsetStore
-from kbroker.coordinator.group.records import (
-    NO_EXPIRY,
-    CoordinatorRecord,
-    group_tombstone,
-    offset_tombstone,
-)
+from kbroker.coordinator.group.records import NO_EXPIRY, group_tombstone, offset_tombstone
 from kbroker.coordinator.group.state import GroupState
 from kbroker.coordinator.group.streams.groups import StreamsGroups
 from kbroker.coordinator.group.streams.records import streams_group_tombstones
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 
 OFFSETS_PER_TURN: Final = 5_000
 """Committed offsets whose age is looked at in one turn of the loop; those of one group are in one

@@ -14,12 +14,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.coordinator.group.pending_offsets import OffsetPlace, PendingOffsets
-from kbroker.coordinator.group.records import (
-    NO_EXPIRY,
-    CoordinatorRecord,
-    offset_commit_record,
-    offset_tombstone,
-)
+from kbroker.coordinator.group.records import NO_EXPIRY, offset_commit_record, offset_tombstone
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue

@@ -10,11 +10,10 @@ streams groups (`streams_records`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final
 
-from kbroker.protocol.codec import decode, decoder_of, encode
-from kbroker.protocol.compression import Compression
+from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.protocol.codec import decode, decoder_of
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -65,7 +64,6 @@ from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupTopologyKey,
     StreamsGroupTopologyValue,
 )
-from kbroker.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, build_batch
 from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 OFFSET_COMMIT_VERSION: Final = 4
@@ -124,33 +122,6 @@ _VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
     22: StreamsGroupCurrentMemberAssignmentValue,
     23: StreamsGroupTopologyValue,
 }
-_KEY_PREFIXES: Final = {key_type: _INT16.pack(key_type) for key_type in _KEY_CLASSES}
-_VALUE_PREFIXES: Final = {version: _INT16.pack(version) for version in range(5)}
-
-
-class CoordinatorRecord:
-    """One record of an internal topic, decoded. value None is a tombstone; version is the
-    value's.
-    """
-
-    __slots__ = ("key", "value", "version")
-
-    def __init__(
-        self, key: CoordinatorKey, value: CoordinatorValue | None, version: int = 0
-    ) -> None:
-        self.key = key
-        self.value = value
-        self.version = version
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CoordinatorRecord):
-            return NotImplemented
-        return self.key == other.key and self.value == other.value
-
-    __hash__ = None  # type: ignore[assignment]  # mutable messages inside
-
-    def __repr__(self) -> str:
-        return f"CoordinatorRecord({self.key!r}, {self.value!r}, version={self.version})"
 
 
 def offset_commit_record(
@@ -180,42 +151,6 @@ def group_metadata_record(group_id: str, value: GroupMetadataValue) -> Coordinat
 def group_tombstone(group_id: str) -> CoordinatorRecord:
     """The end of a classic group."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
-
-
-def encode_key(key: CoordinatorKey) -> bytes:
-    """Record type and body."""
-    return _KEY_PREFIXES[key.API_KEY] + encode(key, 0)
-
-
-def encode_value(value: CoordinatorValue | None, version: int) -> bytes | None:
-    """Version and body; None stays None."""
-    return None if value is None else _VALUE_PREFIXES[version] + encode(value, version)
-
-
-def encode_batch(
-    records: Sequence[CoordinatorRecord],
-    now_ms: int,
-    compression: Compression = Compression.NONE,
-    *,
-    base_sequence: int = 0,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-) -> bytearray:
-    """One batch of records, all with the time now. Kafka's group and share coordinators write base
-    sequence 0 with or without a producer id, its transaction coordinator none. With a producer id
-    it is transactional.
-    """
-    return build_batch(
-        [
-            (now_ms, encode_key(record.key), encode_value(record.value, record.version), ())
-            for record in records
-        ],
-        compression=compression,
-        base_sequence=base_sequence,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_transactional=producer_id != NO_PRODUCER_ID,
-    )
 
 
 def decode_record(

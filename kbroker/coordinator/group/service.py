@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -36,7 +36,9 @@ from kbroker.coordinator.group.pending_offsets import OffsetPlace
 from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.group.shard import GroupShard, ShardSettings
 from kbroker.coordinator.group.streams.membership import StreamsDecision, check_streams_heartbeat
+from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.effects import Waiter
+from kbroker.coordinator.runtime.key_hash import partition_of
 from kbroker.coordinator.runtime.shards import (
     LOAD_STEP_BYTES,
     CoordinatorLog,
@@ -121,51 +123,12 @@ class GroupTopics(Topics, ClusterTopics, Protocol):
     """What the group coordinator needs to know of the cluster; metadata's MetadataImage is one."""
 
 
-class CallContext(Protocol):
-    """Who asks; the dispatcher's RequestContext is one."""
-
-    @property
-    def api_version(self) -> int: ...
-    @property
-    def client_id(self) -> str | None: ...
-    @property
-    def client_host(self) -> str: ...
-
-
 GROUPS_PER_STEP: Final = 32
 ITEMS_PER_STEP: Final = 256
 """Groups of an OffsetFetch between two pauses."""
 MAX_REASON: Final = 255
 REASONS_PER_SECOND: Final = 10
 """Characters of a member's words that are logged; clients send no more."""
-MAX_CACHED_KEY: Final = 128
-"""Characters. A client may ask for ids of 32 KiB, ever new ones; those are not kept."""
-
-
-def partition_of(key: str, partition_count: int) -> int:
-    """Kafka's choice of partition for a group or transactional id: its Java hash code, made
-    positive, modulo.
-    """
-    hashed = _cached_hash if len(key) <= MAX_CACHED_KEY else _hash
-    return hashed(key) % partition_count
-
-
-@lru_cache(maxsize=10_000)
-def _cached_hash(key: str) -> int:
-    return _hash(key)
-
-
-def _hash(key: str) -> int:
-    """Java hashes UTF-16 code units in 32 bits; the one number without an absolute value counts as
-    0.
-    """
-    units = memoryview(key.encode("utf-16-be", "surrogatepass"))
-    code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    if code >= 0x80000000:
-        code = 0x100000000 - code
-    return 0 if code == 0x80000000 else code
 
 
 def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:

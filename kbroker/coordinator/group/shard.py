@@ -43,12 +43,7 @@ from kbroker.coordinator.group.migration import (
 )
 from kbroker.coordinator.group.offset_expiry import ExpirySweep, OffsetExpiry
 from kbroker.coordinator.group.offsets import DeletedTopic, OffsetStore
-from kbroker.coordinator.group.records import (
-    CoordinatorRecord,
-    decode_record,
-    group_metadata_record,
-    group_tombstone,
-)
+from kbroker.coordinator.group.records import decode_record, group_metadata_record, group_tombstone
 from kbroker.coordinator.group.share.groups import SHARE_TYPE, ShareGroups
 from kbroker.coordinator.group.share.membership import ShareSettings
 from kbroker.coordinator.group.share.records import ShareGroupKey
@@ -59,6 +54,7 @@ from kbroker.coordinator.group.streams.membership import StreamsDecision, Stream
 from kbroker.coordinator.group.streams.records import StreamsGroupKey, streams_group_tombstones
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode

@@ -20,7 +20,6 @@ from enum import Enum
 from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.group.records import CoordinatorRecord, encode_batch
 from kbroker.coordinator.runtime.effects import (
     Append,
     Effect,
@@ -29,6 +28,7 @@ from kbroker.coordinator.runtime.effects import (
     TakeProducerId,
     WriteMarkers,
 )
+from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_batch
 from kbroker.log_lines import shown
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, TimerHandle, Timers

@@ -14,8 +14,8 @@ from typing import Final, Protocol, TypeVar
 
 from kbroker.coordinator.group.assignors import Place
 from kbroker.coordinator.group.offsets import Topic
-from kbroker.coordinator.group.records import CoordinatorRecord
-from kbroker.coordinator.group.service import partition_of
+from kbroker.coordinator.runtime.key_hash import partition_of
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.shards import (
     CoordinatorLog,
     CoordinatorRuntime,

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.share_state.persister import (
     UNINITIALIZED,
     UNKNOWN_COUNT,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.model import TopicPartition
 from kbroker.protocol.codec import decode

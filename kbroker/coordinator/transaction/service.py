@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from kbroker.coordinator.group.offsets import Topic
-from kbroker.coordinator.group.service import CallContext, partition_of
-from kbroker.coordinator.group.topic_patterns import matcher
+from kbroker.coordinator.patterns import matcher
+from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.effects import Waiter
+from kbroker.coordinator.runtime.key_hash import partition_of
 from kbroker.coordinator.runtime.shards import (
     CoordinatorLog,
     CoordinatorRuntime,

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import (
     Append,
@@ -26,6 +25,7 @@ from kbroker.coordinator.runtime.effects import (
     Waiter,
     WriteMarkers,
 )
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.transaction.ends import (
     Producer,
     check_producer,

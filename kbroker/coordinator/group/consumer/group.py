@@ -25,8 +25,8 @@ from kbroker.coordinator.group.consumer.records import (
     current_of,
     target_of,
 )
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.group.subscriptions import Subscriptions, all_topics
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (

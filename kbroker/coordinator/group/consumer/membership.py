@@ -32,10 +32,10 @@ from kbroker.coordinator.group.consumer.records import (
 )
 from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.metadata_hash import PartitionRacks, metadata_hash
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.group.regex_refresh import RegexRefresh
 from kbroker.coordinator.group.subscriptions import Subscription, all_topics
 from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (

@@ -14,7 +14,6 @@ from kbroker.coordinator.group.assignors import Assignment
 from kbroker.coordinator.group.consumer.group import Topic
 from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOverrides
 from kbroker.coordinator.group.member_errors import group_not_found
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import (
     LEAVE_EPOCH,
@@ -34,6 +33,7 @@ from kbroker.coordinator.group.share.records import (
 )
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import ListGroupsResponse

@@ -16,7 +16,6 @@ from kbroker.coordinator.group.assignors import Assignment, Subscriber
 from kbroker.coordinator.group.consumer.membership import ClusterTopics
 from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.metadata_hash import metadata_hash
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.group.share.assignor import assign_simple
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.records import (
@@ -32,6 +31,7 @@ from kbroker.coordinator.group.share.records import (
     state_partitions_record,
 )
 from kbroker.coordinator.group.subscriptions import Subscription, all_topics
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kbroker.coordinator.group.assignors import Assignment
-from kbroker.coordinator.group.records import CoordinatorRecord
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupCurrentMemberAssignmentKey,

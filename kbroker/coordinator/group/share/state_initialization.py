@@ -14,10 +14,11 @@ from typing import Final, Protocol
 from kbroker.coordinator.group.assignors import Assignment, Place
 from kbroker.coordinator.group.consumer.group import Topic
 from kbroker.coordinator.group.consumer.membership import ClusterTopics
-from kbroker.coordinator.group.records import CoordinatorRecord
-from kbroker.coordinator.group.service import CallContext, GroupCoordinator, java_host
+from kbroker.coordinator.group.service import GroupCoordinator, java_host
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.group.share.membership import check_share_heartbeat
+from kbroker.coordinator.runtime.call_context import CallContext
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.shards import Host, HostStatus, client_error, is_in_log
 from kbroker.coordinator.share_state.persister import (
     UNINITIALIZED,

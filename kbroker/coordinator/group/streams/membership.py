@@ -16,7 +16,6 @@ from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOv
 from kbroker.coordinator.group.consumer.reconciliation import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.metadata_hash import metadata_hash
-from kbroker.coordinator.group.records import CoordinatorRecord
 from kbroker.coordinator.group.streams.assignor import StreamsWorker, Workload, assign_tasks
 from kbroker.coordinator.group.streams.endpoints import partitions_by_endpoint
 from kbroker.coordinator.group.streams.group import StreamsGroup
@@ -45,6 +44,7 @@ from kbroker.coordinator.group.streams.topology import (
     same_topology,
     topology_of,
 )
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,
