@@ -19,8 +19,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from kbroker.controller.configs import AlteredResource, Outcome
+from kbroker.controller.controller import Controller, ControllerResult
 from kbroker.controller.directories import Assignment
-from kbroker.controller.partitions import Controller, ControllerResult
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.features import KRAFT_VERSION

@@ -13,9 +13,9 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from kbroker.controller.result import ControllerResult
-from kbroker.controller.topics import name_error
 from kbroker.metadata.configs import MIN_INSYNC_REPLICAS
 from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.protocol.schema import Message

@@ -7,7 +7,6 @@ Neighbours: `placement` chooses the brokers, `configs` knows what a topic's sett
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from kbroker.controller.placement import place
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
 from kbroker.metadata.image import MetadataImage, metric_name
+from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID, Uuid, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
@@ -34,13 +34,10 @@ from kbroker.protocol.messages.topics import (
 from kbroker.protocol.schema import Message
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-MAX_NAME_LENGTH: Final = 249
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 _MAPS_TO_ID: Final = "The provided topic name maps to an ID that was already supplied."
-
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 CreatableTopic = CreateTopicsRequest.CreatableTopic
 CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
@@ -53,26 +50,6 @@ class TopicDefaults:
 
     partition_count: int
     replication_factor: int
-
-
-def name_error(name: str) -> str | None:
-    """Why a topic may not have that name, in Kafka's words; None if it may."""
-    if not name:
-        return "Topic name is invalid: the empty string is not allowed"
-    if name in (".", ".."):
-        return f"Topic name is invalid: '{name}' is not allowed"
-    if len(name) > MAX_NAME_LENGTH:
-        return (
-            f"Topic name is invalid: the length of '{name}' is longer than the max allowed "
-            f"length {MAX_NAME_LENGTH}"
-        )
-    if not _LEGAL_NAME.fullmatch(name):
-        return (
-            f"Topic name is invalid: '{name}' contains one or more characters other than "
-            "ASCII alphanumerics, "
-            "'.', '_' and '-'"
-        )
-    return None
 
 
 def wanted_partitions(topic: CreatableTopic, default_count: int) -> int:

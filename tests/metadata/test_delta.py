@@ -10,7 +10,7 @@ from kbroker.metadata.snapshot import image_records
 from kbroker.model import InvariantError
 from kbroker.protocol.messages import metadata_records as records
 from kbroker.protocol.schema import Message
-from tests.metadata.cluster import Cluster, topic
+from tests.controller.cluster import Cluster, topic
 
 ID = b"\x07" * 16
 

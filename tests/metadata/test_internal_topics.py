@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from tests.metadata.cluster import Cluster
+from tests.controller.cluster import Cluster
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from kbroker.protocol.messages.metadata_records import ConfigRecord
 from kbroker.protocol.messages.topics import DeleteTopicsRequest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.metadata.cluster import Cluster, topic
+from tests.controller.cluster import Cluster, topic
 
 CONFIG = BrokerConfig.from_properties({})
 

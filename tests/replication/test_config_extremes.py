@@ -16,8 +16,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.settings.keys import ConfigError
 from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_KEYS
-from tests.metadata.cluster import Cluster as Controllers
-from tests.metadata.cluster import CreatableTopic, TopicConfig
+from tests.controller.cluster import Cluster as Controllers
+from tests.controller.cluster import CreatableTopic, TopicConfig
 from tests.replication.topic_life import (
     NEIGHBOUR,
     BoundedWorld,

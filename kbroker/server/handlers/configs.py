@@ -17,7 +17,7 @@ import logging
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from kbroker.controller.topics import name_error
+from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse

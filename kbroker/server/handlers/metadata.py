@@ -21,7 +21,6 @@ import logging
 from collections.abc import Generator, Iterable
 from typing import Final
 
-from kbroker.controller.topics import name_error
 from kbroker.log_lines import shown
 from kbroker.metadata.image import (
     MetadataImage,
@@ -30,6 +29,7 @@ from kbroker.metadata.image import (
     has_online_directory,
 )
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final, TypeVar
 
-from kbroker.controller.partitions import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
+from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from kbroker.controller.topics import name_error
 from kbroker.coordinator.group.consumer.group import Topic
 from kbroker.coordinator.group.streams.records import Topology
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest

@@ -2,7 +2,7 @@
 alone changes state.
 
 State is one immutable image, the *proposed* one: every record handed out so far is in it, committed
-or not. Each noun has its own module (`topics`, `brokers`, `configs`, `config_changes`,
+or not. Each noun has its own module (`topics`, `brokers`, `configs`, `features`, `directories`,
 `producer_ids`); appending and answering is in `broker/controller_runtime`.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from kbroker.controller.partitions import Controller, ControllerResult
+from kbroker.controller.controller import Controller, ControllerResult
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import Uuid

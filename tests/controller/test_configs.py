@@ -16,7 +16,7 @@ from kbroker.controller.configs import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.keys import ResourceType
-from tests.metadata.cluster import Cluster, topic
+from tests.controller.cluster import Cluster, topic
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 REPLICAS = "follower.replication.throttled.replicas"

@@ -8,7 +8,7 @@ from kbroker.metadata.image import METADATA_VERSION
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.messages.metadata_records import ConfigRecord, FeatureLevelRecord
-from tests.metadata.cluster import Cluster
+from tests.controller.cluster import Cluster
 
 ELR = "eligible.leader.replicas.version"
 GROUP, TRANSACTION = "group.version", "transaction.version"

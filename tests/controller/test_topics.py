@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.controller.topics import name_error
+from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
@@ -14,7 +14,7 @@ from kbroker.protocol.messages.metadata_records import (
     TopicRecord,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from tests.metadata.cluster import DIRECTORY, Assignment, Cluster, CreatableTopic, topic
+from tests.controller.cluster import DIRECTORY, Assignment, Cluster, CreatableTopic, topic
 
 DeleteTopicState = DeleteTopicsRequest.DeleteTopicState
 LONG = "x" * 250

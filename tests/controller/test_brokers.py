@@ -19,7 +19,7 @@ from kbroker.protocol.messages.metadata_records import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
 )
-from tests.metadata.cluster import DIRECTORY, ENDPOINTS, Cluster, topic
+from tests.controller.cluster import DIRECTORY, ENDPOINTS, Cluster, topic
 
 
 def partition(cluster: Cluster, name: str = "t", index: int = 0) -> PartitionImage:
