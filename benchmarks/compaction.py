@@ -22,10 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, machine
+from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.plan import dirty_range, group_segments
-from kbroker.log.cleaner.round import CleaningRound, Source, Throttle
+from kbroker.log.cleaner.round import CleaningRound, Source
+from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.storage.offset_map import OffsetMap
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.records import build_batch

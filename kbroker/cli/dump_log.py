@@ -82,7 +82,8 @@ def _verify(paths: list[Path], *, records: bool) -> None:
     any.
     """
     from kbroker.log.storage.files import LogDirectoryError
-    from kbroker.log.tools.verify import Problem, data_bytes, verify_folder
+    from kbroker.log.tools.findings import Problem
+    from kbroker.log.tools.verify import data_bytes, verify_folder
 
     for path in paths:
         if not path.is_dir():

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from kbroker.log.flushing import Flush
 from kbroker.log.results import DirectoryNames, Syncable
-from kbroker.log.storage.files import LogDirectoryError, default_open_files
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.open_files import default_open_files
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog

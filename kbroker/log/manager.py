@@ -20,9 +20,8 @@ from threading import Event
 from types import MappingProxyType
 
 from kbroker.log.closing import close_logs
-from kbroker.log.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
-from kbroker.log.partition_log import PartitionLog
-from kbroker.log.recovery.loading import (
+from kbroker.log.directories.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
+from kbroker.log.directories.loading import (
     LoadJob,
     Opened,
     TopicConfigs,
@@ -30,7 +29,8 @@ from kbroker.log.recovery.loading import (
     make_checkpoints,
     open_logs,
 )
-from kbroker.log.recovery.recovery import RecoveryStopped
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.log_state import RecoveryStopped
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import (
     Checkpoint,

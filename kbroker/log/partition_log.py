@@ -21,42 +21,34 @@ from threading import Event
 from typing import Final
 
 from kbroker.log.cleaner.retention import count_before_start, count_excess, count_expired
+from kbroker.log.cleaner.swap import SegmentSwap
 from kbroker.log.closing import close_logs
 from kbroker.log.flushing import UNKNOWN_CHANGE, Flush, FolderChanges
-from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.next_batch import append_next_batch
+from kbroker.log.producer.markers import Marker, markers_of
 from kbroker.log.producer.producer_state import ProducerStateManager
-from kbroker.log.recovery.recovery import (
-    LogState,
-    Marker,
-    check_producers,
-    cut_segments,
-    end_transaction,
-    load,
-    markers_of,
-    rebuild_producers,
-    remove_segments,
-    replay_producer,
-    take_snapshot,
-)
+from kbroker.log.producer.replay import check_producers, end_transaction, replay_producer
+from kbroker.log.recovery.recovery import load
 from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
-from kbroker.log.roll import Roll, RollDue
+from kbroker.log.state.leader_epochs import LeaderEpochCache
+from kbroker.log.state.log_state import LogState
+from kbroker.log.state.producers import rebuild_producers, take_snapshot
+from kbroker.log.state.roll import Roll, RollDue
+from kbroker.log.state.truncation import cut_segments, remove_segments
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import (
     LogDirectoryError,
     LogFile,
-    OpenFiles,
-    default_open_files,
     make_directory,
     rename,
     sync_directory,
 )
-from kbroker.log.storage.index import AbortedTransaction
+from kbroker.log.storage.open_files import OpenFiles, default_open_files
 from kbroker.log.storage.segment import Segment, roll_jitter_ms
 from kbroker.log.storage.segments import Segments
-from kbroker.log.swap import SegmentSwap
+from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.time_search import (
     Search,
     TimestampOffset,
@@ -513,7 +505,7 @@ class PartitionLog:
         files: list[Syncable] = []
         recovery_point = self.recovery_point
         if recovery_point < up_to:
-            files += self.segments.files_to_sync(recovery_point, up_to, self._state.snapshots)
+            files += self.segments.files_to_sync(recovery_point, up_to, self._state.snapshots.find)
         epochs = self.leader_epochs.pending(up_to)
         if epochs:
             files += epochs

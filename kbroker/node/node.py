@@ -29,7 +29,7 @@ from kbroker.coordinator.group.offsets import DeletedTopic
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.runtime.shards import AppendOutcome
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
-from kbroker.log.directory import NO_BROKER_EPOCH
+from kbroker.log.directories.directory import NO_BROKER_EPOCH
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.checkpoint import CheckpointError
-from kbroker.log.storage.files import DirectoryLock, FileSlice, file_size, make_directory, unlink
+from kbroker.log.storage.directory_lock import DirectoryLock
+from kbroker.log.storage.files import FileSlice, file_size, make_directory, unlink
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.records import iter_batches, iter_records
 from kbroker.quorum.control import (

@@ -14,7 +14,7 @@ from typing import Final
 
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.roll import RollDue
+from kbroker.log.state.roll import RollDue
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
 from kbroker.metrics import TopicTraffic

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kbroker.log.cleaner.cleaner import LogCleaner
-from kbroker.log.directory import remove_all
+from kbroker.log.directories.directory import remove_all
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.checkpoint import Checkpoint

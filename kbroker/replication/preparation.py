@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final
 
 from kbroker.log.append_cost import A_WORKERS, LOOP_BYTES, loop_cost
-from kbroker.log.roll import RollDue
+from kbroker.log.state.roll import RollDue
 from kbroker.log.validator import (
     MAX_RECORD_ERRORS,
     RECORD_ERROR_BYTES,

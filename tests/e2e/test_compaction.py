@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.tools.verify import Problem, verify_folder
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.compression import Compression

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.log.tools.verify import Problem, verify_folder
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify import verify_folder
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker

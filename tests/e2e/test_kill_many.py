@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.tools.verify import Problem, verify_folder
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify import verify_folder
 from kbroker.testing.process import BrokerProcess
 from tests.clients.adapters import ConfluentAdapter, wait_until
 

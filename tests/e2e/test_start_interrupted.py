@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.storage.checkpoint import read_clean_shutdown
-from kbroker.log.storage.files import LOCK_FILE, DirectoryLock, FileSlice
+from kbroker.log.storage.directory_lock import LOCK_FILE, DirectoryLock
+from kbroker.log.storage.files import FileSlice
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.records import build_batch, check_crc, iter_batches, iter_records

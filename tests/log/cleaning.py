@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kbroker.log.cleaner.cleaner import Account, LogCleaner
+from kbroker.log.cleaner.cleaner import LogCleaner
+from kbroker.log.cleaner.config import Account
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition

@@ -28,13 +28,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producer.markers import marker_of
 from kbroker.log.producer.producer_state import (
     CompletedTransaction,
     ProducerState,
     ProducerStateManager,
 )
-from kbroker.log.recovery.recovery import marker_of, replay_producer
-from kbroker.log.tools.verify import PartitionCheck, Problem
+from kbroker.log.producer.replay import replay_producer
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify_partition import PartitionCheck
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import BatchHeader, iter_batches, iter_records
 from tests.log.crash_rows import CompactedRows, Row

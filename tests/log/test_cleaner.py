@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.log import renames, swap
 from kbroker.log.cleaner import cleaner as cleaner_module
 from kbroker.log.cleaner import round as cleaning_round
-from kbroker.log.storage import files, segments
+from kbroker.log.cleaner import swap
+from kbroker.log.storage import files, renames, segments
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition

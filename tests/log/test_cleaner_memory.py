@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.log.cleaner import compaction
 from kbroker.log.cleaner import round as cleaning_round
-from kbroker.log.storage.offset_map import OffsetMap
+from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.protocol.compression import Compression
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.log.cleaning import FILLED_CLEAN, Bench, batch, filled, view

@@ -12,7 +12,8 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
-from kbroker.log.tools.verify import Problem, verify_folder
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import build_batch, iter_batches

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.storage import files
+from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import (
     ZEROS_CHUNK_BYTES,
-    DirectoryLock,
     FileSlice,
     LogDirectoryError,
     LogFile,
-    OpenFiles,
     atomic_write,
     create_file,
     list_directory,
@@ -27,6 +26,7 @@ from kbroker.log.storage.files import (
     write_range,
     written_bytes,
 )
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import StartupError
 
 
@@ -156,7 +156,7 @@ def test_a_taken_lock_stops_the_start_in_one_line(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from kbroker.log.storage.files import DirectoryLock\n"
+            "import sys; from kbroker.log.storage.directory_lock import DirectoryLock\n"
             f"lock = DirectoryLock({str(tmp_path)!r}); lock.acquire()\n"
             "print('locked', flush=True); sys.stdin.read()",
         ],

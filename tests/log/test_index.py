@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.log.storage.index import (
-    PENDING_LIMIT,
-    AbortedTransaction,
-    CorruptIndexError,
-    OffsetIndex,
-    TimeIndex,
-    TransactionIndex,
-)
+from kbroker.log.storage.index import PENDING_LIMIT, CorruptIndexError, OffsetIndex, TimeIndex
+from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 BASE = 1000
 

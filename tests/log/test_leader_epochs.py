@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.state.leader_epochs import LeaderEpochCache
 from kbroker.log.storage.checkpoint import CheckpointError
 
 

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from kbroker.log.directories import loading
+from kbroker.log.directories.loading import LoadJob
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.recovery import loading
-from kbroker.log.recovery.loading import LoadJob
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
@@ -68,7 +68,7 @@ def test_every_log_is_recovered_whatever_the_number_of_threads(
     manager.close(clean=False)
     with open(torn, "ab") as file:
         file.write(b"torn")
-    with caplog.at_level(logging.INFO, logger="kbroker.log.recovery.loading"):
+    with caplog.at_level(logging.INFO, logger="kbroker.log.directories.loading"):
         manager = start(threads)
     assert {key: log.log_end_offset for key, log in manager.logs.items()} == {
         key: 10 + number for number, key in enumerate(KEYS)

@@ -14,7 +14,8 @@ from kbroker.log import time_search
 from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import files, names
-from kbroker.log.storage.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_from_string
 from kbroker.protocol.compression import Compression

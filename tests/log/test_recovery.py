@@ -13,11 +13,11 @@ import pytest
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer.producer_state import read_snapshot
-from kbroker.log.recovery import recovery
-from kbroker.log.recovery.recovery import read_batches
-from kbroker.log.storage import names
+from kbroker.log.recovery import segment_recovery
+from kbroker.log.recovery.segment_recovery import IndexRebuild
+from kbroker.log.storage import batch_reader, names
+from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.damaged import DamagedLogError
-from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_to_string
 from kbroker.protocol.records import (
@@ -515,10 +515,11 @@ def test_runs_of_ordinary_batches_give_what_one_by_one_gives(
         log.release()
         with last.open("r+b") as file:
             file.truncate(last.stat().st_size - cut_bytes)
-        monkeypatch.setattr(recovery, "READ_CHUNK_BYTES", chunk_bytes)
+        for module in (batch_reader, segment_recovery):
+            monkeypatch.setattr(module, "READ_CHUNK_BYTES", chunk_bytes)
         if name == "single":
             monkeypatch.setattr(
-                Segment, "recover_run", lambda self, data, at, position, offset, *rest: (at, offset)
+                IndexRebuild, "run", lambda self, data, at, position, offset, *rest: (at, offset)
             )
         log = open_log(tmp_path / name / "t-0", config)
         states = {

@@ -11,10 +11,10 @@ from unittest import mock
 
 import pytest
 
-from kbroker.log import renames
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.results import DirectoryNames
+from kbroker.log.storage import renames
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch

@@ -11,8 +11,9 @@ import pytest
 
 from kbroker.log import partition_log
 from kbroker.log.partition_log import AppendOrigin, PartitionLog
-from kbroker.log.roll import Roll, RollDue
-from kbroker.log.storage.files import LogDirectoryError, OpenFiles
+from kbroker.log.state.roll import Roll, RollDue
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.storage.files import FileSlice, OpenFiles
-from kbroker.log.storage.segment import MAX_POSITIONS, Segment
+from kbroker.log.storage.files import FileSlice
+from kbroker.log.storage.indexed_segment import MAX_POSITIONS
+from kbroker.log.storage.open_files import OpenFiles
+from kbroker.log.storage.segment import Segment
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import build_batch, iter_batches, read_batch_header
 from kbroker.settings.log_config import LogConfig

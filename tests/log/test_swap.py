@@ -16,12 +16,14 @@ from unittest import mock
 
 import pytest
 
-from kbroker.log import partition_log, renames
-from kbroker.log import swap as swap_module
-from kbroker.log.renames import Renames
-from kbroker.log.storage.files import FileSlice, LogDirectoryError, OpenFiles
+from kbroker.log import partition_log
+from kbroker.log.cleaner import swap as swap_module
+from kbroker.log.cleaner.swap import SwappedSegment
+from kbroker.log.storage import renames
+from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.index import CorruptIndexError
-from kbroker.log.swap import SwappedSegment
+from kbroker.log.storage.open_files import OpenFiles
+from kbroker.log.storage.renames import Renames
 from kbroker.protocol.records import build_batch
 from tests.coordinator.simulation import START_MS
 from tests.log.cleaning import TOPIC, Bench, Held, records_of, say_flushed

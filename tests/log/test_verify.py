@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from kbroker.cli.app import app
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import written_bytes
-from kbroker.log.storage.index import AbortedTransaction, TransactionIndex
+from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.log.tools import verify_segment
 from kbroker.log.tools.dump import batches_of
-from kbroker.log.tools.verify import PartitionCheck, Problem, verify_folder
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify import verify_folder
+from kbroker.log.tools.verify_partition import PartitionCheck
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import BatchHeader, build_batch, build_end_transaction_marker

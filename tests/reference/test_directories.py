@@ -18,7 +18,8 @@ from kbroker.cli import record_decoders
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.names import LOG_START_OFFSETS
 from kbroker.log.tools.dump import dump_file
-from kbroker.log.tools.verify import Problem, verify_folder
+from kbroker.log.tools.findings import Problem
+from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
 from kbroker.testing import EmbeddedBroker

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.manager import LogManager
-from kbroker.log.recovery.recovery import read_batches
 from kbroker.log.storage import names
+from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.checkpoint import write_offsets
 from kbroker.model import TopicPartition
 from kbroker.settings.broker import BrokerConfig

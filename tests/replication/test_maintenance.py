@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.directory import remove_all
+from kbroker.log.directories.directory import remove_all
 from kbroker.log.flushing import Flush
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog

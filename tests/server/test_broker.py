@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker.controller_runtime import ControllerRuntime
+from kbroker.log.directories.loading import LoadJob
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.recovery.loading import LoadJob
-from kbroker.log.recovery.recovery import RecoveryStopped
+from kbroker.log.state.log_state import RecoveryStopped
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_clean_shutdown, read_offsets, write_offsets
-from kbroker.log.storage.files import DirectoryLock
+from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.records import build_batch

@@ -16,7 +16,7 @@ import pytest
 from kbroker.client.cluster import Client
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
-from kbroker.log.cleaner.cleaner import CleanerConfig
+from kbroker.log.cleaner.config import CleanerConfig
 from kbroker.model import StartupError
 from kbroker.quorum.storage import metadata_log_config
 from kbroker.server.network.memory_pool import MemoryPool

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Final, NamedTuple
 
+from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.producer.producer_state import ProducerStateManager
-from kbroker.log.storage.index import AbortedTransaction
-from kbroker.log.storage.offset_map import OffsetMap
+from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.protocol.compression import Compression, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import (

@@ -9,10 +9,10 @@ the loop by `partition_log`; who calls what, when, is in `cleaner`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Event
 from typing import Final
 
 from kbroker.log.cleaner.compaction import (
@@ -22,11 +22,13 @@ from kbroker.log.cleaner.compaction import (
     TransactionView,
     index_batch,
 )
+from kbroker.log.cleaner.offset_map import OffsetMap
+from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
-from kbroker.log.storage.files import LogFile, OpenFiles, set_modified_ns
-from kbroker.log.storage.index import AbortedTransaction
-from kbroker.log.storage.offset_map import OffsetMap
+from kbroker.log.storage.files import LogFile, set_modified_ns
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
+from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import check_any_crc, iter_any_records, read_any_header
 from kbroker.protocol.records import (
@@ -40,8 +42,6 @@ from kbroker.protocol.records import (
 from kbroker.settings.log_config import LogConfig
 
 MIN_BUFFER_BYTES: Final = 4096
-THROTTLE_WINDOW_SECONDS: Final = 0.3
-MAX_PAUSE_SECONDS: Final = 3600.0
 TURN_SECONDS: Final = 0.0005
 PAUSE_SECONDS: Final = 0.00005
 """After each turn the worker sleeps: the interpreter lets one thread run at a time and would give
@@ -50,37 +50,6 @@ the loop its turn after 5 ms only. docs/adr/0008."""
 
 class CleaningStopped(Exception):
     """The round was told to stop: nothing it wrote counts."""
-
-
-class Throttle:
-    """Bounds the bytes read and written by all rounds together, per second. No number above 0 is
-    no bound.
-    """
-
-    def __init__(
-        self, bytes_per_second: float, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.bytes_per_second = bytes_per_second
-        self._clock = clock
-        self._lock = Lock()
-        self._began = clock()
-        self._bytes = 0
-
-    def charge(self, count: int) -> float:
-        """Account for count bytes. Returns how many seconds to wait now, never more than a thread
-        can.
-        """
-        if not self.bytes_per_second > 0:
-            return 0.0
-        with self._lock:
-            self._bytes += count
-            elapsed = self._clock() - self._began
-            needed = self._bytes / self.bytes_per_second
-            if max(elapsed, needed) < THROTTLE_WINDOW_SECONDS:
-                return 0.0
-            self._began += max(elapsed, needed)
-            self._bytes = 0
-            return min(max(0.0, needed - elapsed), MAX_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ class ProducerSnapshots:
     def path(self, offset: int) -> str:
         return os.path.join(self.directory, names.offset_name(offset, names.SNAPSHOT))
 
+    def find(self, offset: int) -> str | None:
+        """The path of the snapshot at that offset, None if there is none."""
+        return self.path(offset) if offset in self.offsets else None
+
     @property
     def latest(self) -> int | None:
         return self.offsets[-1] if self.offsets else None

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.log.storage.files import LogFile
-from kbroker.log.storage.index import OFFSET_ENTRY_BYTES, AbortedTransaction
+from kbroker.log.storage.index import OFFSET_ENTRY_BYTES
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
+from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.legacy_records import read_any_header
 from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader

@@ -12,20 +12,13 @@ import contextlib
 import errno
 import os
 import sys
-from collections import OrderedDict
-from pathlib import Path
-from typing import Final, Protocol
-
-if sys.platform != "win32":
-    import fcntl
+from typing import Final
 
 from kbroker.log.storage.descriptor_reserve import OUT_OF_DESCRIPTORS, opening
-from kbroker.model import StartupError
 
-LOCK_FILE: Final = ".lock"
 _READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 ZEROS_CHUNK_BYTES: Final = 1 << 20
-_OPEN_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+OPEN_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_ACCESS_TIME: Final[int] = getattr(os, "O_NOATIME", 0)
 _READ_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
@@ -64,7 +57,7 @@ class LogFile:
     def __init__(self, path: str, *, create: bool = False, read_only: bool = False) -> None:
         self.fd = -1
         self.path = path
-        flags = _READ_FLAGS if read_only else _OPEN_FLAGS
+        flags = _READ_FLAGS if read_only else OPEN_FLAGS
         try:
             flags |= os.O_CREAT if create else 0
             self.fd = opening(lambda: _open(path, flags))
@@ -190,96 +183,6 @@ class FileSlice:
         if count is None or count > left:
             count = left
         return self.file.read_cached(self.position + offset, count) if count > 0 else b""
-
-
-class Closeable(Protocol):
-    """What `OpenFiles` keeps count of: something that holds a descriptor or a loaded index it can
-    do without.
-    """
-
-    used: bool
-
-    def release(self) -> None: ...
-
-
-class Loaded(Protocol):
-    """Something read from a file that can be read again."""
-
-    @property
-    def held_bytes(self) -> int: ...
-    def unload(self) -> None: ...
-
-
-class LoadedIndexes:
-    """Bounds the memory of indexes of closed segments, in the order of their loading: the oldest
-    is unloaded. The newest stays, however large. limit_bytes: of all together.
-    """
-
-    __slots__ = ("_sizes", "limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int = 8 << 20) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self._sizes: dict[Loaded, int] = {}
-
-    def add(self, index: Loaded) -> None:
-        """It is loaded, and its segment closed."""
-        self.forget(index)
-        self._sizes[index] = size = index.held_bytes
-        self.used_bytes += size
-        while self.used_bytes > self.limit_bytes and len(self._sizes) > 1:
-            oldest = next(iter(self._sizes))
-            self.forget(oldest)
-            oldest.unload()
-
-    def forget(self, index: Loaded) -> None:
-        """It is not loaded any more, or belongs to an active segment."""
-        self.used_bytes -= self._sizes.pop(index, 0)
-
-
-class OpenFiles:
-    """Bounds how many segments keep their file open: a second-chance queue (CLOCK), no work on a
-    hit. indexes: what else segments hold for speed.
-
-    A holder sets `used` whenever it touches its file. When one more is opened than `limit` allows,
-    the oldest holder that was not used since its last turn is told to release.
-    """
-
-    __slots__ = ("_holders", "indexes", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.indexes = LoadedIndexes()
-        self._holders: OrderedDict[Closeable, None] = OrderedDict()
-
-    def opened(self, holder: Closeable) -> None:
-        """The holder opened its file; another may have to give up its own."""
-        holders = self._holders
-        turns = len(holders)
-        while len(holders) >= self.limit:
-            oldest, _ = holders.popitem(last=False)
-            if oldest.used and turns > 0:
-                oldest.used = False
-                holders[oldest] = None
-                turns -= 1
-            else:
-                oldest.release()
-        holders[holder] = None
-
-    def forget(self, holder: Closeable) -> None:
-        """The holder closed its file by itself."""
-        self._holders.pop(holder, None)
-
-
-def default_open_files() -> OpenFiles:
-    """A bound of half of what the process may open, so that connections find descriptors too."""
-    try:
-        import resource
-
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    except (ImportError, OSError, ValueError):  # pragma: no cover - not on POSIX
-        soft = 1024
-    return OpenFiles(max(64, min(soft if soft > 0 else 1024, 1 << 16) // 2))
 
 
 def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
@@ -532,58 +435,3 @@ def set_modified_ns(path: str, modified_ns: int) -> None:
         os.utime(path, ns=(modified_ns, modified_ns))
     except OSError as error:
         raise LogDirectoryError(path, "set the time of", error) from error
-
-
-class DirectoryLock:
-    """The `.lock` of a log directory, held as long as the broker runs. The system frees it when the
-    process dies.
-    """
-
-    __slots__ = ("_fd", "path")
-
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.path = Path(directory) / LOCK_FILE
-        self._fd = -1
-
-    def acquire(self) -> None:
-        """Raises StartupError if another broker has it, LogDirectoryError if it cannot be made."""
-        while True:
-            try:
-                fd = os.open(self.path, _OPEN_FLAGS | os.O_CREAT, 0o644)
-            except OSError as error:
-                raise LogDirectoryError(self.path, "create", error) from error
-            try:
-                self._lock(fd)
-                if os.fstat(fd).st_ino == os.stat(self.path).st_ino:
-                    self._fd = fd
-                    return
-            except FileNotFoundError:
-                pass
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)  # the last holder removed the file while we waited for it: try again
-
-    def _lock(self, fd: int) -> None:
-        try:
-            if sys.platform != "win32":
-                # flock keeps out another broker of this process too; lockf is what Java's
-                # FileChannel.lock takes, so a Kafka on the same directory is seen as well
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise StartupError(
-                    f"log directory {self.path.parent} is locked by another broker ({self.path}): "
-                    "stop that broker or give this one a log.dirs of its own"
-                ) from error
-            raise LogDirectoryError(self.path, "lock", error) from error
-
-    def release(self) -> None:
-        """Give the lock up and remove the file, as Kafka does at a clean stop."""
-        if self._fd < 0:
-            return
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
-        os.close(self._fd)
-        self._fd = -1

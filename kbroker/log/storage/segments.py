@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import accumulate
 
-from kbroker.log.producer.snapshots import ProducerSnapshots
-from kbroker.log.renames import Renames
 from kbroker.log.storage import names
-from kbroker.log.storage.files import FileSlice, LogFile, OpenFiles, unlink
-from kbroker.log.storage.index import AbortedTransaction
+from kbroker.log.storage.files import FileSlice, LogFile, unlink
+from kbroker.log.storage.open_files import OpenFiles
+from kbroker.log.storage.renames import Renames
 from kbroker.log.storage.segment import Segment
+from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.model import InvariantError
 from kbroker.settings.log_config import LogConfig
 
@@ -196,10 +196,11 @@ class Segments:
     # -- flushing ---------------------------------------------------------------------------------
 
     def files_to_sync(
-        self, recovery_point: int, up_to: int, snapshots: ProducerSnapshots
+        self, recovery_point: int, up_to: int, snapshot_path: Callable[[int], str | None]
     ) -> list[LogFile]:
-        """Those that hold what is in between, and the snapshots behind closed segments. Writes the
-        index entries of these that are pending.
+        """The files with data between the two offsets, and the producer snapshots behind closed
+        segments. Writes pending index entries of closed segments. snapshot_path: gives the snapshot
+        at an offset, None if there is none.
         """
         files: list[LogFile] = []
         for index in range(self.floor_index(recovery_point), len(self)):
@@ -212,8 +213,9 @@ class Segments:
                 segment.write_pending()
                 files += [LogFile(path) for path in segment.file_paths()[1:]]
                 following = self._bases[index + 1]
-                if following in snapshots.offsets:
-                    files.append(LogFile(snapshots.path(following)))
+                snapshot = snapshot_path(following)
+                if snapshot is not None:
+                    files.append(LogFile(snapshot))
             elif segment.transaction_index.exists:
                 files.append(LogFile(segment.transaction_index.path))
         return files

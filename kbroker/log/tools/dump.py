@@ -18,8 +18,8 @@ from kbroker.log.storage.index import (
     CorruptIndexError,
     OffsetIndex,
     TimeIndex,
-    TransactionIndex,
 )
+from kbroker.log.storage.transaction_index import TransactionIndex
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import KafkaError, MalformedRequest
 from kbroker.protocol.legacy_records import (

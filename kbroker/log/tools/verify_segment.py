@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from kbroker.log.producer.markers import marker_of
 from kbroker.log.producer.producer_state import ProducerStateManager
-from kbroker.log.recovery.recovery import marker_of, replay_producer
+from kbroker.log.producer.replay import replay_producer
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError, read_file, written_bytes
 from kbroker.log.storage.index import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
-    AbortedTransaction,
     CorruptIndexError,
     OffsetIndex,
     TimeIndex,
-    TransactionIndex,
 )
+from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.log.tools.dump import DumpError, batches_of
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.legacy_records import check_any_crc, iter_any_records

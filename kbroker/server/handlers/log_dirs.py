@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Container, Generator
 from typing import Final
 
-from kbroker.log.directory import LogDirectory
+from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey

@@ -19,11 +19,12 @@ from functools import partial
 from threading import Lock
 
 from kbroker.log.cleaner.round import CleanedSegment, CleaningStopped
-from kbroker.log.recovery.recovery import LogState
-from kbroker.log.renames import Renames
+from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
-from kbroker.log.storage.files import LogDirectoryError, OpenFiles, rename, sync_directory, unlink
+from kbroker.log.storage.files import LogDirectoryError, rename, sync_directory, unlink
 from kbroker.log.storage.index import CorruptIndexError
+from kbroker.log.storage.open_files import OpenFiles
+from kbroker.log.storage.renames import Renames
 from kbroker.log.storage.segment import Segment
 
 

@@ -12,8 +12,8 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, write_offsets
 from kbroker.log.storage.damaged import DamagedLog
+from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import (
-    DirectoryLock,
     LogDirectoryError,
     read_file,
     remove_tree,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
-from kbroker.log.recovery.recovery import LogState
+from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.files import LogDirectoryError, atomic_write
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import ValidatedBatches

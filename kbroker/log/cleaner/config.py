@@ -1,0 +1,63 @@
+"""Settings of the log cleaner, and the ports it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isnan
+from typing import Protocol
+
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
+
+
+class Offload(Protocol):
+    """Runs work in a worker, then `then` on the loop thread."""
+
+    def __call__(
+        self, work: Callable[[], None], then: Callable[[OSError | None], None]
+    ) -> None: ...
+
+
+class Account(Protocol):
+    """Whoever has memory to spare for a larger map of keys (`replication.memory_port`)."""
+
+    def keep(self, count: int) -> bool: ...
+    def drop(self, count: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerConfig:
+    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share. A map has
+    its sure_map_bytes always, more if there is memory for it.
+    """
+
+    is_enabled: bool
+    threads: int
+    backoff_ms: int
+    map_bytes: int
+    sure_map_bytes: int
+    buffer_bytes: int
+    bytes_per_second: float
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> CleanerConfig:
+        threads = config.get_int("log.cleaner.threads")
+        share = max(threads, 1)
+        load_factor = _share(config.get_float("log.cleaner.io.buffer.load.factor"))
+        map_bytes = int(config.get_int("log.cleaner.dedupe.buffer.size") / share * load_factor)
+        sure_bytes = int(config.get_int(MEMORY_LIMIT) * MAP_SHARE) // share
+        return cls(
+            is_enabled=config.get_bool("log.cleaner.enable"),
+            threads=threads,
+            backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+            map_bytes=map_bytes,
+            sure_map_bytes=min(map_bytes, sure_bytes),
+            buffer_bytes=config.get_int("log.cleaner.io.buffer.size") // share // 2,
+            bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        )
+
+
+def _share(factor: float) -> float:
+    """As a share of a whole; NaN is none of it. (Kafka has no validator for it.)"""
+    return 0.0 if isnan(factor) else min(max(factor, 0.0), 1.0)

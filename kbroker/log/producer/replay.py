@@ -1,0 +1,71 @@
+"""Batches and the producers' state: checked before an append, replayed after it and at a start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.log.producer.markers import Marker
+from kbroker.log.producer.producer_state import (
+    CompletedTransaction,
+    DuplicateBatch,
+    ProducerStateManager,
+)
+from kbroker.log.storage.segment import Segment
+from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.log.validator import AppendOrigin
+from kbroker.protocol.records import (
+    BatchHeader,
+)
+
+
+def check_producers(
+    producers: ProducerStateManager,
+    headers: Sequence[BatchHeader],
+    markers: Sequence[Marker | None],
+    *,
+    origin: AppendOrigin,
+    transaction_version: int,
+) -> DuplicateBatch | None:
+    """`ProducerStateManager.check` for each batch, and whether each marker's coordinator may write
+    it. Returns where they already are if one was sent before. Raises KafkaError.
+    """
+    for number, header in enumerate(headers):
+        if header.producer_id >= 0:
+            duplicate = producers.check(
+                header, origin=origin, transaction_version=transaction_version
+            )
+            if duplicate is not None:
+                return duplicate
+            marker = markers[number]
+            if marker is not None:
+                producers.check_coordinator_epoch(header.producer_id, marker[1])
+    return None
+
+
+def replay_producer(
+    producers: ProducerStateManager, header: BatchHeader, marker: Marker | None
+) -> CompletedTransaction | None:
+    """Take a batch of the log, and the marker that it may be, into the producers' state.
+
+    Returns the transaction it ended, still to be completed.
+    """
+    if marker is None:
+        producers.update(header)
+        return None
+    return producers.update_marker(header, *marker)
+
+
+def end_transaction(
+    producers: ProducerStateManager, segment: Segment, completed: CompletedTransaction
+) -> None:
+    """Note an aborted transaction in the index of the segment that has its marker, then complete
+    it.
+    """
+    if completed.is_aborted:
+        stable = producers.last_stable_offset(completed)
+        segment.transaction_index.append(
+            AbortedTransaction(
+                completed.producer_id, completed.first_offset, completed.last_offset, stable
+            )
+        )
+    producers.complete_transaction(completed)
