@@ -1,15 +1,20 @@
 """kbroker and Apache Kafka 4.3.1 under the same load, in turns, one table of ratios.
 
-    python benchmarks/side_by_side.py [--runs 3] [--megabytes 500] [--seconds 10] [--only NAME ...]
-        [--json FILE] [--plots FOLDER] [--before DIR]
+    python benchmarks/side_by_side.py [--runs 3] [--rounds 3] [--megabytes 250] [--seconds 10]
+        [--only NAME ...] [--json FILE] [--plots FOLDER] [--before DIR]
 
-Both are started on an empty folder with the same properties and warmed up, then driven by Kafka's
-own perf tools (benchmarks/kafka_perf.py). First each topic is written as fast as it goes and read
-afterwards; then come workloads with the names and shapes of the OpenMessaging benchmark, in which a
-producer sends at a fixed rate (a tenth of OpenMessaging's, for clients and broker share a small
-machine) while a consumer reads. Every figure is the median of the runs; the runs of the two brokers
-take turns, so that a busy machine hurts both. CPU seconds are those of the broker's process, per GB
-(1e9 bytes) of values produced or read.
+Both servers are started on an empty folder with the same properties and driven by Kafka's own perf
+tools (benchmarks/kafka_perf.py). First each topic is written at full speed and read afterwards;
+then come workloads with the names and shapes of the OpenMessaging benchmark, in which a producer
+sends at a fixed rate (a tenth of OpenMessaging's, because clients and broker share a small machine)
+while a consumer reads.
+
+Each load is repeated until two rounds in a row differ by less than 10 % in CPU per byte; only the
+rounds after that count (benchmarks/steady.py), so that a JVM's compiler is not measured as a cost
+of records. The servers take turns within a run, and at going first from run to run, so that a busy
+machine and a cold page cache hurt all alike. Every figure is the median over the runs of the
+medians of their measured rounds. CPU seconds are those of the broker's process, per GB (1e9 bytes)
+of values produced or read.
 
 --json keeps the runs: another call with the same file adds its own, and the table and the plots are
 of all. --before measures the sources in another folder as a third broker.
@@ -40,24 +45,28 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import kafka_perf  # noqa: E402
 from benchmarks.kafka_perf import Load  # noqa: E402
+from benchmarks.steady import MEASURED_ROUNDS, steady_medians  # noqa: E402
 from benchmarks.svg import bars  # noqa: E402
 from kbroker.client.cluster import Client, check  # noqa: E402
 from kbroker.protocol.messages.topics import (  # noqa: E402
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
 )
 from kbroker.testing.process import BrokerProcess  # noqa: E402
 from scripts.apache_kafka import ApacheKafka  # noqa: E402
 
 Server = BrokerProcess | ApacheKafka
 Figures = dict[str, float]
+Named = tuple[str, Callable[[Path], Server]]
 
 PROPERTIES = {
     "num.partitions": "6",
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.check.interval.ms": "3600000",
+    "log.segment.delete.delay.ms": "1000",  # the topic of a round is deleted after it
 }
-WARM_UP_BYTES = 300_000_000
 LATENCY_RECORDS = 5_000
 BARE_BYTES_PER_S = 60_000_000
 PAUSE_S = 1.0
@@ -153,49 +162,72 @@ def measured(server: Server, size: int, work: Callable[[], Load]) -> Figures:
     return figures
 
 
-def one_run(server: Server, megabytes: int, seconds: float, only: set[str]) -> dict[str, Figures]:
+def one_run(
+    server: Server, megabytes: int, seconds: float, only: set[str], rounds: int
+) -> dict[str, Figures]:
     """All workloads on a server just started."""
-    bootstrap = server.bootstrap_servers
     found: dict[str, Figures] = {"idle": {"rss_mb": server.resident_bytes() / 1e6}}
-    warm_up = WARM_UP_BYTES // 1000
-    kafka_perf.produce(bootstrap, "warm-up", records=warm_up, record_bytes=1000)
-    kafka_perf.consume(bootstrap, "warm-up", records=warm_up)
     found["bare write of 16 KB"] = {"cpu_s_per_gb": bare_write(server.data.parent)}
-    for number, load in enumerate(WORKLOADS):
-        if only and load.name not in only:
-            continue
-        topic, records = f"load-{number}", load.records(megabytes)
-        size = records * load.record_bytes
-        found[f"produce {load.name}"] = measured(
-            server,
-            size,
-            partial(
-                kafka_perf.produce,
-                bootstrap,
-                topic,
-                records=records,
-                record_bytes=load.record_bytes,
-                properties=load.properties,
-            ),
-        )
-        found[f"consume {load.name}"] = measured(
-            server, size, partial(kafka_perf.consume, bootstrap, topic, records=records)
-        )
+    for load in WORKLOADS:
+        if not only or load.name in only:
+            found |= steady_medians(
+                partial(produce_and_consume, server, load, megabytes), measured=rounds
+            )
     if not only or LATENCY in only:
-        found[LATENCY] = measured(
-            server,
-            LATENCY_RECORDS * 100,
-            lambda: kafka_perf.end_to_end(
-                bootstrap, "latency", records=LATENCY_RECORDS, record_bytes=100
-            ),
-        )
+        found |= steady_medians(partial(latency_round, server), measured=rounds)
     found["after the above"] = {"rss_mb": server.resident_bytes() / 1e6}
     for paced in PACED:
         if not only or paced.name in only:
-            found[paced.name] = paced_run(server, paced, megabytes, seconds)
+            found |= steady_medians(
+                partial(paced_round, server, paced, megabytes, seconds), measured=rounds
+            )
     if not only:
         found["at the end"] = {"rss_mb": server.resident_bytes() / 1e6}
     return found
+
+
+def produce_and_consume(
+    server: Server, load: Workload, megabytes: int, number: int
+) -> dict[str, Figures]:
+    """One round: a topic is written at full speed, read, and deleted."""
+    bootstrap, topic = (
+        server.bootstrap_servers,
+        f"{load.name.replace(' ', '-').replace(',', '')}-{number}",
+    )
+    records = load.records(megabytes)
+    size = records * load.record_bytes
+    produced = measured(
+        server,
+        size,
+        partial(
+            kafka_perf.produce,
+            bootstrap,
+            topic,
+            records=records,
+            record_bytes=load.record_bytes,
+            properties=load.properties,
+        ),
+    )
+    consumed = measured(
+        server, size, partial(kafka_perf.consume, bootstrap, topic, records=records)
+    )
+    asyncio.run(delete_topic(bootstrap, topic))
+    return {f"produce {load.name}": produced, f"consume {load.name}": consumed}
+
+
+def latency_round(server: Server, number: int) -> dict[str, Figures]:
+    """One record at a time from a producer to a consumer."""
+    found = measured(
+        server,
+        LATENCY_RECORDS * 100,
+        lambda: kafka_perf.end_to_end(
+            server.bootstrap_servers,
+            f"latency-{number}",
+            records=LATENCY_RECORDS,
+            record_bytes=100,
+        ),
+    )
+    return {LATENCY: found}
 
 
 def bare_write(folder: Path) -> float:
@@ -217,22 +249,23 @@ def bare_write(folder: Path) -> float:
     return spent / (pieces * len(piece) / 1e9)
 
 
-def paced_run(server: Server, load: Paced, megabytes: int, seconds: float) -> Figures:
-    """Producer and consumer at once; of a backlog the consumer's rate counts."""
+def paced_round(
+    server: Server, load: Paced, megabytes: int, seconds: float, number: int
+) -> dict[str, Figures]:
+    """One round of a producer and a consumer at once; of a backlog the consumer's rate counts."""
     bootstrap, records = server.bootstrap_servers, load.records(megabytes, seconds)
-    asyncio.run(create_topic(bootstrap, load.name, load.partitions))
+    topic = f"{load.name}-{number}"
+    asyncio.run(create_topic(bootstrap, topic, load.partitions))
     before = load.backlog * 1_000_000 // load.record_bytes
     if before:
-        kafka_perf.produce(bootstrap, load.name, records=before, record_bytes=load.record_bytes)
+        kafka_perf.produce(bootstrap, topic, records=before, record_bytes=load.record_bytes)
 
     def both() -> Load:
         with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(
-                kafka_perf.consume, bootstrap, load.name, records=before + records
-            )
+            reading = pool.submit(kafka_perf.consume, bootstrap, topic, records=before + records)
             produced = kafka_perf.produce(
                 bootstrap,
-                load.name,
+                topic,
                 records=records,
                 record_bytes=load.record_bytes,
                 records_per_s=load.rate,
@@ -242,7 +275,9 @@ def paced_run(server: Server, load: Paced, megabytes: int, seconds: float) -> Fi
             return replace(produced, mb_per_s=consumed.mb_per_s)
         return produced
 
-    return measured(server, (before + 2 * records) * load.record_bytes, both)
+    found = measured(server, (before + 2 * records) * load.record_bytes, both)
+    asyncio.run(delete_topic(bootstrap, topic))
+    return {load.name: found}
 
 
 async def create_topic(bootstrap: str, name: str, partitions: int) -> None:
@@ -253,6 +288,14 @@ async def create_topic(bootstrap: str, name: str, partitions: int) -> None:
     async with Client(bootstrap) as cluster:
         response = await cluster.to_controller(request, CreateTopicsResponse)
         check(response.topics[0].error_code, response.topics[0].error_message)
+
+
+async def delete_topic(bootstrap: str, name: str) -> None:
+    state = DeleteTopicsRequest.DeleteTopicState(name=name)
+    request = DeleteTopicsRequest(topics=[state], timeout_ms=60_000)
+    async with Client(bootstrap) as cluster:
+        response = await cluster.to_controller(request, DeleteTopicsResponse)
+        check(response.responses[0].error_code, response.responses[0].error_message)
 
 
 def kbroker(folder: Path) -> Server:
@@ -347,13 +390,22 @@ def complete_run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def in_turn(servers: list[Named], number: int) -> list[Named]:
+    """The servers in the order of run `number`: each goes first once in as many runs."""
+    first = number % len(servers)
+    return servers[first:] + servers[:first]
+
+
 def main() -> int:
     """Run, print the table, keep the JSON where asked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--megabytes", type=int, default=500, help="of values, for each load")
+    parser.add_argument(
+        "--rounds", type=int, default=MEASURED_ROUNDS, help="measured ones, after the warm-up"
+    )
+    parser.add_argument("--megabytes", type=int, default=250, help="of values, for each load")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load with a rate")
     parser.add_argument("--only", action="append", default=[], help="these loads only")
     parser.add_argument("--servers", nargs="+", choices=sorted(SERVERS), default=list(SERVERS))
@@ -371,12 +423,13 @@ def main() -> int:
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
     try:
         for number in range(arguments.runs):
-            for name, make in servers.items():
+            for name, make in in_turn(list(servers.items()), number):
                 run = partial(
                     one_run,
                     megabytes=arguments.megabytes,
                     seconds=arguments.seconds,
                     only=set(arguments.only),
+                    rounds=arguments.rounds,
                 )
                 figures = complete_run(make, base / f"{name}-{number}", run)
                 while figures is None:

@@ -1,0 +1,67 @@
+"""Repeats a load until the server is warm, then takes the median of the rounds that follow.
+
+A JVM compiles the code of a load while the load runs: Apache Kafka's CPU per GB of 1 KB records
+falls to a third within four rounds. A figure of the first round says how fast a server warms up,
+not what a record costs. `side_by_side` treats every server alike, kbroker included.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Final
+
+Figures = Mapping[str, Mapping[str, float]]
+"""Load to figure to value; one round may measure several loads (produce, then consume)."""
+
+STEADY_FIGURE: Final = "cpu_s_per_gb"
+TOLERANCE: Final = 0.1
+"""Two rounds in a row whose CPU per byte differs by less are steady (a share of the smaller)."""
+
+MOST_WARM_UP_ROUNDS: Final = 10
+"""A server that is not steady after so many rounds is measured as it is, and the table says so."""
+
+MEASURED_ROUNDS: Final = 3
+WARM_UP_ROUNDS: Final = "warm-up rounds"
+"""The figure that says how many rounds came before the measured ones."""
+
+UNSTEADY: Final = "unsteady"
+"""The figure that is there, as 1, if the last two warm-up rounds still differed."""
+
+
+def is_steady(before: Figures, after: Figures, tolerance: float = TOLERANCE) -> bool:
+    """Whether the CPU per byte of every load differs by less than `tolerance`."""
+    for load, figures in after.items():
+        if STEADY_FIGURE not in figures:
+            continue
+        old, new = before[load][STEADY_FIGURE], figures[STEADY_FIGURE]
+        if abs(old - new) >= tolerance * min(old, new):
+            return False
+    return True
+
+
+def steady_medians(
+    run_round: Callable[[int], Figures],
+    *,
+    measured: int = MEASURED_ROUNDS,
+    most: int = MOST_WARM_UP_ROUNDS,
+) -> dict[str, dict[str, float]]:
+    """Call `run_round` with 0, 1, ... until two rounds in a row are steady (at least two, at most
+    `most` rounds), then `measured` more. Returns the medians of the latter, per load and figure.
+    """
+    last, number, steady = run_round(0), 1, False
+    while not steady and number < most:
+        current = run_round(number)
+        number += 1
+        steady = is_steady(last, current)
+        last = current
+    rounds = [run_round(number + more) for more in range(measured)]
+    found: dict[str, dict[str, float]] = {}
+    for load, figures in rounds[0].items():
+        found[load] = {
+            figure: statistics.median(one[load][figure] for one in rounds) for figure in figures
+        }
+        found[load][WARM_UP_ROUNDS] = float(number)
+        if not steady:
+            found[load][UNSTEADY] = 1.0
+    return found
