@@ -9,6 +9,13 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
+# Test files go to as many processes as there are processors, four at most: Spark and Kafka's tools
+# need a gigabyte each. WORKERS=0 runs everything in one process.
+WORKERS ?= auto
+PARALLEL := -n $(WORKERS) --maxprocesses 4 --dist loadfile
+# Rooms whose tests open no socket and start no broker.
+PURE := tests/protocol tests/settings tests/metadata tests/controller tests/quorum \
+    tests/coordinator tests/replication tests/share
 CONFIG ?= config/server.properties
 
 .PHONY: help
@@ -53,10 +60,15 @@ kcat:
 	    || echo "kcat is not installed: its tests are left out (Debian: apt-get install kcat)"
 
 .PHONY: test
-test: lint kcat  ## lint, types, import rules and all tests but the slow ones (under 10 minutes)
+test: lint kcat  ## lint, types, import rules and all tests but the slow ones (under 8 minutes)
 	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
 	    print("spark tests are left out: " + p()) if p() else None'
-	@$(PYTEST) -q -m "not slow and not reference"
+	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference"
+
+.PHONY: check
+check: lint  ## lint, types, import rules and the tests of the pure rooms (under a minute)
+	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference and not clients" \
+	    $(wildcard $(PURE))
 
 .PHONY: test-slow
 test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparison with Apache Kafka
