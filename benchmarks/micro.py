@@ -24,7 +24,7 @@ from benchmarks.hot_path import Bench, Produced, fetch_frame, idle_session  # no
 from kbroker.protocol.codec import decode, encode, encode_parts  # noqa: E402
 from kbroker.protocol.messages.fetch import FetchRequest  # noqa: E402
 from kbroker.protocol.messages.produce import ProduceRequest  # noqa: E402
-from tests.coordinator.consumers import Consumer  # noqa: E402
+from tests.coordinator.group.consumers import Consumer  # noqa: E402
 from tests.coordinator.simulation import World  # noqa: E402
 
 VERSION = 12

@@ -30,6 +30,10 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+TopicIdPartition = tuple[Uuid, int]
+"""A topic id and a partition index."""
+
+
 class StartupError(Exception):
     """A problem the user can mend: one line that says what, where and what to do.
 

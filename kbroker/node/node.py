@@ -25,7 +25,7 @@ from kbroker.broker.controller_runtime import ControllerRuntime, as_future
 from kbroker.broker.directory_assignments import LogDirectoryReporter
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.broker.transaction_gate import MarkerRouter, PartitionGate
-from kbroker.coordinator.group.offsets import DeletedTopic
+from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.runtime.shards import AppendOutcome
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator

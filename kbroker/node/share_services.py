@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbroker.broker.controller_runtime import ControllerRuntime
 from kbroker.coordinator.group.service import GroupCoordinator
-from kbroker.coordinator.group.share.state_initialization import ShareGroupCoordinator
+from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
 from kbroker.model import TopicPartition
 from kbroker.ports import Timers

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kbroker.broker.producer_ids import ProducerIdManager
     from kbroker.broker.transaction_gate import MarkerRouter, PartitionGate
     from kbroker.coordinator.group.service import GroupCoordinator
-    from kbroker.coordinator.group.share.state_initialization import ShareGroupCoordinator
+    from kbroker.coordinator.group.share_service import ShareGroupCoordinator
     from kbroker.coordinator.share_state.service import ShareCoordinator
     from kbroker.coordinator.transaction.service import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage

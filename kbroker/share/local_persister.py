@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from kbroker.coordinator.group.assignors import Place
 from kbroker.coordinator.share_state.persister import (
     SharePlace,
     StateFound,
@@ -16,6 +15,7 @@ from kbroker.coordinator.share_state.persister import (
     StateWrite,
 )
 from kbroker.coordinator.share_state.service import ShareCoordinator, gathered
+from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -61,8 +61,8 @@ class LocalSharePersister:
         return self._try(lambda: self._coordinator.write(key, write), _same)
 
     def initialize(
-        self, group_id: str, state_epoch: int, start_offsets: Mapping[Place, int]
-    ) -> Deferred[Mapping[Place, ErrorCode]]:
+        self, group_id: str, state_epoch: int, start_offsets: Mapping[TopicIdPartition, int]
+    ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
         """See the port."""
         made = {}
         for place, offset in start_offsets.items():
@@ -72,7 +72,9 @@ class LocalSharePersister:
             made[place].on_done(partial(self._reset, key))
         return gathered(made)
 
-    def delete(self, group_id: str, places: Sequence[Place]) -> Deferred[Mapping[Place, ErrorCode]]:
+    def delete(
+        self, group_id: str, places: Sequence[TopicIdPartition]
+    ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
         """See the port."""
         deleted = {}
         for place in places:
@@ -86,8 +88,8 @@ class LocalSharePersister:
             self.on_reset(key)
 
     def summarize(
-        self, group_id: str, places: Sequence[Place]
-    ) -> Deferred[Mapping[Place, StateSummary]]:
+        self, group_id: str, places: Sequence[TopicIdPartition]
+    ) -> Deferred[Mapping[TopicIdPartition, StateSummary]]:
         """See the port."""
         return gathered(
             {

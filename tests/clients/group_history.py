@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from kbroker.coordinator.group.classic.embedded_protocol import assignment_of
 from kbroker.coordinator.group.consumer.records import ConsumerGroupKey, MemberMetadata
+from kbroker.coordinator.group.membership.embedded_protocol import assignment_of
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.protocol.messages.group_records import (

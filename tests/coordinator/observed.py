@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any
 
 from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.classic.state import GroupState
+from kbroker.coordinator.group.membership.subscriptions import Subscription
 from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.state import GroupState
-from kbroker.coordinator.group.subscriptions import Subscription
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import ListGroupsRequest
 from tests.coordinator.simulation import Context, World

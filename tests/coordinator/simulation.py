@@ -9,7 +9,7 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from kbroker.coordinator.group.offsets import DeletedTopic
+from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.group.shard import GroupShard

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.state import GroupState
 from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.shards import CoordinatorRuntime, HostStatus
@@ -30,7 +30,8 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from tests.coordinator.members import ClientMember, settle
+from tests.coordinator.group.members import ClientMember, settle
+from tests.coordinator.group.offsets.test_offsets import commit, fetch, fetch_all
 from tests.coordinator.simulation import (
     Context,
     FakeTopics,
@@ -40,7 +41,6 @@ from tests.coordinator.simulation import (
     SimTimers,
     World,
 )
-from tests.coordinator.test_offsets import commit, fetch, fetch_all
 
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
 LOG = Path(__file__).parents[1] / "data" / "coordinator" / "consumer_offsets.log"

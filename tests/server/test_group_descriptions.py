@@ -20,11 +20,11 @@ from kbroker.server.handlers import consumer_groups, groups, share_groups, strea
 from kbroker.server.handlers.group_descriptions import answer_bytes
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
-from tests.coordinator.consumers import Consumer
-from tests.coordinator.members import ClientMember
+from tests.coordinator.group.consumers import Consumer
+from tests.coordinator.group.members import ClientMember
+from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.simulation import World
-from tests.coordinator.streams_members import StreamsThread
-from tests.coordinator.test_share_groups import Shares
 from tests.replication.test_time_slices import Ticks
 
 MEMBERS = 40

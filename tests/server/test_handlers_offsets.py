@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.group.offsets import OFFSET_BYTES
+from kbroker.coordinator.group.offsets.fetch import OFFSET_BYTES
 from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class

@@ -18,8 +18,8 @@ from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, Tx
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import all_handlers
 from kbroker.server.sliced import CHEAP_ITEMS
+from tests.coordinator.group.classic.test_group import static_pair
 from tests.coordinator.simulation import World
-from tests.coordinator.test_classic_group import static_pair
 from tests.server.slicing import Sliced
 
 HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}

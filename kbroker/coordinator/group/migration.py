@@ -8,21 +8,13 @@ go on. As in Kafka the records say the end of the one and the beginning of the o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import Enum
 
-from kbroker.coordinator.group.assignors import Assignment
-from kbroker.coordinator.group.classic.embedded_protocol import (
-    PROTOCOL_TYPE,
-    assignment_bytes,
-    assignment_of,
-    partitions_by_id,
-    subscription_of,
-    version_of,
-)
 from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.classic.member import Member
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.consumer.membership import ClusterTopics
+from kbroker.coordinator.group.consumer.groups import Replacements
 from kbroker.coordinator.group.consumer.reconciliation import (
     CurrentAssignment,
     MemberState,
@@ -37,10 +29,19 @@ from kbroker.coordinator.group.consumer.records import (
     target_epoch_record,
     target_record,
 )
-from kbroker.coordinator.group.members import Member
-from kbroker.coordinator.group.metadata_hash import metadata_hash
+from kbroker.coordinator.group.membership.assignment import Assignment
+from kbroker.coordinator.group.membership.embedded_protocol import (
+    PROTOCOL_TYPE,
+    assignment_bytes,
+    assignment_of,
+    partitions_by_id,
+    subscription_of,
+    version_of,
+)
+from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
 from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 
@@ -180,14 +181,10 @@ def _partitions_of(
 # -- from consumer to classic ----------------------------------------------------------------
 
 
-Joining = Mapping[str, tuple[str, MemberMetadata]]
-"""Who takes whose place: by the new id, (the former id, what it says of itself)."""
-
-
 def may_downgrade(
     group: ConsumerGroup,
     leaving: Collection[str],
-    joining: Joining,
+    replacements: Replacements,
     *,
     policy: MigrationPolicy,
     max_size: int,
@@ -197,8 +194,8 @@ def may_downgrade(
     """
     if not policy.may_downgrade:
         return False
-    gone = {*leaving, *(former for former, _ in joining.values())}
-    count = len(joining)
+    gone = {*leaving, *(former for former, _ in replacements.values())}
+    count = len(replacements)
     for member_id in group.members:
         if member_id in gone:
             continue
@@ -213,7 +210,7 @@ def downgrade(
     classic: ClassicGroup,
     *,
     leaving: Collection[str],
-    joining: Joining,
+    replacements: Replacements,
     topics: ClusterTopics,
     rebalance: bool,
 ) -> list[CoordinatorRecord]:
@@ -224,16 +221,16 @@ def downgrade(
     then has no leader, which a coordinator that loads it takes for the order to rebalance: Kafka's
     own makes the first member the leader, and the record of the next generation names it again.
     """
-    replaced = {former for former, _ in joining.values()}
+    replaced = {former for former, _ in replacements.values()}
     members = {
         member_id: metadata
         for member_id, metadata in group.members.items()
         if member_id not in leaving and member_id not in replaced
     }
-    members.update({member_id: metadata for member_id, (_, metadata) in joining.items()})
+    members.update({member_id: metadata for member_id, (_, metadata) in replacements.items()})
     classic.adopt(members, group.epoch)
     for member_id, member in classic.members.items():
-        source = joining[member_id][0] if member_id in joining else member_id
+        source = replacements[member_id][0] if member_id in replacements else member_id
         try:
             version = version_of(member.metadata(classic.protocol_name))
         except MalformedRequest:
@@ -247,6 +244,6 @@ def downgrade(
     if rebalance:
         value.leader = None
     return [
-        *all_tombstones(group.group_id, [*ids, *joining], group.regexes),
+        *all_tombstones(group.group_id, [*ids, *replacements], group.regexes),
         group_metadata_record(group.group_id, value),
     ]

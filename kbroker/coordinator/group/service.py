@@ -13,26 +13,17 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.assignors import ASSIGNORS
 from kbroker.coordinator.group.classic.group import join_error
-from kbroker.coordinator.group.consumer.membership import (
-    NO_OVERRIDES,
-    ClusterTopics,
-    GroupOverrides,
-)
+from kbroker.coordinator.group.classic.memory import MemberMemory
+from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
 from kbroker.coordinator.group.consumer.requests import check_heartbeat
-from kbroker.coordinator.group.members import PROTOCOL_BYTES, Join
-from kbroker.coordinator.group.memory import MemberMemory
-from kbroker.coordinator.group.offsets import (
-    OFFSETS_PER_STEP,
-    Charge,
-    Commit,
-    DeletedTopic,
-    Topics,
-    commit_records,
-    resolve_commit,
-)
-from kbroker.coordinator.group.pending_offsets import OffsetPlace
+from kbroker.coordinator.group.membership.join import PROTOCOL_BYTES, Join
+from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
+from kbroker.coordinator.group.offsets.commit import Commit, commit_records, resolve_commit
+from kbroker.coordinator.group.offsets.fetch import Charge, fetch_offsets
+from kbroker.coordinator.group.offsets.pending import OffsetPlace
+from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
+from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.group.shard import GroupShard, ShardSettings
 from kbroker.coordinator.group.streams.membership import StreamsDecision, check_streams_heartbeat
@@ -50,6 +41,7 @@ from kbroker.coordinator.runtime.shards import (
     commit_error,
     is_in_log,
 )
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import StartupError
 from kbroker.ports import Deferred, Timers
@@ -119,10 +111,6 @@ class CoordinatorSettings(ShardSettings, Protocol):
     def group_max_session_timeout_ms(self) -> int: ...
 
 
-class GroupTopics(Topics, ClusterTopics, Protocol):
-    """What the group coordinator needs to know of the cluster; metadata's MetadataImage is one."""
-
-
 GROUPS_PER_STEP: Final = 32
 ITEMS_PER_STEP: Final = 256
 """Groups of an OffsetFetch between two pauses."""
@@ -146,7 +134,7 @@ class GroupCoordinator:
         log: CoordinatorLog,
         timers: Timers,
         random: Random,
-        topics: Callable[[], GroupTopics],
+        topics: Callable[[], ClusterTopics],
         overrides: GroupOverrides = NO_OVERRIDES,
     ) -> None:
         unknown = [name for name in config.group_consumer_assignors if name not in ASSIGNORS]
@@ -645,7 +633,8 @@ class GroupCoordinator:
                 group_id=group.group_id, error_code=refusal
             )
         return (
-            yield from host.shard.offsets.fetch(
+            yield from fetch_offsets(
+                host.shard.offsets,
                 group,
                 version=version,
                 require_stable=require_stable,

@@ -15,39 +15,27 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.classic.group import (
-    ClassicGroup,
-    GroupSettings,
-    join_error,
-)
+from kbroker.coordinator.group.classic.group import ClassicGroup, GroupSettings, join_error
+from kbroker.coordinator.group.classic.memory import MemberMemory, PendingMembers
+from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.consumer.groups import CONSUMER_TYPE, ConsumerGroups
+from kbroker.coordinator.group.consumer.groups import CONSUMER_TYPE, ConsumerGroups, Replacements
 from kbroker.coordinator.group.consumer.membership import (
-    NO_OVERRIDES,
-    ClusterTopics,
     ConsumerSettings,
     Decision,
-    GroupOverrides,
     Removal,
     heartbeat,
 )
 from kbroker.coordinator.group.consumer.records import ConsumerGroupKey, group_tombstones
-from kbroker.coordinator.group.members import UNKNOWN_MEMBER, Join
-from kbroker.coordinator.group.memory import MemberMemory, PendingMembers
-from kbroker.coordinator.group.migration import (
-    Joining,
-    MigrationPolicy,
-    downgrade,
-    may_downgrade,
-    upgrade,
-)
-from kbroker.coordinator.group.offset_expiry import ExpirySweep, OffsetExpiry
-from kbroker.coordinator.group.offsets import DeletedTopic, OffsetStore
+from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
+from kbroker.coordinator.group.migration import MigrationPolicy, downgrade, may_downgrade, upgrade
+from kbroker.coordinator.group.offsets.expiry import ExpirySweep, OffsetExpiry
+from kbroker.coordinator.group.offsets.store import DeletedTopic, OffsetStore
 from kbroker.coordinator.group.records import decode_record, group_metadata_record, group_tombstone
 from kbroker.coordinator.group.share.groups import SHARE_TYPE, ShareGroups
 from kbroker.coordinator.group.share.membership import ShareSettings
 from kbroker.coordinator.group.share.records import ShareGroupKey
-from kbroker.coordinator.group.state import GroupState
 from kbroker.coordinator.group.streams.description import described_streams
 from kbroker.coordinator.group.streams.groups import STREAMS_TYPE, StreamsGroups
 from kbroker.coordinator.group.streams.membership import StreamsDecision, StreamsSettings
@@ -55,6 +43,7 @@ from kbroker.coordinator.group.streams.records import StreamsGroupKey, streams_g
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -615,11 +604,16 @@ class GroupShard:
         )
 
     def _downgrade(
-        self, group: ConsumerGroup, leaving: Collection[str], joining: Joining, *, rebalance: bool
+        self,
+        group: ConsumerGroup,
+        leaving: Collection[str],
+        replacements: Replacements,
+        *,
+        rebalance: bool,
     ) -> Removal | None:
         """See `consumer_groups.Downgrade`."""
         group_id, max_size = group.group_id, self._settings.group_max_size
-        if not may_downgrade(group, leaving, joining, policy=self._policy, max_size=max_size):
+        if not may_downgrade(group, leaving, replacements, policy=self._policy, max_size=max_size):
             return None
         classic = self._new_classic(group_id)
         topics = self._topics()
@@ -627,7 +621,7 @@ class GroupShard:
             group,
             classic,
             leaving=leaving,
-            joining=joining,
+            replacements=replacements,
             topics=topics,
             rebalance=rebalance,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from kbroker.coordinator.group.assignors import Place
+from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.share.partition import StateBatch
@@ -24,7 +24,7 @@ class SharePlace(NamedTuple):
     """A partition as a group reads it."""
 
     group_id: str
-    place: Place
+    place: TopicIdPartition
 
 
 class StateFound(NamedTuple):
@@ -70,17 +70,19 @@ class SharePersister(Protocol):
         ...
 
     def initialize(
-        self, group_id: str, state_epoch: int, start_offsets: Mapping[Place, int]
-    ) -> Deferred[Mapping[Place, ErrorCode]]:
+        self, group_id: str, state_epoch: int, start_offsets: Mapping[TopicIdPartition, int]
+    ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
         """Make states, or begin anew with those there are."""
         ...
 
-    def delete(self, group_id: str, places: Sequence[Place]) -> Deferred[Mapping[Place, ErrorCode]]:
+    def delete(
+        self, group_id: str, places: Sequence[TopicIdPartition]
+    ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
         """Forget states."""
         ...
 
     def summarize(
-        self, group_id: str, places: Sequence[Place]
-    ) -> Deferred[Mapping[Place, StateSummary]]:
+        self, group_id: str, places: Sequence[TopicIdPartition]
+    ) -> Deferred[Mapping[TopicIdPartition, StateSummary]]:
         """How far each is; a partition without a state is uninitialized."""
         ...

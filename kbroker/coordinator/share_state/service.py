@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from kbroker.coordinator.group.assignors import Place
-from kbroker.coordinator.group.offsets import Topic
 from kbroker.coordinator.runtime.key_hash import partition_of
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.shards import (
@@ -30,7 +28,8 @@ from kbroker.coordinator.share_state.persister import (
     StateWrite,
 )
 from kbroker.coordinator.share_state.shard import ShareStateShard, ShareTopics, StateSettings
-from kbroker.model import TopicPartition, Uuid, uuid_from_string, uuid_to_string
+from kbroker.coordinator.topics import ClusterTopic
+from kbroker.model import TopicIdPartition, TopicPartition, Uuid, uuid_from_string, uuid_to_string
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -75,7 +74,7 @@ class StateTopics(ShareTopics, Protocol):
     """What it needs to know of the cluster; metadata's MetadataImage is one."""
 
     @property
-    def topics(self) -> Mapping[str, Topic]: ...
+    def topics(self) -> Mapping[str, ClusterTopic]: ...
 
 
 def coordinator_key(key: SharePlace) -> str:
@@ -282,6 +281,6 @@ def _error(error: ErrorCode) -> ErrorCode:
     return error
 
 
-def place_of(topic_id: Uuid, partition: int) -> Place:
+def place_of(topic_id: Uuid, partition: int) -> TopicIdPartition:
     """A copy of what a request holds."""
     return bytes(topic_id), partition

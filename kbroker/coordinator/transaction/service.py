@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.offsets import Topic
 from kbroker.coordinator.patterns import matcher
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.effects import Waiter
@@ -23,6 +22,7 @@ from kbroker.coordinator.runtime.shards import (
     HostStatus,
     MarkerWriter,
 )
+from kbroker.coordinator.topics import ClusterTopic
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, by_topic
 from kbroker.coordinator.transaction.shard import (
@@ -67,7 +67,7 @@ class Cluster(Protocol):
     """What it needs to know of the cluster; metadata's MetadataImage is one."""
 
     @property
-    def topics(self) -> Mapping[str, Topic]: ...
+    def topics(self) -> Mapping[str, ClusterTopic]: ...
     @property
     def features(self) -> Mapping[str, int]: ...
 

@@ -22,12 +22,7 @@ from collections.abc import Generator, Iterable
 from typing import Final
 
 from kbroker.log_lines import shown
-from kbroker.metadata.image import (
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
-    has_online_directory,
-)
+from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage, has_online_directory
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID
@@ -43,14 +38,7 @@ from kbroker.protocol.messages.metadata import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import (
-    CHEAP_ITEMS,
-    STEP_ITEMS,
-    Steps,
-    once_each,
-    sliced,
-    sorted_in_steps,
-)
+from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, Steps, once_each, sliced, sorted_in_steps
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.group.offsets import NO_OFFSET
+from kbroker.coordinator.group.offsets.fetch import NO_OFFSET
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import (

@@ -17,12 +17,13 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.classic.embedded_protocol import PROTOCOL_TYPE
-from kbroker.coordinator.group.members import UNKNOWN_MEMBER, Join, Member
-from kbroker.coordinator.group.memory import Digest, MemberMemory, PendingMembers, digest_of
+from kbroker.coordinator.group.classic.member import Member
+from kbroker.coordinator.group.classic.members import Members
+from kbroker.coordinator.group.classic.memory import Digest, MemberMemory, PendingMembers, digest_of
+from kbroker.coordinator.group.classic.state import MAY_REBALANCE, TRANSITIONS, GroupState
+from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
+from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.records import group_metadata_record
-from kbroker.coordinator.group.roster import Roster
-from kbroker.coordinator.group.state import MAY_REBALANCE, TRANSITIONS, GroupState
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
 from kbroker.model import InvariantError
@@ -73,11 +74,11 @@ class ClassicGroup:
         "_deadlines",
         "_delay_ms",
         "_join_deadline",
+        "_members",
         "_memory",
         "_pending_members",
         "_random",
         "_remaining_delay_ms",
-        "_roster",
         "_settings",
         "_sync_deadline",
         "_wall_ms",
@@ -115,9 +116,9 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self._roster = Roster()
-        self.members = self._roster.members
-        self.static_members = self._roster.static_members
+        self._members = Members()
+        self.members = self._members.members
+        self.static_members = self._members.static_members
         self.pending_joins: dict[Digest, Deadline] = {}
         """Of ids given out by MEMBER_ID_REQUIRED that have not come back."""
         self.pending_syncs: set[str] = set()
@@ -183,7 +184,7 @@ class ClassicGroup:
                 session=self._session_of(metadata.member_id),
                 assignment=bytes(metadata.assignment),
             )
-            self._roster.add(member)
+            self._members.add(member)
             self._memory.add(member.size_bytes)
             self._renew_session(member, now_ms)
         if self.members:
@@ -216,9 +217,9 @@ class ClassicGroup:
                 ],
                 session=self._session_of(member_id),
             )
-            self._roster.add(member)
+            self._members.add(member)
         self.leader_id = next(iter(self.members))
-        self.protocol_name = self._roster.select_protocol(self.group_id)
+        self.protocol_name = self._members.select_protocol(self.group_id)
         self.state = GroupState.STABLE
         self.previous_state = GroupState.COMPLETING_REBALANCE
 
@@ -250,7 +251,7 @@ class ClassicGroup:
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
             effects.append(Reply(join.waiter, join_error(UNKNOWN_MEMBER, error)))
             return effects + self._maybe_complete_join(now_ms)
-        if not self._roster.supports(join, self.protocol_type):
+        if not self._members.supports(join, self.protocol_type):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(join.waiter, join_error(join.member_id, error))]
         member, size_bytes = self.members.get(join.member_id), join.size_bytes
@@ -374,7 +375,7 @@ class ClassicGroup:
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Whether that member is in the group, and is the one its instance id now belongs to."""
-        return self._roster.check(member_id, instance_id)
+        return self._members.check(member_id, instance_id)
 
     def dismiss(self, error: ErrorCode) -> list[Effect]:
         """Answer everybody who waits with error, and change nothing else."""
@@ -406,13 +407,13 @@ class ClassicGroup:
 
     def rebalance_timeout_ms(self) -> int:
         """The longest of the members'."""
-        return self._roster.rebalance_timeout_ms()
+        return self._members.rebalance_timeout_ms()
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """Topics that a member of this generation subscribes to; None if that is not known."""
         if self.protocol_type != PROTOCOL_TYPE or self.protocol_name is None:
             return None
-        return self._roster.subscribed_topics(self.protocol_name)
+        return self._members.subscribed_topics(self.protocol_name)
 
     # -- joining -----------------------------------------------------------------------------
 
@@ -485,7 +486,7 @@ class ClassicGroup:
         member.is_new = True
         member.join_waiter = join.waiter
         self._awaiting_join_count += 1
-        self._roster.add(member)
+        self._members.add(member)
         self._memory.add(member.size_bytes)
         if self.leader_id is None:
             self.leader_id = member_id
@@ -495,7 +496,7 @@ class ClassicGroup:
     def _update_member(self, member: Member, join: Join) -> list[Effect]:
         """Take the member's new word, and let this JoinGroup wait in place of an older one."""
         former_bytes = member.size_bytes
-        self._roster.set_protocols(member, join.protocols)
+        self._members.set_protocols(member, join.protocols)
         self._memory.add(member.size_bytes - former_bytes)
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
@@ -524,7 +525,7 @@ class ClassicGroup:
         member.join_waiter = join.waiter
         if (
             self.state is GroupState.STABLE
-            and self._roster.protocol_if_replaced(self.group_id, old, member) == self.protocol_name
+            and self._members.protocol_if_replaced(self.group_id, old, member) == self.protocol_name
         ):
             # The generation goes on, so its record is to name the new id: if it is refused,
             # nobody has changed places.
@@ -551,7 +552,7 @@ class ClassicGroup:
     def _take_place(self, old: Member, member: Member, now_ms: int) -> list[Effect]:
         effects = self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
         self._deadlines.cancel(old.session)
-        self._roster.replace(old, member)
+        self._members.replace(old, member)
         self._memory.add(member.size_bytes - old.size_bytes)
         self._forget_pending_sync(old.member_id)
         if self.leader_id == old.member_id:
@@ -654,7 +655,7 @@ class ClassicGroup:
             self.leader_id = None
             self._transition(GroupState.EMPTY)
             return [*effects, Append([group_metadata_record(self.group_id, self.to_value({}))])]
-        self.protocol_name = self._roster.select_protocol(self.group_id)
+        self.protocol_name = self._members.select_protocol(self.group_id)
         self._transition(GroupState.COMPLETING_REBALANCE)
         self._deadlines.set(self._sync_deadline, now_ms + self.rebalance_timeout_ms())
         for member in self.members.values():
@@ -784,7 +785,7 @@ class ClassicGroup:
         """Take a member out; whatever it still waits for is answered with error."""
         effects = self._answer(member, error)
         self._deadlines.cancel(member.session)
-        self._roster.remove(member)
+        self._members.remove(member)
         self._memory.add(-member.size_bytes)
         self._forget_pending_sync(member.member_id)
         if self.leader_id == member.member_id:

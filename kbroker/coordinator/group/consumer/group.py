@@ -9,12 +9,10 @@ is made for an epoch of the group, a member is of the epoch of the target it has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from kbroker.coordinator.group.assignors import Assignment
 from kbroker.coordinator.group.consumer.reconciliation import (
-    STATIC_LEAVE_EPOCH,
     CurrentAssignment,
     MemberState,
     places_of,
@@ -25,7 +23,13 @@ from kbroker.coordinator.group.consumer.records import (
     current_of,
     target_of,
 )
-from kbroker.coordinator.group.subscriptions import Subscriptions, all_topics
+from kbroker.coordinator.group.membership.assignment import Assignment
+from kbroker.coordinator.group.membership.epochs import (
+    FIRST_EPOCH,
+    MEMBER_EPOCH_VERSION,
+    STATIC_LEAVE_EPOCH,
+)
+from kbroker.coordinator.group.membership.subscriptions import Subscriptions, all_topics
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
@@ -44,22 +48,7 @@ from kbroker.protocol.messages.group_records import (
 )
 from kbroker.protocol.schema import CoordinatorValue
 
-FIRST_EPOCH: Final = 1
-"""Of a group before anybody joined it."""
 NOBODY: Final = CurrentAssignment()
-MEMBER_EPOCH_VERSION: Final = 9
-"""From this OffsetCommit and OffsetFetch on a member names its epoch."""
-
-
-class Topic(Protocol):
-    """A topic of the cluster."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def topic_id(self) -> Uuid: ...
-    @property
-    def partitions(self) -> Mapping[int, object]: ...
 
 
 class ConsumerGroup:

@@ -14,21 +14,20 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.assignors import Assignment
-from kbroker.coordinator.group.classic.members import (
+from kbroker.coordinator.group.consumer.classic_members import (
     assignment_for,
     check_join,
     check_sync,
     join_response,
     member_that_leaves,
 )
-from kbroker.coordinator.group.classic.members import check_heartbeat as check_classic_heartbeat
-from kbroker.coordinator.group.consumer.group import ConsumerGroup, Topic
+from kbroker.coordinator.group.consumer.classic_members import (
+    check_heartbeat as check_classic_heartbeat,
+)
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.coordinator.group.consumer.membership import (
-    ClusterTopics,
     ConsumerSettings,
     Decision,
-    GroupOverrides,
     Removal,
     Surroundings,
     advance,
@@ -39,15 +38,17 @@ from kbroker.coordinator.group.consumer.membership import (
     removal,
     resolved,
 )
-from kbroker.coordinator.group.consumer.reconciliation import STATIC_LEAVE_EPOCH
-from kbroker.coordinator.group.consumer.records import ConsumerGroupKey
-from kbroker.coordinator.group.member_errors import group_not_found
-from kbroker.coordinator.group.member_sessions import MemberSessions
-from kbroker.coordinator.group.members import UNKNOWN_MEMBER, Join
-from kbroker.coordinator.group.migration import Joining
-from kbroker.coordinator.group.regex_refresh import MIN_INTERVAL_MS, RegexRefresh
+from kbroker.coordinator.group.consumer.records import ConsumerGroupKey, MemberMetadata
+from kbroker.coordinator.group.consumer.regex_refresh import MIN_INTERVAL_MS, RegexRefresh
+from kbroker.coordinator.group.membership.assignment import Assignment
+from kbroker.coordinator.group.membership.epochs import STATIC_LEAVE_EPOCH
+from kbroker.coordinator.group.membership.errors import group_not_found
+from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.group.membership.overrides import GroupOverrides
+from kbroker.coordinator.group.membership.sessions import MemberSessions
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import Uuid, random_uuid, uuid_to_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -86,13 +87,22 @@ class Promise(Enum):
     SYNC = "SyncGroup"
 
 
+Replacements = Mapping[str, tuple[str, MemberMetadata]]
+"""Members that take the places of others: by the new member id, (the former id, metadata)."""
+
+
 class Downgrade(Protocol):
     """How a group becomes a classic one when these members leave, and these come in the place of
     others; None if it stays what it is.
     """
 
     def __call__(
-        self, group: ConsumerGroup, leaving: Collection[str], joining: Joining, *, rebalance: bool
+        self,
+        group: ConsumerGroup,
+        leaving: Collection[str],
+        replacements: Replacements,
+        *,
+        rebalance: bool,
     ) -> Removal | None: ...
 
 
@@ -307,7 +317,9 @@ class ConsumerGroups:
             return [Reply(join.waiter, refusal)]
         former, member_id = joining.replaced, joining.member_id
         may_be_last = former is not None and not group.is_classic(former)
-        replacing: Joining = {member_id: (former or "", joining.metadata)} if may_be_last else {}
+        replacing: Replacements = (
+            {member_id: (former or "", joining.metadata)} if may_be_last else {}
+        )
         end = None
         if replacing and (self._downgrade(group, (), replacing, rebalance=False) is not None):
             step = advance(group, joining.update(), around, assign=False)
@@ -548,7 +560,7 @@ class ConsumerGroups:
 
 
 def _described(
-    assignment: Assignment, topics: Mapping[Uuid, Topic]
+    assignment: Assignment, topics: Mapping[Uuid, ClusterTopic]
 ) -> ConsumerGroupDescribeResponse.Assignment:
     return ConsumerGroupDescribeResponse.Assignment(
         topic_partitions=[

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from kbroker.coordinator.group.assignors import ASSIGNORS, Assignment, Subscriber
-from kbroker.coordinator.group.consumer.group import ConsumerGroup, Topic
-from kbroker.coordinator.group.consumer.reconciliation import (
-    CurrentAssignment,
-    Owned,
-    reconcile,
-)
+from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
+from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment, Owned, reconcile
 from kbroker.coordinator.group.consumer.records import (
     MemberMetadata,
     current_record,
@@ -30,12 +26,14 @@ from kbroker.coordinator.group.consumer.records import (
     target_epoch_record,
     target_record,
 )
-from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
-from kbroker.coordinator.group.metadata_hash import PartitionRacks, metadata_hash
-from kbroker.coordinator.group.regex_refresh import RegexRefresh
-from kbroker.coordinator.group.subscriptions import Subscription, all_topics
+from kbroker.coordinator.group.consumer.regex_refresh import RegexRefresh
+from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
+from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
+from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
+from kbroker.coordinator.group.membership.subscriptions import Subscription, all_topics
 from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -61,35 +59,6 @@ class ConsumerSettings(Protocol):
     def group_consumer_migration_policy(self) -> str: ...
     @property
     def group_consumer_assignors(self) -> tuple[str, ...]: ...
-
-
-class GroupOverrides(Protocol):
-    """What groups have set themselves (IncrementalAlterConfigs), within the broker's bounds."""
-
-    def get_int(self, group_id: str, name: str) -> int | None:
-        """A whole number by its name, such as consumer.session.timeout.ms; None: nothing set."""
-        ...
-
-
-class _NoOverrides:
-    def get_int(self, group_id: str, name: str) -> int | None:
-        return None
-
-
-NO_OVERRIDES: Final = _NoOverrides()
-"""The broker's settings hold for every group."""
-
-
-class ClusterTopics(Protocol):
-    """The topics of the cluster; a change gives another `topics`."""
-
-    @property
-    def topics(self) -> Mapping[str, Topic]: ...
-    @property
-    def topics_by_id(self) -> Mapping[Uuid, Topic]: ...
-    @property
-    def offset(self) -> int: ...
-    def partition_racks(self, name: str) -> PartitionRacks: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final
 
-from kbroker.coordinator.group.assignors import Assignment
+from kbroker.coordinator.group.membership.assignment import Assignment
+from kbroker.coordinator.group.membership.epochs import STATIC_LEAVE_EPOCH
 from kbroker.model import Uuid
-
-LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2
-"""A static member that is away and will be back."""
 
 Owned = Mapping[Uuid, Mapping[int, int]]
 """Partition -> the member epoch in which it was assigned, by topic id; no topic without any."""

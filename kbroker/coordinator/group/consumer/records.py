@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kbroker.coordinator.group.assignors import Assignment
 from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment, MemberState, Owned
+from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.messages.group_records import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heapreplace
 
-from kbroker.coordinator.group.assignors import Assignment, LeastLoaded, Place, Subscriber
-from kbroker.model import Uuid
+from kbroker.coordinator.group.membership.assignment import Assignment, LeastLoaded, Subscriber
+from kbroker.model import TopicIdPartition, Uuid
 
 
 def assign_simple(
@@ -19,13 +19,13 @@ def assign_simple(
 ) -> dict[str, Assignment]:
     """An assignment for each member. assignable: partitions by topic id."""
     ordered = sorted(members, key=lambda member_id: (members[member_id].name, member_id))
-    places: list[Place] = [
+    places: list[TopicIdPartition] = [
         (topic_id, partition)
         for topic_id in sorted(assignable)
         for partition in sorted(assignable[topic_id])
     ]
-    result: dict[str, set[Place]] = {member_id: set() for member_id in ordered}
-    sharers: dict[Place, int] = dict.fromkeys(places, 0)
+    result: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in ordered}
+    sharers: dict[TopicIdPartition, int] = dict.fromkeys(places, 0)
     _give_each_partition_a_member(members, ordered, places, result, sharers)
     _give_each_member_a_partition(members, ordered, places, result, sharers)
     return {member_id: _by_topic(given) for member_id, given in result.items()}
@@ -34,12 +34,12 @@ def assign_simple(
 def _give_each_partition_a_member(
     members: Mapping[str, Subscriber],
     ordered: list[str],
-    places: list[Place],
-    result: dict[str, set[Place]],
-    sharers: dict[Place, int],
+    places: list[TopicIdPartition],
+    result: dict[str, set[TopicIdPartition]],
+    sharers: dict[TopicIdPartition, int],
 ) -> None:
     quota, longer = divmod(len(places), len(ordered)) if ordered else (0, 0)
-    holders: dict[Place, list[str]] = {}
+    holders: dict[TopicIdPartition, list[str]] = {}
     for member_id in ordered:
         for place in _still_valid(members[member_id], sharers):
             holders.setdefault(place, []).append(member_id)
@@ -67,9 +67,9 @@ def _give_each_partition_a_member(
 def _give_each_member_a_partition(
     members: Mapping[str, Subscriber],
     ordered: list[str],
-    places: list[Place],
-    result: dict[str, set[Place]],
-    sharers: dict[Place, int],
+    places: list[TopicIdPartition],
+    result: dict[str, set[TopicIdPartition]],
+    sharers: dict[TopicIdPartition, int],
 ) -> None:
     quota, longer = divmod(len(ordered), len(places)) if places else (0, 0)
     left = []
@@ -91,7 +91,7 @@ def _give_each_member_a_partition(
         longer -= sharers[kept] == quota
         result[member_id].add(kept)
         sharers[kept] += 1
-    emptiest: dict[frozenset[Uuid], list[tuple[int, Place]]] = {}
+    emptiest: dict[frozenset[Uuid], list[tuple[int, TopicIdPartition]]] = {}
     for member_id in left:
         topics = members[member_id].topics
         heap = emptiest.get(topics)
@@ -108,7 +108,9 @@ def _give_each_member_a_partition(
             sharers[place] += 1
 
 
-def _still_valid(member: Subscriber, sharers: Mapping[Place, int]) -> list[Place]:
+def _still_valid(
+    member: Subscriber, sharers: Mapping[TopicIdPartition, int]
+) -> list[TopicIdPartition]:
     """What the member had and may keep: it is assignable and subscribed to. In order."""
     return [
         place
@@ -119,7 +121,7 @@ def _still_valid(member: Subscriber, sharers: Mapping[Place, int]) -> list[Place
     ]
 
 
-def _by_topic(places: Iterable[Place]) -> Assignment:
+def _by_topic(places: Iterable[TopicIdPartition]) -> Assignment:
     topics: dict[Uuid, set[int]] = {}
     for topic_id, partition in sorted(places):
         topics.setdefault(topic_id, set()).add(partition)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.group.assignors import Assignment
+from kbroker.coordinator.group.membership.assignment import Assignment
+from kbroker.coordinator.group.membership.epochs import FIRST_EPOCH
+from kbroker.coordinator.group.membership.subscriptions import Subscriptions, all_topics
 from kbroker.coordinator.group.share.records import (
     ShareCurrent,
     ShareGroupKey,
@@ -19,7 +21,6 @@ from kbroker.coordinator.group.share.records import (
     share_target_of,
     state_partitions_of,
 )
-from kbroker.coordinator.group.subscriptions import Subscriptions, all_topics
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
@@ -35,8 +36,6 @@ from kbroker.protocol.messages.share_group_records import (
 )
 from kbroker.protocol.schema import CoordinatorValue
 
-FIRST_EPOCH: Final = 1
-"""Of a group before anybody joined it."""
 NOBODY: Final = ShareCurrent()
 
 

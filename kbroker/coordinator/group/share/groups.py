@@ -10,13 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kbroker.coordinator.group.assignors import Assignment
-from kbroker.coordinator.group.consumer.group import Topic
-from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOverrides
-from kbroker.coordinator.group.member_errors import group_not_found
+from kbroker.coordinator.group.membership.assignment import Assignment
+from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH
+from kbroker.coordinator.group.membership.errors import group_not_found
+from kbroker.coordinator.group.membership.overrides import GroupOverrides
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import (
-    LEAVE_EPOCH,
     ShareDecision,
     ShareSettings,
     ShareSurroundings,
@@ -34,6 +33,7 @@ from kbroker.coordinator.group.share.records import (
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import ListGroupsResponse
@@ -368,7 +368,7 @@ def _without(places: Assignment, topic_ids: frozenset[Uuid]) -> Assignment:
 
 
 def _described(
-    assignment: Assignment, topics: Mapping[Uuid, Topic]
+    assignment: Assignment, topics: Mapping[Uuid, ClusterTopic]
 ) -> ShareGroupDescribeResponse.Assignment:
     return ShareGroupDescribeResponse.Assignment(
         topic_partitions=[

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Protocol
 
-from kbroker.coordinator.group.assignors import Assignment, Subscriber
-from kbroker.coordinator.group.consumer.membership import ClusterTopics
-from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
-from kbroker.coordinator.group.metadata_hash import metadata_hash
+from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
+from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH
+from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
+from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
+from kbroker.coordinator.group.membership.subscriptions import Subscription, all_topics
 from kbroker.coordinator.group.share.assignor import assign_simple
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.records import (
@@ -30,16 +31,14 @@ from kbroker.coordinator.group.share.records import (
     share_target_record,
     state_partitions_record,
 )
-from kbroker.coordinator.group.subscriptions import Subscription, all_topics
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-
-LEAVE_EPOCH: Final = -1
 
 
 class ShareSettings(Protocol):

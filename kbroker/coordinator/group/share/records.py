@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kbroker.coordinator.group.assignors import Assignment
+from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.messages.share_group_records import (

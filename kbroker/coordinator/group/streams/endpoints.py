@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kbroker.coordinator.group.consumer.membership import ClusterTopics
 from kbroker.coordinator.group.streams.records import StreamsMember
 from kbroker.coordinator.group.streams.tasks import HeldTasks
 from kbroker.coordinator.group.streams.topology import ConfiguredTopology
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 
 _Endpoint = StreamsGroupHeartbeatResponse.EndpointToPartitions

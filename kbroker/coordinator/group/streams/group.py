@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kbroker.coordinator.group.consumer.group import FIRST_EPOCH, MEMBER_EPOCH_VERSION
+from kbroker.coordinator.group.membership.epochs import FIRST_EPOCH, MEMBER_EPOCH_VERSION
 from kbroker.coordinator.group.streams.reconciliation import CurrentTasks, StreamsMemberState
 from kbroker.coordinator.group.streams.records import (
     StreamsGroupKey,
@@ -23,10 +23,7 @@ from kbroker.coordinator.group.streams.records import (
     streams_target_of,
 )
 from kbroker.coordinator.group.streams.tasks import HeldTasks, Task, TaskSet
-from kbroker.coordinator.group.streams.topology import (
-    ConfiguredTopology,
-    reader_of,
-)
+from kbroker.coordinator.group.streams.topology import ConfiguredTopology, reader_of
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOverrides
-from kbroker.coordinator.group.member_errors import group_not_found
-from kbroker.coordinator.group.member_sessions import MemberSessions
+from kbroker.coordinator.group.membership.errors import group_not_found
+from kbroker.coordinator.group.membership.overrides import GroupOverrides
+from kbroker.coordinator.group.membership.sessions import MemberSessions
 from kbroker.coordinator.group.streams.group import StreamsGroup
 from kbroker.coordinator.group.streams.membership import (
     StreamsDecision,
@@ -26,6 +26,7 @@ from kbroker.coordinator.group.streams.membership import (
 from kbroker.coordinator.group.streams.records import StreamsGroupKey
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import ListGroupsResponse
 from kbroker.protocol.messages.streams_group_records import (
@@ -33,9 +34,7 @@ from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
 )
-from kbroker.protocol.messages.streams_groups import (
-    StreamsGroupHeartbeatRequest,
-)
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.protocol.schema import CoordinatorValue
 
 STREAMS_TYPE: Final = "streams"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.consumer.membership import ClusterTopics, GroupOverrides
-from kbroker.coordinator.group.consumer.reconciliation import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from kbroker.coordinator.group.member_errors import fenced_epoch, group_is_full, unknown_member
-from kbroker.coordinator.group.metadata_hash import metadata_hash
+from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
+from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
+from kbroker.coordinator.group.membership.overrides import GroupOverrides
 from kbroker.coordinator.group.streams.assignor import StreamsWorker, Workload, assign_tasks
 from kbroker.coordinator.group.streams.endpoints import partitions_by_endpoint
 from kbroker.coordinator.group.streams.group import StreamsGroup
@@ -45,6 +45,7 @@ from kbroker.coordinator.group.streams.topology import (
     topology_of,
 )
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,

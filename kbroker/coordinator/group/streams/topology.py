@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from kbroker.coordinator.group.consumer.group import Topic
+from kbroker.coordinator.topics import ClusterTopic
 from kbroker.coordinator.group.streams.records import Topology
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
@@ -27,7 +27,7 @@ MAX_TASKS: Final = 100_000
 NAMES_SHOWN: Final = 3
 """Of missing topics, in the words for a client."""
 
-Topics = Mapping[str, Topic]
+Topics = Mapping[str, ClusterTopic]
 _RequestTopic = StreamsGroupHeartbeatRequest.TopicInfo
 
 

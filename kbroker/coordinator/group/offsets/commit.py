@@ -1,0 +1,165 @@
+"""How OffsetCommit and TxnOffsetCommit are understood, in two steps as in Kafka: first every topic
+and partition is checked against the metadata, then the group checks the member (in `shard`). Only
+partitions that passed the first step get the error of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP, TOPIC_ID_VERSION
+from kbroker.coordinator.group.records import NO_EXPIRY, offset_commit_record
+from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import TopicLookup
+from kbroker.model import Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+
+_CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
+
+
+_CommitResult = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+class Commit:
+    """A commit after its first step: `accepted` partitions, each with its place in `response`,
+    still NONE there, and which of them counts where a partition is named again.
+    """
+
+    __slots__ = ("accepted", "latest", "response", "too_large", "unknown_topic")
+
+    def __init__(self, unknown_topic: ErrorCode) -> None:
+        self.unknown_topic = unknown_topic
+        self.accepted: list[tuple[Uuid, _CommitResult]] = []
+        self.latest: dict[tuple[Uuid, int], tuple[str, _CommitPartition | None]] = {}
+        """By topic id and partition: the topic's name, and the last of the accepted ones whose
+        metadata is not too large.
+        """
+        self.too_large: list[_CommitResult] = []
+        """Accepted ones whose metadata is; they are told if the group agrees."""
+        self.response = OffsetCommitResponse()
+
+    def refuse_deleted(self, topics: TopicLookup) -> None:
+        """Refuse partitions of topics that were deleted after the first step."""
+        known = topics.topics_by_id
+        deleted = {topic_id for topic_id, _ in self.latest if topic_id not in known}
+        if not deleted:
+            return
+        for topic_id, result in self.accepted:
+            if topic_id in deleted:
+                result.error_code = self.unknown_topic
+        self.accepted = [one for one in self.accepted if one[0] not in deleted]
+        self.latest = {key: one for key, one in self.latest.items() if key[0] not in deleted}
+        self.too_large = [one for one in self.too_large if one.error_code == ErrorCode.NONE]
+
+    def refuse_large_metadata(self) -> None:
+        """Once the group agreed."""
+        for result in self.too_large:
+            result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+    def answer(self, error: ErrorCode) -> Generator[None, None, OffsetCommitResponse]:
+        """The response, in steps. error: of the group or of the write; every accepted partition
+        gets it.
+        """
+        if error is not ErrorCode.NONE:
+            for count, (_, result) in enumerate(self.accepted, 1):
+                if count % OFFSETS_PER_STEP == 0:
+                    yield
+                if result.error_code == ErrorCode.NONE:
+                    result.error_code = error
+        return self.response
+
+
+def resolve_commit(
+    request: OffsetCommitRequest,
+    version: int,
+    topics: TopicLookup,
+    *,
+    max_metadata_bytes: int,
+    step_items: int = OFFSETS_PER_STEP,
+) -> Generator[None, None, Commit]:
+    """The first step: which partitions exist. Unknown ones get their error in the response at once,
+    and stand first in it: topics with one before the others, in each topic they before the others.
+    A generator that pauses after step_items topics and partitions.
+    """
+    by_id = version >= TOPIC_ID_VERSION
+    error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    commit = Commit(error)
+    accepted, latest = commit.accepted, commit.latest
+    without_error: list[OffsetCommitResponse.OffsetCommitResponseTopic] = []
+    visited = 0
+    for asked in request.topics:
+        visited += 1
+        if visited >= step_items:
+            visited = 0
+            yield
+        topic = topics.topics_by_id.get(asked.topic_id) if by_id else topics.topics.get(asked.name)
+        results: list[_CommitResult] = []
+        answer = OffsetCommitResponse.OffsetCommitResponseTopic(
+            name=asked.name, topic_id=asked.topic_id, partitions=results
+        )
+        if topic is None:
+            commit.response.topics.append(answer)
+        known: Mapping[int, object] = {} if topic is None else topic.partitions
+        existing: list[_CommitResult] = []
+        for partition in asked.partitions:
+            visited += 1
+            if visited >= step_items:
+                visited = 0
+                yield
+            index = partition.partition_index
+            result = _CommitResult(partition_index=index)
+            if topic is None:
+                results.append(result)
+                result.error_code = error
+                continue
+            if index not in known:
+                results.append(result)
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            existing.append(result)
+            key = topic.topic_id, index
+            accepted.append((topic.topic_id, result))
+            if len(partition.committed_metadata or "") <= max_metadata_bytes:
+                latest[key] = topic.name, partition
+            else:
+                commit.too_large.append(result)
+                latest.setdefault(key, (topic.name, None))
+        if topic is not None:
+            (commit.response.topics if results else without_error).append(answer)
+            results += existing
+    commit.response.topics += without_error
+    return commit
+
+
+def commit_records(
+    commit: Commit,
+    group_id: str,
+    *,
+    retention_time_ms: int,
+    now_ms: int,
+) -> list[CoordinatorRecord]:
+    """The second step, once the group agreed: a record per accepted partition whose metadata is not
+    too large. Of a partition that is named again the last offset counts, as it does in Kafka, which
+    writes all of them.
+    """
+    commit.refuse_large_metadata()
+    expire_timestamp = NO_EXPIRY if retention_time_ms < 0 else now_ms + retention_time_ms
+    records: list[CoordinatorRecord] = []
+    for (topic_id, _), (name, partition) in commit.latest.items():
+        if partition is None:
+            continue
+        value = OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            # v1 brings a time of its own; no other version has the field
+            commit_timestamp=now_ms
+            if partition.commit_timestamp < 0
+            else partition.commit_timestamp,
+            expire_timestamp=expire_timestamp,
+            topic_id=topic_id,
+        )
+        records.append(offset_commit_record(group_id, name, partition.partition_index, value))
+    return records

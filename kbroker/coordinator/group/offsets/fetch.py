@@ -1,0 +1,171 @@
+"""How OffsetFetch is answered from the offsets of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from typing import Final
+
+from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP, TOPIC_ID_VERSION
+from kbroker.coordinator.group.offsets.store import OffsetStore
+from kbroker.coordinator.topics import TopicLookup
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+
+NO_OFFSET: Final = -1
+
+
+OFFSET_BYTES: Final = 200
+"""Memory of a partition in the answer to a fetch, besides its metadata."""
+
+
+_FetchTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+
+
+_FetchPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+
+
+Charge = Callable[[int], bool]
+"""Whether an answer may have so many bytes more."""
+
+
+def _answer_bytes(name: str, values: Iterable[OffsetCommitValue], count: int) -> int:
+    """About how much memory the answer for a topic has. count: of partitions."""
+    return len(name) + OFFSET_BYTES * (1 + count) + sum(len(value.metadata) for value in values)
+
+
+def fetch_errors(indexes: Iterable[int], error: ErrorCode) -> list[_FetchPartition]:
+    """Partitions without an offset and with this error."""
+    return [
+        _FetchPartition(
+            partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
+        )
+        for index in indexes
+    ]
+
+
+def _is_of_topic(value: OffsetCommitValue | None, topic_id: Uuid) -> bool:
+    """Whether an offset was committed for this topic, not for one of the same name before it."""
+    return value is not None and value.topic_id in (ZERO_UUID, topic_id)
+
+
+def fetch_offsets(
+    store: OffsetStore,
+    asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+    *,
+    version: int,
+    require_stable: bool,
+    topics: TopicLookup,
+    charge: Charge,
+) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
+    """The offsets of the named partitions, or all of the group's. A partition without an offset:
+    offset -1, no error. Topics with an unknown id stand last, whatever the order of the request.
+
+    A generator that pauses after some hundred partitions, so the offsets of a group may be of
+    different moments. A group that charge refuses is answered POLICY_VIOLATION.
+    """
+    group_id = asked.group_id
+    unstable = store.pending.in_group(group_id) if require_stable else ()
+    fetch = _Fetch(store.of_group(group_id), unstable, topics, charge, version >= TOPIC_ID_VERSION)
+    found = yield from fetch.all() if asked.topics is None else fetch.named(asked.topics)
+    if found is None:
+        return OffsetFetchResponse.OffsetFetchResponseGroup(
+            group_id=group_id, error_code=ErrorCode.POLICY_VIOLATION
+        )
+    return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, topics=found)
+
+
+class _Fetch:
+    """The steps of one fetch. unstable: (topic, partition) of pending offsets; by_id: whether the
+    client names topics by id. Both generators return None if the answer became too large.
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[str, Mapping[int, OffsetCommitValue]],
+        unstable: Collection[tuple[str, int]],
+        topics: TopicLookup,
+        charge: Charge,
+        by_id: bool,
+    ) -> None:
+        self._offsets = offsets
+        self._unstable = unstable
+        self._topics = topics
+        self._charge = charge
+        self._by_id = by_id
+
+    def all(self) -> Generator[None, None, list[_FetchTopic] | None]:
+        """All offsets of the group, of topics that exist if the client names topics by id."""
+        offsets, found, visited = self._offsets, [], 0
+        for name in list(offsets):
+            topic = self._topics.topics.get(name)
+            if self._by_id and topic is None:
+                continue
+            partitions = offsets.get(name, {})
+            visited += 1 + len(partitions)
+            if visited >= OFFSETS_PER_STEP:
+                visited = 0
+                yield
+            if not self._charge(_answer_bytes(name, partitions.values(), len(partitions))):
+                return None
+            answer = _FetchTopic(name=name, topic_id=topic.topic_id if topic else ZERO_UUID)
+            for index, value in partitions.items():
+                answer.partitions.append(self._found(name, index, value))
+            found.append(answer)
+        return found
+
+    def named(
+        self, topics: Sequence[OffsetFetchRequest.OffsetFetchRequestTopics]
+    ) -> Generator[None, None, list[_FetchTopic] | None]:
+        """The offsets of the named partitions."""
+        found: list[_FetchTopic] = []
+        unknown: list[_FetchTopic] = []
+        visited = 0
+        for wanted in topics:
+            indexes = wanted.partition_indexes
+            visited += 1
+            if visited >= OFFSETS_PER_STEP:
+                visited = 0
+                yield
+            answer = _FetchTopic(name=wanted.name, topic_id=wanted.topic_id)
+            name = wanted.name
+            if self._by_id:
+                topic = self._topics.topics_by_id.get(wanted.topic_id)
+                if topic is None:
+                    if not self._charge(_answer_bytes(name, (), len(indexes))):
+                        return None
+                    for start in range(0, len(indexes), OFFSETS_PER_STEP):
+                        part = indexes[start : start + OFFSETS_PER_STEP]
+                        answer.partitions += fetch_errors(part, ErrorCode.UNKNOWN_TOPIC_ID)
+                        yield
+                    unknown.append(answer)
+                    continue
+                name = topic.name
+            found.append(answer)
+            known = self._offsets.get(name, {})
+            values = [known[index] for index in indexes if index in known]
+            if not self._charge(_answer_bytes(name, values, len(indexes))):
+                return None
+            for index in indexes:
+                visited += 1
+                if visited >= OFFSETS_PER_STEP:
+                    visited = 0
+                    yield
+                value = known.get(index)
+                if self._by_id and not _is_of_topic(value, wanted.topic_id):
+                    value = None
+                answer.partitions.append(self._found(name, index, value))
+        return found + unknown
+
+    def _found(self, topic: str, index: int, value: OffsetCommitValue | None) -> _FetchPartition:
+        if (topic, index) in self._unstable:
+            return fetch_errors([index], ErrorCode.UNSTABLE_OFFSET_COMMIT)[0]
+        if value is None:
+            return fetch_errors([index], ErrorCode.NONE)[0]
+        return _FetchPartition(
+            partition_index=index,
+            committed_offset=value.offset,
+            committed_leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+        )

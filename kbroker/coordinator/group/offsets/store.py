@@ -1,0 +1,128 @@
+"""The committed offsets of one shard.
+
+Offsets committed inside a transaction are in `pending` until its marker. The topic's id is stored
+with each offset and guards against a topic of the same name that was created later (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from kbroker.coordinator.group.offsets.pending import OffsetPlace, PendingOffsets
+from kbroker.coordinator.group.records import offset_tombstone
+from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+
+GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
+"""Of one group: topic, partition, what was committed."""
+
+
+class DeletedTopic(NamedTuple):
+    """A topic that the cluster had until now."""
+
+    name: str
+    topic_id: Uuid
+
+    def has(self, value: OffsetCommitValue) -> bool:
+        """Whether an offset of this topic's name is one of this topic, not of one created later."""
+        return value.topic_id in (ZERO_UUID, self.topic_id)
+
+
+class OffsetStore:
+    """The committed and the pending offsets of one shard. Changed by replay only."""
+
+    __slots__ = ("_offsets", "pending")
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, GroupOffsets] = {}
+        self.pending = PendingOffsets()
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Apply one record. A tombstone removes pending offsets too."""
+        if value is not None:
+            if self.pending:
+                self.pending.supersede(OffsetPlace.of(key))
+            self._put(key.group, key.topic, key.partition, value)
+            return
+        if self.pending:
+            self.pending.remove(OffsetPlace.of(key))
+        topics = self._offsets.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        if partitions.pop(key.partition, None) is not None and not partitions:
+            del topics[key.topic]
+            if not topics:
+                del self._offsets[key.group]
+
+    def _put(self, group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> None:
+        topics = self._offsets.get(group_id)
+        if topics is None:
+            topics = self._offsets[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        partitions[partition] = value
+
+    def replay_pending(
+        self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue | None
+    ) -> None:
+        """Apply one record of a transactional batch: the offset is pending until the marker. A
+        tombstone counts at once, as in Kafka.
+        """
+        if value is None:
+            self.replay(key, None)
+        else:
+            self.pending.add(producer_id, OffsetPlace.of(key), value)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply a marker."""
+        for place, value in self.pending.end(producer_id, commit=commit):
+            self._put(*place, value)
+
+    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
+        """Topic, partition, offset of one group."""
+        return self._offsets.get(group_id, {})
+
+    def groups(self) -> list[str]:
+        """Groups with at least one committed offset."""
+        return sorted(self._offsets)
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether the group has an offset, committed or pending."""
+        return group_id in self._offsets or bool(self.pending.in_group(group_id))
+
+    def has(self, place: OffsetPlace) -> bool:
+        """Whether there is an offset, committed or pending."""
+        group_id, topic, partition = place
+        if partition in self.of_group(group_id).get(topic, {}):
+            return True
+        return (topic, partition) in self.pending.in_group(group_id)
+
+    def tombstones_of_group(self, group_id: str) -> Iterator[CoordinatorRecord]:
+        """The tombstones of all offsets of a group, pending ones included."""
+        offsets = self.of_group(group_id)
+        for topic, partitions in offsets.items():
+            for partition in partitions:
+                yield offset_tombstone(group_id, topic, partition)
+        for topic, partition in sorted(self.pending.in_group(group_id)):
+            if partition not in offsets.get(topic, {}):
+                yield offset_tombstone(group_id, topic, partition)
+
+    def tombstones_of_topics(self, topics: Iterable[DeletedTopic]) -> Iterator[CoordinatorRecord]:
+        """The tombstones of all offsets of deleted topics, pending ones included."""
+        deleted = {topic.name: topic for topic in topics}
+        places: set[OffsetPlace] = set()
+        for group_id, offsets in self._offsets.items():
+            for name, topic in deleted.items():
+                places.update(
+                    OffsetPlace(group_id, name, partition)
+                    for partition, value in offsets.get(name, {}).items()
+                    if topic.has(value)
+                )
+        for place, values in self.pending.places():
+            of_place = deleted.get(place.topic)
+            if of_place is not None and any(map(of_place.has, values)):
+                places.add(place)
+        for place in sorted(places):
+            yield offset_tombstone(*place)

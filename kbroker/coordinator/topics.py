@@ -1,0 +1,41 @@
+"""The topics of the cluster, as far as groups and their offsets read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from kbroker.model import Uuid
+
+PartitionRacks = tuple[tuple[str, ...], ...]
+"""The racks of the replicas of each partition, by partition; empty if no broker has a rack."""
+
+
+class ClusterTopic(Protocol):
+    """One topic; metadata's TopicImage is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> Uuid: ...
+    @property
+    def partitions(self) -> Mapping[int, object]: ...
+
+
+class TopicLookup(Protocol):
+    """Topics by name and by id."""
+
+    @property
+    def topics(self) -> Mapping[str, ClusterTopic]: ...
+    @property
+    def topics_by_id(self) -> Mapping[Uuid, ClusterTopic]: ...
+
+
+class ClusterTopics(TopicLookup, Protocol):
+    """The topics of the cluster at one metadata offset; metadata's MetadataImage is one. After a
+    change `topics` is another object, so comparing identities tells whether topics changed.
+    """
+
+    @property
+    def offset(self) -> int: ...
+    def partition_racks(self, name: str) -> PartitionRacks: ...

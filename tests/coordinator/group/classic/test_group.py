@@ -1,0 +1,644 @@
+"""Rebalances with members that behave, and with members that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator.group.classic.state import TRANSITIONS, GroupState
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.group.members import PARTITION_COUNT, ClientMember, settle
+from tests.coordinator.simulation import Context, World
+
+QUICK = GroupCoordinatorConfig(group_initial_rebalance_delay_ms=0)
+
+
+def state(world: World, group: str = "g") -> GroupState:
+    return world.shard().groups[group].state
+
+
+def all_partitions(members: list[ClientMember]) -> list[int]:
+    return sorted(index for member in members for index in member.partitions or [])
+
+
+def test_every_state_has_its_transitions() -> None:
+    assert set(TRANSITIONS) == set(GroupState)
+    assert all(GroupState.DEAD in to for at, to in TRANSITIONS.items() if at is not GroupState.DEAD)
+
+
+def test_first_member_waits_for_the_initial_delay() -> None:
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    assert member.errors == [ErrorCode.MEMBER_ID_REQUIRED]
+    assert member.member_id.startswith("a-")
+    world.timers.advance(2_999)
+    assert member.joining
+    world.timers.advance(1)
+    assert not member.joining
+    assert member.partitions == list(range(PARTITION_COUNT))
+    assert state(world) is GroupState.STABLE
+    assert member.generation == 1
+
+
+def test_initial_delay_is_extended_while_members_come() -> None:
+    world = World()
+    first, second = ClientMember(world, "a"), ClientMember(world, "b")
+    first.join()
+    world.timers.advance(2_000)
+    second.join()
+    world.timers.advance(1_000)
+    assert first.joining
+    world.timers.advance(3_000)
+    assert all_partitions([first, second]) == list(range(PARTITION_COUNT))
+    assert first.generations == second.generations == [1]
+
+
+def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
+    world = World()
+    members = [ClientMember(world, f"m{i}", rebalance_timeout_ms=7_000) for i in range(9)]
+    for member in members:
+        member.join()
+        world.timers.advance(1_000)
+    assert members[0].generations == [1]
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_join_without_member_id_in_every_version(version: int) -> None:
+    world = World(config=QUICK)
+    member = ClientMember(world, "a", version=version)
+    member.join()
+    expected = [ErrorCode.MEMBER_ID_REQUIRED] if version >= 4 else []
+    assert member.errors == [*expected, ErrorCode.NONE, ErrorCode.NONE]
+
+
+def test_ten_members_join_at_once_a_hundred_times() -> None:
+    for seed in range(100):
+        world = World(seed=seed)
+        members = [ClientMember(world, f"m{i}") for i in range(10)]
+        for member in members:
+            member.join()
+        settle(world, members)
+        assert all_partitions(members) == list(range(PARTITION_COUNT))
+        for member in members:
+            assert ErrorCode.UNKNOWN_MEMBER_ID not in member.errors
+
+
+def test_late_member_starts_a_rebalance_and_everybody_moves_on() -> None:
+    world = World()
+    members = [ClientMember(world, "a")]
+    members[0].join()
+    settle(world, members)
+    members.append(ClientMember(world, "b"))
+    members[1].join()
+    assert state(world) is GroupState.PREPARING_REBALANCE
+    assert members[0].heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(world, members)
+    assert members[0].generation == members[1].generation == 2
+    assert all_partitions(members) == list(range(PARTITION_COUNT))
+
+
+def test_member_that_does_not_rejoin_is_dropped_at_the_rebalance_timeout() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b", session_timeout_ms=60_000)]
+    for member in members:
+        member.join()
+    settle(world, members)
+    members[1].crash()
+    late = ClientMember(world, "c")
+    late.join()
+    members[0].poll()
+    world.timers.advance(29_999)
+    assert late.joining
+    world.timers.advance(1)
+    assert not late.joining
+    assert all_partitions([members[0], late]) == list(range(PARTITION_COUNT))
+
+
+def test_session_timeout_removes_a_silent_member() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    for member in members:
+        member.join()
+    settle(world, members)
+    members[1].crash()
+    settle(world, members)
+    world.timers.advance(9_000)
+    members[0].poll()
+    world.timers.advance(2_000)
+    members[0].poll()
+    settle(world, [members[0]])
+    assert members[0].partitions == list(range(PARTITION_COUNT))
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000], ids=["forward", "back"])
+def test_wall_clock_jump_expires_nobody(jump_ms: int) -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    settle(world, members)
+    world.timers.wall_jump_ms = jump_ms
+    for _ in range(3):
+        world.timers.advance(9_000)
+        assert [member.heartbeat() for member in members] == [ErrorCode.NONE] * 2
+    world.timers.advance(11_000)
+    assert state(world) is GroupState.EMPTY, "silence still counts"
+    written = world.shard().metadata["g"].current_state_timestamp
+    assert abs(written - world.timers.now_ms()) < 60_000, "what is stored has the wall clock's time"
+
+
+def test_member_that_joined_but_never_syncs_is_dropped() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b", session_timeout_ms=100_000)]
+    members[1].auto_sync = False
+    for member in members:
+        member.join()
+    world.timers.advance(6_000)
+    assert state(world) is GroupState.STABLE
+    for _ in range(35):
+        world.timers.advance(1_000)
+        members[0].poll()
+    settle(world, [members[0]])
+    assert list(world.shard().groups["g"].members) == [members[0].member_id]
+
+
+def test_leader_that_never_syncs_is_replaced() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    members[0].auto_sync = False
+    for member in members:
+        member.join()
+    world.timers.advance(6_000)
+    assert members[0].leader == members[0].member_id
+    assert members[1].partitions is None
+    members[0].crash()
+    settle(world, [members[1]])
+    assert members[1].leader == members[1].member_id
+    assert members[1].partitions == list(range(PARTITION_COUNT))
+
+
+def test_member_that_vanishes_with_its_promised_id_does_not_hold_up_the_group() -> None:
+    world = World()
+    first = ClientMember(world, "a")
+    first.join()
+    settle(world, [first])
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    answer = world.coordinator.join_group(Context(9), request)
+    assert getattr(answer, "error_code", None) == ErrorCode.MEMBER_ID_REQUIRED
+    late = ClientMember(world, "c")
+    late.join()
+    first.poll()
+    world.timers.advance(5_999)
+    assert late.joining
+    world.timers.advance(1)
+    settle(world, [first, late])
+
+
+def test_new_member_that_waits_too_long_is_dropped() -> None:
+    world = World()
+    first = ClientMember(world, "a", session_timeout_ms=1_000_000, rebalance_timeout_ms=1_000_000)
+    first.join()
+    settle(world, [first])
+    late = ClientMember(world, "b")
+    late.join()
+    world.timers.advance(300_000)
+    assert late.errors[-1] is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_leave_hands_over_at_once() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    for member in members:
+        member.join()
+    settle(world, members)
+    assert members[1].leave() is ErrorCode.NONE
+    members[0].poll()
+    assert members[0].partitions == list(range(PARTITION_COUNT))
+    assert members[0].leave() is ErrorCode.NONE
+    assert state(world) is GroupState.EMPTY
+    assert world.shard().metadata["g"].generation == 3
+
+
+def test_second_join_in_flight_answers_the_first() -> None:
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    member.join()
+    assert member.errors == [ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS]
+    settle(world, [member])
+
+
+def test_lost_join_answer_is_given_again() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    members[1].auto_sync = False
+    for member in members:
+        member.join()
+    world.timers.advance(6_000)
+    generation = members[1].generation
+    members[1].auto_sync = True
+    members[1].join()
+    assert members[1].generation == generation
+    assert members[1].partitions
+    assert state(world) is GroupState.STABLE
+
+
+def test_follower_that_rejoins_unchanged_keeps_the_generation_the_leader_does_not() -> None:
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    for member in members:
+        member.join()
+    settle(world, members)
+    members[1].join()
+    assert (members[1].generation, state(world)) == (1, GroupState.STABLE)
+    members[0].join()
+    assert state(world) is GroupState.PREPARING_REBALANCE
+    settle(world, members)
+    members[1].topics = ["events", "other"]
+    members[1].join()
+    assert state(world) is GroupState.PREPARING_REBALANCE
+
+
+def test_protocol_is_chosen_by_votes_among_the_common_ones() -> None:
+    world = World()
+    members = [
+        ClientMember(world, "a", protocols=("only-a", "range", "sticky")),
+        ClientMember(world, "b", protocols=("sticky", "range")),
+        ClientMember(world, "c", protocols=("sticky", "range")),
+    ]
+    for member in members:
+        member.join()
+    settle(world, members)
+    assert world.shard().groups["g"].protocol_name == "sticky"
+    stranger = ClientMember(world, "d", protocols=("only-a",))
+    stranger.join()
+    assert stranger.errors == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+    assert state(world) is GroupState.STABLE
+
+
+def test_cooperative_rebalance_of_two_rounds() -> None:
+    """A cooperative member gives up partitions, then rejoins though nobody asked it to."""
+    world = World()
+    members = [ClientMember(world, name, protocols=("cooperative-sticky",)) for name in "ab"]
+    members[0].join()
+    settle(world, [members[0]])
+    members[1].join()
+    settle(world, members)
+    members[1].topics = ["events", "other"]  # as a changed owned-partitions list would
+    members[1].join()
+    settle(world, members)
+    assert members[0].generation == members[1].generation == 3
+
+
+# -- static members --------------------------------------------------------------------------
+
+
+def static_pair(world: World, version: int = 9) -> list[ClientMember]:
+    members = [ClientMember(world, n, instance_id=f"i-{n}", version=version) for n in "ab"]
+    for member in members:
+        member.join()
+    settle(world, members)
+    return members
+
+
+@pytest.mark.parametrize("version", [5, 9])
+def test_static_member_returns_without_a_rebalance(version: int) -> None:
+    world = World()
+    old = static_pair(world, version)
+    held = old[1].partitions
+    new = ClientMember(world, "b2", instance_id="i-b", version=version)
+    new.join()
+    assert new.errors == [ErrorCode.NONE, ErrorCode.NONE]
+    assert new.partitions == held
+    assert state(world) is GroupState.STABLE
+    assert old[1].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    assert new.member_id in persisted
+
+
+@pytest.mark.parametrize(("version", "skips"), [(8, False), (9, True)])
+def test_static_leader_returns(version: int, skips: bool) -> None:
+    world = World()
+    old = static_pair(world, version)
+    assert old[0].leader == old[0].member_id
+    held = old[0].partitions
+    new = ClientMember(world, "a2", instance_id="i-a", version=version)
+    new.join()
+    assert new.last_join is not None
+    assert new.last_join.skip_assignment is skips
+    assert len(new.last_join.members) == (2 if skips else 0)
+    assert (new.leader == new.member_id) is skips
+    assert new.partitions == held
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["leader", "follower"])
+def test_static_member_whose_return_cannot_be_written_has_not_returned(who: int) -> None:
+    """What lives is what a reload would find: the former self, with its partitions."""
+    world = World()
+    old = static_pair(world)
+    world.log.errors = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    new = ClientMember(world, "new", instance_id=old[who].instance_id)
+    new.join()
+    assert new.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    group = world.shard().groups["g"]
+    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    assert list(group.members) == persisted
+    assert group.leader_id == old[0].member_id
+    assert old[who].heartbeat() is ErrorCode.NONE
+    new.poll()
+    assert new.partitions == old[who].partitions
+    assert old[who].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_static_member_whose_return_is_written_but_not_acknowledged_has_returned() -> None:
+    world = World()
+    old = static_pair(world)
+    world.log.errors = [ErrorCode.REQUEST_TIMED_OUT]
+    new = ClientMember(world, "new", instance_id="i-b")
+    new.join()
+    assert new.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    assert list(world.shard().groups["g"].members) == persisted
+    assert old[1].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_static_member_that_is_away_keeps_its_place_until_its_session_ends() -> None:
+    world = World()
+    members = static_pair(world)
+    members[1].crash()
+    world.timers.advance(5_000)
+    members[0].poll()
+    assert state(world) is GroupState.STABLE
+    for _ in range(6):
+        world.timers.advance(1_000)
+        members[0].poll()
+    settle(world, [members[0]])
+    assert members[0].partitions == list(range(PARTITION_COUNT))
+
+
+def test_static_member_fences_its_waiting_former_self() -> None:
+    world = World()
+    old = ClientMember(world, "a", instance_id="i")
+    old.join()
+    new = ClientMember(world, "a", instance_id="i")
+    new.join()
+    assert old.errors == [ErrorCode.FENCED_INSTANCE_ID]
+    settle(world, [new])
+
+
+def test_tool_removes_static_member_by_instance_id() -> None:
+    world = World()
+    static_pair(world)
+    request = LeaveGroupRequest(
+        group_id="g",
+        members=[
+            LeaveGroupRequest.MemberIdentity(group_instance_id="i-a"),
+            LeaveGroupRequest.MemberIdentity(group_instance_id="nobody"),
+            LeaveGroupRequest.MemberIdentity(member_id="x", group_instance_id="i-b"),
+        ],
+    )
+    response = world.coordinator.leave_group(Context(5), request)
+    assert [member.error_code for member in response.members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+    ]
+    assert [member.group_instance_id for member in response.members] == ["i-a", "nobody", "i-b"]
+
+
+# -- limits and errors -----------------------------------------------------------------------
+
+
+def test_group_max_size() -> None:
+    config = GroupCoordinatorConfig(group_max_size=2)
+    world = World(config=config)
+    members = [ClientMember(world, name) for name in "abc"]
+    for member in members:
+        member.join()
+    assert members[2].errors[-1] is ErrorCode.GROUP_MAX_SIZE_REACHED
+    settle(world, members[:2])
+    members[2].member_id = ""
+    members[2].join()
+    assert members[2].errors[-1] is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert state(world) is GroupState.STABLE
+
+
+def ask_for_id(world: World, client_id: str, group: str = "g", member_id: str = "") -> Any:
+    """A JoinGroup on its own; its answer, or the Deferred of it."""
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=30_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    return world.coordinator.join_group(Context(9, client_id=client_id), request)
+
+
+def test_ids_of_pending_members_are_bounded_in_size_and_number() -> None:
+    config = GroupCoordinatorConfig(kbroker_group_max_pending_members=10)
+    world = World(config=config)
+    long = "x" * 32_000
+    ids = [ask_for_id(world, f"{n}{long}", f"g{n % 2}").member_id for n in range(30)]
+    assert all(member_id.startswith(f"{n}{long}-") for n, member_id in enumerate(ids))
+    groups = [world.shard().groups[f"g{n}"] for n in range(2)]
+    assert sum(len(group.pending_joins) for group in groups) == 10
+    assert max(len(key) for group in groups for key in group.pending_joins) <= 64
+    assert [n for n, member_id in enumerate(ids) if groups[n % 2].is_pending(member_id)] == list(
+        range(20, 30)
+    )
+    refused = ask_for_id(world, f"0{long}", "g0", ids[0])
+    assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    joined = ask_for_id(world, f"29{long}", "g1", ids[29])
+    assert not joined.done
+    assert world.shard().groups["g1"].members.keys() == {ids[29]}
+    world.timers.advance(10_000)
+    assert not any(group.pending_joins for group in groups)
+    assert len(world.shard()._pending_members) == 0
+
+
+def test_a_flood_of_joins_ends_no_client() -> None:
+    """One whose id was forgotten meanwhile asks for another."""
+    world = World(config=GroupCoordinatorConfig(kbroker_group_max_pending_members=2))
+    member = ClientMember(world, "a")
+    settle(world, [member])
+    late = ask_for_id(world, "late")
+    for n in range(3):
+        ask_for_id(world, f"flood{n}")
+    assert ask_for_id(world, "late", member_id=late.member_id).error_code == (
+        ErrorCode.UNKNOWN_MEMBER_ID
+    )
+    again = ask_for_id(world, "late")
+    assert not ask_for_id(world, "late", member_id=again.member_id).done
+    assert again.member_id in world.shard().groups["g"].members
+
+
+def test_a_rebalance_that_waits_for_a_forgotten_id_goes_on() -> None:
+    world = World(config=GroupCoordinatorConfig(kbroker_group_max_pending_members=1))
+    member = ClientMember(world, "a")
+    settle(world, [member])
+    ask_for_id(world, "late")
+    member.topics = ["other"]
+    member.join()
+    assert member.joining
+    ask_for_id(world, "x", "another group")
+    world.timers.advance(1)
+    assert not member.joining
+    assert state(world) is GroupState.STABLE
+
+
+def test_what_members_say_is_bounded_over_all_groups() -> None:
+    world = World(config=GroupCoordinatorConfig(kbroker_group_members_max_bytes=1_048_576))
+    memory = world.shard()._memory
+    members = [ClientMember(world, f"m{n}", group=f"g{n}", protocols=("r",)) for n in range(22)]
+    for member in members:
+        member.topics = ["x" * 100] * 480
+        member.join()
+    world.timers.advance(3_000)
+    assert [member.errors[-1] for member in members[:20]] == [ErrorCode.NONE] * 20
+    assert members[21].errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    members[0].join()  # says no more than before
+    world.timers.advance(3_000)
+    assert members[0].errors[-1] is ErrorCode.NONE
+    used = memory.used_bytes
+    assert 900_000 < used <= 1_048_576
+    world.resign()
+    assert memory.used_bytes == 0
+    world.lead()
+    assert 0 < memory.used_bytes <= used
+    for member in members[:21]:
+        member.leave()
+    assert memory.used_bytes == 0
+    members[21].join()
+    world.timers.advance(3_000)
+    assert members[21].errors[-1] is ErrorCode.NONE
+
+
+def test_one_member_says_only_so_much() -> None:
+    """More than any record could hold; many protocols are refused before they are looked at."""
+    world = World(config=GroupCoordinatorConfig(kbroker_group_members_max_bytes=1_048_576))
+    large = ClientMember(world, "large", protocols=("range",))
+    large.topics = ["x" * 100] * 700
+    large.join()
+    assert large.errors == [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    many = ClientMember(world, "many", group="other", protocols=tuple(map(str, range(400))))
+    many.join()
+    assert many.errors == [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    assert not world.shard().groups["g"].members
+    assert "other" not in world.shard().groups
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        pytest.param(
+            JoinGroupRequest(session_timeout_ms=10_000), "INVALID_GROUP_ID", id="no group"
+        ),
+        pytest.param(
+            JoinGroupRequest(group_id="n", session_timeout_ms=5_999),
+            "INVALID_SESSION_TIMEOUT",
+            id="session too short",
+        ),
+        pytest.param(
+            JoinGroupRequest(group_id="n", session_timeout_ms=1_800_001),
+            "INVALID_SESSION_TIMEOUT",
+            id="session too long",
+        ),
+        pytest.param(
+            JoinGroupRequest(group_id="n", session_timeout_ms=10_000, member_id="x"),
+            "UNKNOWN_MEMBER_ID",
+            id="member of an unknown group",
+        ),
+        pytest.param(
+            JoinGroupRequest(group_id="n", session_timeout_ms=10_000, protocol_type="consumer"),
+            "INCONSISTENT_GROUP_PROTOCOL",
+            id="no protocols",
+        ),
+        pytest.param(
+            JoinGroupRequest(
+                group_id="n",
+                session_timeout_ms=10_000,
+                protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range")],
+            ),
+            "INCONSISTENT_GROUP_PROTOCOL",
+            id="no protocol type",
+        ),
+    ],
+)
+def test_refused_joins(request_: JoinGroupRequest, error: str) -> None:
+    world = World()
+    answer = world.coordinator.join_group(Context(9), request_)
+    response = answer if isinstance(answer, JoinGroupResponse) else answer.value
+    assert isinstance(response, JoinGroupResponse)
+    assert ErrorCode(response.error_code).name == error
+    assert response.member_id == request_.member_id
+    assert "n" not in world.shard().groups
+
+
+def test_stable_group_answers_strangers() -> None:
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    settle(world, [member])
+    ours, generation = member.member_id, member.generation
+    table = [
+        ("nobody", generation, None, ErrorCode.UNKNOWN_MEMBER_ID),
+        (ours, generation + 1, None, ErrorCode.ILLEGAL_GENERATION),
+        (ours, generation - 1, None, ErrorCode.ILLEGAL_GENERATION),
+        (ours, generation, "i", ErrorCode.UNKNOWN_MEMBER_ID),
+        (ours, generation, None, ErrorCode.NONE),
+    ]
+    for member_id, asked, instance_id, error in table:
+        heartbeat = HeartbeatRequest(
+            group_id="g", generation_id=asked, member_id=member_id, group_instance_id=instance_id
+        )
+        assert world.coordinator.heartbeat(Context(4), heartbeat).error_code == error
+        sync = SyncGroupRequest(
+            group_id="g", generation_id=asked, member_id=member_id, group_instance_id=instance_id
+        )
+        answer = world.coordinator.sync_group(Context(4), sync)
+        assert getattr(getattr(answer, "value", answer), "error_code", None) == error
+
+
+@pytest.mark.parametrize(
+    ("version", "protocol_type", "protocol_name", "error"),
+    [
+        (4, None, None, ErrorCode.NONE),
+        (5, None, None, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, "consumer", None, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, "consumer", "range", ErrorCode.NONE),
+        (5, "connect", "range", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, "consumer", "sticky", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_sync_checks_the_protocol(
+    version: int, protocol_type: str | None, protocol_name: str | None, error: ErrorCode
+) -> None:
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    settle(world, [member])
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=member.generation,
+        member_id=member.member_id,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+    )
+    answer = world.coordinator.sync_group(Context(version), request)
+    assert getattr(getattr(answer, "value", answer), "error_code", None) == error
