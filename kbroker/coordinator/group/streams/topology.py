@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from kbroker.coordinator.topics import ClusterTopic
 from kbroker.coordinator.group.streams.records import Topology
+from kbroker.coordinator.topics import ClusterTopic
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
