@@ -70,7 +70,7 @@ class Bench:
         config = BrokerConfig.from_properties({"log.dirs": str(folder), "node.id": "1"})
         timers = _Clock()
         self.now_ms = timers.now_ms()
-        self.logs = LogManager(config, now_ms=timers.now_ms)
+        self.logs = LogManager(config, now_ms=timers.now_ms, random=Random(1))
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(1, self.logs, timers, config, random=Random(1))

@@ -51,7 +51,9 @@ def manager(folder: Path, threads: int = 2) -> LogManager:
         "node.id": "1",
         "num.recovery.threads.per.data.dir": str(threads),
     }
-    made = LogManager(BrokerConfig.from_properties(properties), now_ms=lambda: NOW_MS)
+    made = LogManager(
+        BrokerConfig.from_properties(properties), now_ms=lambda: NOW_MS, random=random.Random(1)
+    )
     made.lock()
     return made
 

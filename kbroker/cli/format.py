@@ -43,9 +43,11 @@ def format_folders(
     from kbroker.settings.broker import BrokerConfig
 
     settings = BrokerConfig.load(config, overrides or ())
+    random = SystemRandom()
     lines = format_directories(
         settings,
-        cluster_id=cluster_id or uuid_to_string(random_uuid(SystemRandom())),
+        cluster_id=cluster_id or uuid_to_string(random_uuid(random)),
+        random=random,
         ignore_formatted=ignore_formatted,
         standalone=True if standalone else None,
     )

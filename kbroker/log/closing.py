@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from kbroker.log.flushing import Flush
 from kbroker.log.results import DirectoryNames, Syncable
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.log.storage.open_files import default_open_files
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
@@ -31,14 +30,20 @@ that may open few files closes fewer logs at once.
 """
 
 
-def close_logs(logs: Iterable[PartitionLog], *, threads: int = 1) -> None:
+def close_logs(
+    logs: Iterable[PartitionLog],
+    *,
+    threads: int = 1,
+    open_files: int = BATCH_LOGS * OPEN_FILES_PER_LOG,
+) -> None:
     """Flush and close all cleanly: a snapshot at the end, index files cut to size. Blocks.
 
-    threads: that sync; all else is done here. Raises LogDirectoryError, and also if a log failed
-    before: it was not synced.
+    threads: that sync; all else is done here. open_files: how many segments of the node may keep
+    their file open, which bounds the logs that are closed at once. Raises LogDirectoryError, and
+    also if a log failed before: it was not synced.
     """
     left = iter(logs)
-    batch_logs = min(BATCH_LOGS, max(1, default_open_files().limit // OPEN_FILES_PER_LOG))
+    batch_logs = min(BATCH_LOGS, max(1, open_files // OPEN_FILES_PER_LOG))
     parents: set[str] = set()
     with ThreadPoolExecutor(threads, thread_name_prefix="kbroker-closing") as pool:
         while batch := list(islice(left, batch_logs)):

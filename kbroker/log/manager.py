@@ -46,6 +46,7 @@ from kbroker.log.storage.files import (
     make_directory,
     rename,
 )
+from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.model import (
     RESERVED_UUIDS,
     InvariantError,
@@ -74,20 +75,26 @@ class LogManager:
 
     on_offline: called with a directory and its partitions when its disk failed. on_rolled: given to
     every log, see PartitionLog. on_cleaned_cut: called with a log that was cut below its
-    cleaner_offset.
+    cleaner_offset. open_files: of the node, which its logs share.
     """
 
     def __init__(
-        self, config: BrokerConfig, *, now_ms: Callable[[], int], random: Random | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        now_ms: Callable[[], int],
+        random: Random,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.config = config
+        self.open_files = open_files or OpenFiles(default_open_file_limit())
         self.default_log_config = LogConfig.from_configs(config, {})
         self.on_offline: Callable[[Path, list[TopicPartition]], None] | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
         self.on_cleaned_cut: Callable[[PartitionLog], None] | None = None
         self.faults = FaultReports()
         self._now_ms = now_ms
-        self._random = random or Random()
+        self._random = random
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         cordoned = _cordoned(config)
@@ -254,7 +261,7 @@ class LogManager:
             logger.error("%s: opening it failed unexpectedly", topic_partition, exc_info=error)
             self._set_damaged(job, repr(error), is_known)
             return
-        log.share_open_files()
+        log.share(self.open_files, self._random)
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._unique())
             logger.warning(
@@ -368,6 +375,8 @@ class LogManager:
                 now_ms=self._now_ms(),
                 topic_id=topic_id,
                 producer_id_expiration_ms=self._expiration_ms,
+                open_files=self.open_files,
+                random=self._random,
             )
         except LogDirectoryError as error:
             self.directory_failed(error)
@@ -465,6 +474,8 @@ class LogManager:
                 now_ms=self._now_ms(),
                 topic_id=current.topic_id,
                 producer_id_expiration_ms=self._expiration_ms,
+                open_files=self.open_files,
+                random=self._random,
             )
             log.truncate_fully(current.log_start_offset, now_ms=self._now_ms())
         except LogDirectoryError as error:
@@ -835,7 +846,11 @@ class LogManager:
     def _close_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
         try:
             threads = self.config.get_int("num.recovery.threads.per.data.dir")
-            close_logs((log for _, log in directory.all_logs()), threads=threads)
+            close_logs(
+                (log for _, log in directory.all_logs()),
+                threads=threads,
+                open_files=self.open_files.limit,
+            )
         except LogDirectoryError as error:
             self._fail(directory, error)
             return

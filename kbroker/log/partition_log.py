@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Final
 
@@ -45,8 +46,8 @@ from kbroker.log.storage.files import (
     rename,
     sync_directory,
 )
-from kbroker.log.storage.open_files import OpenFiles, default_open_files
-from kbroker.log.storage.segment import Segment, roll_jitter_ms
+from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
+from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.time_search import (
@@ -72,8 +73,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 NO_LIMIT: Final = (1 << 63) - 1
-
-OPEN_FILES: Final = default_open_files()
 
 
 class PartitionLog:
@@ -150,14 +149,17 @@ class PartitionLog:
         topic_id: Uuid | None = None,
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         open_files: OpenFiles | None = None,
+        random: Random | None = None,
         stop: Event | None = None,
     ) -> PartitionLog:
         """Open the folder, made if missing, and recover what is after recovery_point unless it was
         closed cleanly.
 
         Blocks. topic_id: written to partition.metadata if that is missing; what the file says is in
-        `topic_id`. Raises LogDirectoryError, CheckpointError (a file of the folder is corrupt),
-        DamagedLogError; RecoveryStopped once another thread has set `stop`.
+        `topic_id`. open_files: of the node; None: the log counts its descriptors by itself. random:
+        for segment.jitter.ms; None: segments roll without jitter. Raises LogDirectoryError,
+        CheckpointError (a file of the folder is corrupt), DamagedLogError; RecoveryStopped once
+        another thread has set `stop`.
         """
         log = cls()
         log.directory = directory
@@ -184,7 +186,8 @@ class PartitionLog:
                 is_new=is_made,
                 now_ms=now_ms,
                 producer_id_expiration_ms=producer_id_expiration_ms,
-                open_files=OPEN_FILES if open_files is None else open_files,
+                open_files=open_files or OpenFiles(default_open_file_limit()),
+                random=random,
                 stop=stop,
             )
         except KafkaError as error:
@@ -196,12 +199,13 @@ class PartitionLog:
         log.log_end_offset = state.log_end_offset
         log.recovery_point = state.recovery_point
         log._opened_at = state.log_end_offset if clean_shutdown else -1
-        log.segments.active.roll_jitter_ms = roll_jitter_ms(config)
+        log.segments.active.roll_jitter_ms = log.segments.roll_jitter_ms(config)
         return log
 
-    def share_open_files(self) -> None:
-        """Count descriptors together with all other logs from now on; nothing may be open."""
-        self.segments.share(OPEN_FILES)
+    def share(self, open_files: OpenFiles, random: Random) -> None:
+        """Use what all logs of the node share from now on. No file of this log may be open."""
+        self.segments.share(open_files, random)
+        self.segments.active.roll_jitter_ms = self.segments.roll_jitter_ms(self.config)
 
     def __repr__(self) -> str:
         return (
@@ -783,6 +787,7 @@ class PartitionLog:
             topic_id=self.topic_id,
             producer_id_expiration_ms=self.producers.expiration_ms,
             open_files=self.segments.open_files,
+            random=self.segments.random,
         )
         log.recovery_point = min(recovery_point, log.log_end_offset)
         log._changes.changed(folder=True)

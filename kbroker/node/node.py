@@ -14,11 +14,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.broker.controller_runtime import ControllerRuntime, as_future
@@ -36,6 +34,7 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import InvariantError, StartupError, TopicPartition, Uuid
+from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
@@ -68,9 +67,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WORKER_THREADS: Final = 4
-"""Threads for what may leave the loop (docs/adr/0007)."""
-
 MIN_BACKLOG: Final = 1024
 """Unless configured. The loop accepts between requests, so a burst of clients must find room: one
 that does not tries again a second later."""
@@ -93,16 +89,15 @@ class Broker:
         self,
         config: BrokerConfig,
         *,
-        random: Random | None = None,
+        resources: NodeResources | None = None,
         handlers: Sequence[ApiHandler] | None = None,
     ) -> None:
         self.config = config
+        self.resources = resources or NodeResources(config)
         self.failure: BaseException | None = None
-        self._random = random or Random()
         self._log_configs = LogConfigs(config)
         self._handlers = handlers
         self._listeners: list[ListenerServer] = []
-        self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="kbroker")
         self._failed = asyncio.Event()
         self._stopped = False
         self._is_registered = False
@@ -193,21 +188,27 @@ class Broker:
         timers = LoopTimers(loop)
         self.stalls.start()
         self._bind(network)
-        self._logs = logs = LogManager(config, now_ms=timers.now_ms, random=self._random)
+        self._logs = logs = LogManager(
+            config,
+            now_ms=timers.now_ms,
+            random=self.resources.random,
+            open_files=self.resources.open_files,
+        )
         logs.lock()
         properties = ensure_formatted(
             config,
+            self.resources.random,
             offline=logs.offline_paths,
             on_failed=logs.directory_failed,
         )
         logs.set_directory_ids(properties.directory_ids)
         self._controller = controller = ControllerRuntime(
-            config, properties=properties, timers=timers, random=self._random
+            config, properties=properties, timers=timers, random=self.resources.random
         )
         controller.on_fatal(self.fail)
         await controller.start()
         self._loading = loop.run_in_executor(
-            self._executor,
+            self.resources.workers,
             logs.load,
             self._topic_config,
             self._hosts_partition,
@@ -220,7 +221,7 @@ class Broker:
             timers,
             config,
             knows=self._knows,
-            random=self._random,
+            random=self.resources.random,
             memory=self.memory,
             slices=lambda: TimeSlices(timers),
         )
@@ -278,10 +279,10 @@ class Broker:
             share_groups=share.groups,
             share_coordinator=share.coordinator,
             share_reader=share.reader,
-            offload=ExecutorOffload(self._executor),
+            offload=ExecutorOffload(self.resources.workers),
             slices=replicas.fair_slices,
             memory=self.memory,
-            random=self._random,
+            random=self.resources.random,
         )
         await self._listen(loop, network, timers)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
@@ -399,7 +400,7 @@ class Broker:
             settings,
             log=_CoordinatorLog(replicas, settings.offsets_commit_timeout_ms),
             timers=timers,
-            random=self._random,
+            random=self.resources.random,
             topics=lambda: controller.image,
             overrides=self._group_configs(controller),
         )
@@ -459,9 +460,12 @@ class Broker:
             max_frame_bytes=network.max_frame_bytes,
             max_list_bytes=network.max_list_bytes,
             max_queued_bytes=network.connection_queued_bytes,
-            descriptors=descriptor_budget(network.descriptor_reserve),
+            descriptors=descriptor_budget(
+                network.descriptor_reserve, log_files=self.resources.open_files.limit
+            ),
             memory=self.memory,
-            executor=self._executor,
+            page_cache=self.resources.page_cache,
+            executor=self.resources.workers,
             on_fatal=self.fail,
             node_id=self.config.node_id,
             on_storage_error=self.services.replicas.logs.directory_failed,
@@ -594,7 +598,7 @@ class Broker:
             self._replicas.drop_orders()
         if self._logs is not None:
             self._logs.close(clean=False)
-        self._executor.shutdown(wait=False)
+        self.resources.close()
 
     async def _release(self) -> None:
         """Close what is open, in the reverse order of the start; clean unless the broker failed.
@@ -628,8 +632,8 @@ class Broker:
             if not self._is_registered:  # that epoch is of the process before this one
                 broker_epoch = logs.previous_broker_epoch
             close = partial(logs.close, clean=self.failure is None, broker_epoch=broker_epoch)
-            await asyncio.get_running_loop().run_in_executor(self._executor, close)
-        self._executor.shutdown(wait=False)
+            await asyncio.get_running_loop().run_in_executor(self.resources.workers, close)
+        self.resources.close()
 
 
 def _call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:

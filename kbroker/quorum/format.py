@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Final
 
 from kbroker.log.storage.files import LogDirectoryError, list_directory, make_directory, unlink
@@ -66,9 +66,9 @@ def format_directories(
     config: BrokerConfig,
     *,
     cluster_id: str,
+    random: Random,
     ignore_formatted: bool = False,
     standalone: bool | None = None,
-    random: Random | None = None,
 ) -> list[str]:
     """Format every directory of the configuration for that cluster. Returns lines that say what was
     done.
@@ -82,7 +82,6 @@ def format_directories(
             f"cluster id {cluster_id!r}: give a name of 1 to 255 characters without blanks around "
             "it"
         )
-    random = random or SystemRandom()
     found = _read_all(config)
     formatted = {path: properties for path, properties in found.items() if properties is not None}
     if formatted and not ignore_formatted:
@@ -109,7 +108,7 @@ def format_directories(
 
 def ensure_formatted(
     config: BrokerConfig,
-    random: Random | None = None,
+    random: Random,
     *,
     offline: Collection[str] = (),
     on_failed: Callable[[LogDirectoryError], object] | None = None,
@@ -120,7 +119,6 @@ def ensure_formatted(
     offline: directories of log.dirs to pass over, since their disk failed. on_failed: told of one
     that cannot be read, which is passed over then; the metadata directory never is.
     """
-    random = random or SystemRandom()
     found = _read_all(config, offline, on_failed)
     formatted = {path: properties for path, properties in found.items() if properties is not None}
     _check_consistent(config, formatted)

@@ -19,6 +19,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.checkpoint import CheckpointError
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import FileSlice, file_size, make_directory, unlink
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.records import iter_batches, iter_records
 from kbroker.quorum.control import (
@@ -51,6 +52,10 @@ METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
 INDEX_BYTES: Final = 10 * 1024 * 1024
 NEVER: Final = (1 << 63) - 1
 READ_BYTES: Final = 1 << 20
+OPEN_FILES: Final = 32
+"""How many segments of the metadata log keep their file open. They do not compete with those of
+partitions.
+"""
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
@@ -158,6 +163,7 @@ class QuorumStorage:
                 clean_shutdown=False,
                 now_ms=now_ms,
                 topic_id=METADATA_TOPIC_ID,
+                open_files=OpenFiles(OPEN_FILES),
             )
         except CheckpointError as error:
             raise StartupError(f"{error}; mend the file, or remove it to do without it") from error

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any, Final
 
 from kbroker.log.manager import LogManager
-from kbroker.log.partition_log import OPEN_FILES, PartitionLog
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer.producer_state import ProducerState
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
@@ -41,7 +41,7 @@ from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT, SEARCH_LIMIT
+from kbroker.settings.network import SEARCH_LIMIT
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class ReplicaManager:
         *,
         knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
         offload: OffloadPort | None = None,
-        random: Random | None = None,
+        random: Random,
         memory: MemoryPort | None = None,
         slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
     ) -> None:
@@ -102,12 +102,11 @@ class ReplicaManager:
         self._watermarks: dict[TopicPartition, int] | None = None
         self._fetch_max_bytes = config.get_int("fetch.max.bytes")
         self._lag_max_ms = config.get_int("replica.lag.time.max.ms")
-        OPEN_FILES.indexes.limit_bytes = int(config.get_int(MEMORY_LIMIT) * INDEX_SHARE)
         self.unpacking = Lock()  # one worker at a time unpacks: docs/adr/0016
         self.purgatory = Purgatory(timers)
         self.traffic = TopicTraffic()
         self.sessions = FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots"), random or Random(), memory
+            config.get_int("max.incremental.fetch.session.cache.slots"), random, memory
         )
         self._reader = FetchReader(
             find=self.find,

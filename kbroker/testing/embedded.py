@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from kbroker.broker.controller_runtime import as_future
 from kbroker.model import InvariantError
 from kbroker.node.node import Broker
+from kbroker.node.resources import NodeResources
 from kbroker.node.run import loop_factory
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +36,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
 
 TIMEOUT_SECONDS: Final = 30.0
 
+MAX_OPEN_FILES: Final = 64
+"""How many segments a broker keeps open. Ten brokers of one process stay below the usual limit of
+1,024 descriptors.
+"""
+
 
 class EmbeddedBroker:
     """One broker for tests. Use it as a context manager, or call `start` and `stop`.
@@ -44,16 +50,22 @@ class EmbeddedBroker:
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     overrides: Kafka's property names. data: a log directory to use and keep; without it a temporary
-    one goes with `stop`. A second start takes the port of the first, so that clients find it again.
-    Methods may be called from any thread but the broker's own.
+    one is made, and removed by `stop`. max_open_files: how many segments keep their file open. A
+    second start takes the port of the first, so that clients find it again. Methods may be called
+    from any thread but the broker's own.
     """
 
     def __init__(
-        self, overrides: Mapping[str, str] | None = None, *, data: str | Path | None = None
+        self,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        data: str | Path | None = None,
+        max_open_files: int = MAX_OPEN_FILES,
     ) -> None:
         self.host = "127.0.0.1"
         self.port = 0
         self._overrides = dict(overrides or {})
+        self._max_open_files = max_open_files
         self._keep_data = data is not None
         self._data = Path(data) if data is not None else None
         self._thread: threading.Thread | None = None
@@ -214,7 +226,8 @@ class EmbeddedBroker:
                 started.set_exception(error)
 
     async def _serve(self, config: BrokerConfig, started: Future[None]) -> None:
-        broker = Broker(config)
+        resources = NodeResources(config, max_open_files=self._max_open_files)
+        broker = Broker(config, resources=resources)
         self._ending = asyncio.get_running_loop().create_future()
         await broker.start()
         self._broker = broker

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from kbroker.log.cleaner.cleaner import LogCleaner
 from kbroker.log.cleaner.config import Account
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.records import (
@@ -39,6 +41,7 @@ class Bench:
         *,
         offload: Callable[..., None] = run_inline,
         properties: dict[str, str] | None = None,
+        open_files: OpenFiles | None = None,
         memory: Account | None = None,
         unpacking: AbstractContextManager[object] | None = None,
         **config: Any,
@@ -46,6 +49,7 @@ class Bench:
         self.folder = folder
         self.timers = SimTimers()
         self.offload = offload
+        self.open_files = open_files
         self.memory = memory
         self.unpacking = unpacking
         self.properties = {"log.dirs": str(folder), "node.id": "1"} | (properties or {})
@@ -56,7 +60,9 @@ class Bench:
 
     def open(self) -> None:
         broker = BrokerConfig.from_properties(self.properties)
-        self.logs = LogManager(broker, now_ms=self.timers.now_ms)
+        self.logs = LogManager(
+            broker, now_ms=self.timers.now_ms, random=Random(1), open_files=self.open_files
+        )
         self.logs.lock()
         self.logs.load(lambda topic: self.config)
         self.log = self.logs.get_or_create(TOPIC, TOPIC_ID, self.config)

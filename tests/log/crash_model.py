@@ -11,12 +11,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
 from typing import ClassVar
-from unittest import mock
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from kbroker.log import partition_log
 from kbroker.log.cleaner.cleaner import LogCleaner, plan
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import AppendOrigin, PartitionLog
@@ -65,7 +63,6 @@ class CrashMachine(RuleBasedStateMachine):
         self.disk.make_root(ROOT)
         self._installed = ExitStack()
         self._installed.enter_context(self.disk.installed())
-        self._installed.enter_context(mock.patch.object(partition_log, "OPEN_FILES"))
         logging.disable(logging.CRITICAL)
         self.truth = Truth()
         self.now_ms = NOW_MS
@@ -93,8 +90,12 @@ class CrashMachine(RuleBasedStateMachine):
 
     def _open(self) -> LogManager:
         # a process of its own: nothing of the old one is closed or written any more
-        partition_log.OPEN_FILES = OpenFiles(3)
-        self.manager = LogManager(BROKER_CONFIG, now_ms=lambda: self.now_ms, random=Random(0))
+        self.manager = LogManager(
+            BROKER_CONFIG,
+            now_ms=lambda: self.now_ms,
+            random=Random(0),
+            open_files=OpenFiles(3),
+        )
         self.manager.load(lambda _: self.config)
         self.manager.get_or_create(KEY, TOPIC_ID, self.config)
         return self.manager

@@ -228,7 +228,7 @@ def test_what_follows_a_truncation_before_the_start_is_not_taken_for_deleted(
     config = BrokerConfig.from_properties({"log.dirs": "/disk/data", "node.id": "1"})
 
     def start() -> LogManager:
-        manager = LogManager(config, now_ms=lambda: 0)
+        manager = LogManager(config, now_ms=lambda: 0, random=Random(1))
         manager.load(lambda _: CONFIG)
         return manager
 

@@ -244,7 +244,7 @@ def test_no_usable_directory_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "file"), "node.id": "1"})
     with pytest.raises(StartupError, match=r"none of log\.dirs can be used"):
-        LogManager(config, now_ms=lambda: NOW_MS).lock()
+        LogManager(config, now_ms=lambda: NOW_MS, random=Random(1)).lock()
 
 
 def test_a_log_that_ends_elsewhere_than_it_was_closed_at(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -51,7 +52,7 @@ def kafka_config(topic: str) -> LogConfig:
 
 def manager_of(directory: Path) -> LogManager:
     config = BrokerConfig.from_properties({"log.dirs": str(directory), "node.id": "1"})
-    return LogManager(config, now_ms=lambda: NOW_MS)
+    return LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
 
 
 def loaded_lines(name: str) -> dict[str, dict[str, str]]:

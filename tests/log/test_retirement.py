@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 import pytest
@@ -37,7 +38,7 @@ def opened(tmp_path: Path) -> Callable[[], tuple[LogManager, PartitionLog]]:
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "node.id": "1"})
 
     def start() -> tuple[LogManager, PartitionLog]:
-        manager = LogManager(config, now_ms=lambda: NOW_MS)
+        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
         manager.load(lambda topic: CONFIG)
         return manager, manager.get_or_create(KEY, TOPIC_ID, CONFIG)
 

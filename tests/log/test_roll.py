@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import partition_log
 from kbroker.log.partition_log import AppendOrigin, PartitionLog
 from kbroker.log.state.roll import Roll, RollDue
 from kbroker.log.storage.files import LogDirectoryError
@@ -280,9 +279,8 @@ def test_an_empty_segment_is_not_rolled_again(open_log: Open) -> None:
     assert fill(log).base_offset == log.log_end_offset
 
 
-def test_open_files_are_counted_as_ever(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "OPEN_FILES", OpenFiles(4))
-    log = open_log()
+def test_open_files_are_counted_as_ever(open_log: Open) -> None:
+    log = open_log(open_files=OpenFiles(4))
     for _ in range(6):
         roll = fill(log)
         roll.work()

@@ -7,8 +7,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -16,7 +15,6 @@ from unittest import mock
 
 import pytest
 
-from kbroker.log import partition_log
 from kbroker.log.cleaner import swap as swap_module
 from kbroker.log.cleaner.swap import SwappedSegment
 from kbroker.log.storage import renames
@@ -35,9 +33,9 @@ TAIL = 3
 """Offsets behind them, in the active segment."""
 
 
-def filled(folder: Path, worker: Held) -> Bench:
+def filled(folder: Path, worker: Held, open_files: OpenFiles | None = None) -> Bench:
     """GROUP closed segments with an index of several entries, and the active one."""
-    bench = Bench(folder, offload=worker, index_interval_bytes=100)
+    bench = Bench(folder, offload=worker, open_files=open_files, index_interval_bytes=100)
     for number in range(GROUP):
         for _ in range(5):
             append(bench, KEYS)
@@ -100,13 +98,9 @@ def count(tmp_path_factory: pytest.TempPathFactory) -> int:
     return names_of_a_swap(tmp_path_factory.mktemp("count"))
 
 
-@contextmanager
-def few_open_files() -> Iterator[None]:
+def few_open_files() -> OpenFiles:
     """One file is open at a time, and an index is loaded as long as no other is."""
-    few = OpenFiles(1)
-    few.indexes.limit_bytes = 0
-    with mock.patch.object(partition_log, "OPEN_FILES", few):
-        yield
+    return OpenFiles(1, index_bytes=0)
 
 
 def leftovers(bench: Bench) -> list[str]:
@@ -117,36 +111,35 @@ def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
     """By offset and by time, with files that are opened and closed all the time."""
     for done in range(count + 1):
         worker = Held()
-        with few_open_files():
-            bench = filled(tmp_path / str(done), worker)
-            wanted = values(bench)
-            end = bench.log.log_end_offset
-            held = bench.log.read(0, max_bytes=1 << 20).records
-            assert isinstance(held, FileSlice)
-            before = held.read()
-            up_to_the_names(bench, worker)
-            for _ in range(done):
-                assert bench.log.segments.renames.work_one()
-            kept = [record.offset for record in records_of(bench.log)]
-            assert values(bench) == wanted
-            order = random.Random(done)
-            for _ in range(20):
-                # the other segment in between, so that this one's file would have to be closed
-                assert bench.log.read(end - 1, max_bytes=100).records
-                offset = order.randrange(end)
-                found = bench.log.read(offset, max_bytes=100, min_one_batch=True).records
-                assert isinstance(found, FileSlice) and found.read()
-                following = next(each for each in kept if each >= offset)
-                at = bench.log.offset_for_timestamp(START_MS + offset)
-                assert at is not None and at.offset == following
-            assert len(bench.log.segment_times()) == 2
-            assert held.read() == before
-            assert not bench.logs.offline_directories
-            while worker.go():
-                pass
-            assert values(bench) == wanted
-            assert not leftovers(bench)
-            bench.stop()
+        bench = filled(tmp_path / str(done), worker, few_open_files())
+        wanted = values(bench)
+        end = bench.log.log_end_offset
+        held = bench.log.read(0, max_bytes=1 << 20).records
+        assert isinstance(held, FileSlice)
+        before = held.read()
+        up_to_the_names(bench, worker)
+        for _ in range(done):
+            assert bench.log.segments.renames.work_one()
+        kept = [record.offset for record in records_of(bench.log)]
+        assert values(bench) == wanted
+        order = random.Random(done)
+        for _ in range(20):
+            # the other segment in between, so that this one's file would have to be closed
+            assert bench.log.read(end - 1, max_bytes=100).records
+            offset = order.randrange(end)
+            found = bench.log.read(offset, max_bytes=100, min_one_batch=True).records
+            assert isinstance(found, FileSlice) and found.read()
+            following = next(each for each in kept if each >= offset)
+            at = bench.log.offset_for_timestamp(START_MS + offset)
+            assert at is not None and at.offset == following
+        assert len(bench.log.segment_times()) == 2
+        assert held.read() == before
+        assert not bench.logs.offline_directories
+        while worker.go():
+            pass
+        assert values(bench) == wanted
+        assert not leftovers(bench)
+        bench.stop()
 
 
 def test_the_new_segment_is_one_like_any_other_in_the_end(tmp_path: Path) -> None:

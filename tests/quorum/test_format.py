@@ -169,18 +169,18 @@ def test_format_by_hand(tmp_path: Path) -> None:
         "4.3-IV0.",
     ]
     with pytest.raises(StartupError, match=r"already formatted\. Use --ignore-formatted"):
-        format_directories(both, cluster_id=CLUSTER)
-    assert format_directories(both, cluster_id=CLUSTER, ignore_formatted=True) == [
-        "All of the log directories are already formatted."
-    ]
+        format_directories(both, cluster_id=CLUSTER, random=Random(1))
+    assert format_directories(
+        both, cluster_id=CLUSTER, ignore_formatted=True, random=Random(1)
+    ) == ["All of the log directories are already formatted."]
     with pytest.raises(StartupError, match="belongs to another cluster"):
-        format_directories(both, cluster_id="other", ignore_formatted=True)
+        format_directories(both, cluster_id="other", ignore_formatted=True, random=Random(1))
 
 
 @pytest.mark.parametrize("cluster_id", ["", " x", "x" * 256])
 def test_bad_cluster_ids(tmp_path: Path, cluster_id: str) -> None:
     with pytest.raises(StartupError, match="cluster id"):
-        format_directories(config(tmp_path), cluster_id=cluster_id)
+        format_directories(config(tmp_path), cluster_id=cluster_id, random=Random(1))
 
 
 def test_a_static_quorum_has_no_first_snapshot(tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_a_static_quorum_has_no_first_snapshot(tmp_path: Path) -> None:
         listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
     )
     assert [voter.id for voter in static_voters(static)] == [1]
-    lines = format_directories(static, cluster_id=CLUSTER)
+    lines = format_directories(static, cluster_id=CLUSTER, random=Random(1))
     assert lines == [f"Formatting metadata directory {tmp_path} with metadata.version 4.3-IV0."]
     assert not (tmp_path / "__cluster_metadata-0").exists()
     shutil.rmtree(tmp_path)
     with pytest.raises(StartupError, match="cannot be formatted as standalone"):
-        format_directories(static, cluster_id=CLUSTER, standalone=True)
+        format_directories(static, cluster_id=CLUSTER, standalone=True, random=Random(1))
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_a_hole_between_segments_stays_where_no_damage_shows_and_is_cut_where_it
     finally:
         kafka.kill()
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "copy"), "node.id": "1"})
-    manager = LogManager(config, now_ms=lambda: 0)
+    manager = LogManager(config, now_ms=lambda: 0, random=Random(1))
     manager.load(lambda _: LogConfig())
     ours = {
         topic: [batch.base for batch in read_all(manager.logs[TopicPartition(topic, 0)])]

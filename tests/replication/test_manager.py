@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.log.manager import LogManager
-from kbroker.log.partition_log import OPEN_FILES, PartitionLog
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition
@@ -271,9 +271,9 @@ def test_a_disk_that_fails_while_a_file_of_another_is_opened(
     """The open file makes the oldest one close, which writes what is pending of its index: the
     fault is of that log, and met by its own next flush.
     """
-    monkeypatch.setattr(OPEN_FILES, "limit", 1)
     dirs = [tmp_path / "d1", tmp_path / "d2"]
     world = World(tmp_path, partitions=2, log_dirs=",".join(map(str, dirs)))
+    world.logs.open_files.limit = 1
     healthy, failing = (world.logs.logs[TopicPartition(TOPIC, index)] for index in range(2))
     assert [log.directory.parent for log in (healthy, failing)] == dirs
     world.configure(index_interval_bytes="0")

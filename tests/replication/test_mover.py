@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -372,7 +373,7 @@ def test_the_current_log_is_gone_and_the_metadata_says_where_it_is(world: TwoDir
     current.rename(world.dirs[0] / f"{KEY}.{'0' * 32}-delete")
     ids = {str(path): bytes(15) + bytes([number]) for number, path in enumerate(world.dirs, 5)}
     for assigned, expected in ((0, None), (1, world.dirs[1])):
-        logs = LogManager(world.config, now_ms=world.timers.now_ms)
+        logs = LogManager(world.config, now_ms=world.timers.now_ms, random=Random(1))
         logs.lock()
         logs.set_directory_ids(ids)
         logs.load(assigned=lambda key, at=assigned: ids[str(world.dirs[at])])

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.server.network import connection as connection_module
 from kbroker.server.network import response_writer
 from kbroker.server.network.connection import FRAMES_PER_TURN, MAX_PIPELINED
+from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import GRACE_SWEEPS, STUCK_SECONDS
 from tests.e2e.wire import frame_of
 from tests.server.loopback import LOOPS, FileRange, Loopback, Peer, frame, run, until
@@ -496,7 +498,7 @@ def test_who_sent_its_request_has_all_the_time_again(new_loop: NewLoop) -> None:
 
 
 def test_each_part_of_a_file_is_looked_for_in_memory_once(
-    new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_loop: NewLoop, tmp_path: Path
 ) -> None:
     """Wherever a full socket cuts what is sent."""
     probed: list[range] = []
@@ -510,13 +512,13 @@ def test_each_part_of_a_file_is_looked_for_in_memory_once(
         warmed.append(range(position, position + count))
 
     pages = SimpleNamespace(holds=holds, was_read=read)
-    monkeypatch.setattr(response_writer, "_page_cache", pages)
     size = 2_000_000
     path = tmp_path / "records"
     path.write_bytes(bytes(size))
 
     async def main() -> None:
         async with Loopback(send_buffer_bytes=20_000) as loopback:
+            loopback.shared.page_cache = cast(PageCache, pages)
             loopback.script.parts[b""] = lambda: [
                 struct.pack(">i", size),
                 FileRange(path, 0, size),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.partition_log import OPEN_FILES
 from kbroker.log.storage.descriptor_reserve import RESERVE
 from kbroker.server.network.descriptors import (
     MIN_CONNECTIONS,
@@ -79,11 +78,10 @@ def test_without_a_descriptor_for_sendfile_ranges_are_read(
 
 
 def test_logs_and_the_reserve_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OPEN_FILES, "limit", 500)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 2000))
-    assert room_for_connections(64) == 436
+    assert room_for_connections(64, log_files=500) == 436
     monkeypatch.setattr(resource, "getrlimit", lambda _: (512, 512))
-    assert room_for_connections(64) == MIN_CONNECTIONS
+    assert room_for_connections(64, log_files=500) == MIN_CONNECTIONS
 
 
 def test_the_reserve_takes_no_more_than_a_share_of_the_descriptors(
@@ -93,14 +91,14 @@ def test_the_reserve_takes_no_more_than_a_share_of_the_descriptors(
     monkeypatch.setattr(type(RESERVE), "hold", lambda _, size: held.append(size))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 2000))
     for reserve in (64, 2**31 - 1):
-        descriptor_budget(reserve)
+        descriptor_budget(reserve, log_files=500)
     assert held == [16, 125]
 
 
 def test_no_connection_is_admitted_while_the_reserve_is_not_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    budget = descriptor_budget(64)
+    budget = descriptor_budget(64, log_files=500)
     try:
         assert budget.take()
         assert RESERVE.lend()

@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.network import response_writer
+from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import STUCK_SECONDS, PeerProgress
 from kbroker.server.network.response_writer import ResponseWriter
 from tests.server.loopback import LOOPS, FileRange, Loopback, run, until
@@ -117,13 +118,10 @@ def test_a_response_that_moves_is_not_idle(
 
 
 @on_loops
-def test_a_response_that_waits_for_the_disk_is_not_stuck(
-    new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_response_that_waits_for_the_disk_is_not_stuck(new_loop: NewLoop, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(bytes(SIZE))
     cold = SimpleNamespace(holds=lambda *_: False, was_read=lambda *_: None)
-    monkeypatch.setattr(response_writer, "_page_cache", cold)
     disk = threading.Event()
 
     class SlowDisk(FileRange):
@@ -133,6 +131,7 @@ def test_a_response_that_waits_for_the_disk_is_not_stuck(
 
     async def main() -> None:
         async with Loopback() as loopback:
+            loopback.shared.page_cache = cast(PageCache, cold)
             loopback.script.parts[b"file"] = lambda: [
                 struct.pack(">i", SIZE + 20_000),
                 bytes(20_000),
@@ -217,16 +216,16 @@ def test_a_peer_that_takes_nothing_ends_whatever_it_waits_for(
 
 @on_loops
 def test_chunks_that_are_read_for_a_slow_peer_are_charged(
-    new_loop: NewLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_loop: NewLoop, tmp_path: Path
 ) -> None:
     """Where sendfile is impossible a file range passes through memory, here by way of a thread."""
     path = tmp_path / "log"
     path.write_bytes(bytes(SIZE))
     cold = SimpleNamespace(holds=lambda *_: False, was_read=lambda *_: None)
-    monkeypatch.setattr(response_writer, "_page_cache", cold)
 
     async def main() -> None:
         async with Loopback(send_buffer_bytes=8192) as loopback:
+            loopback.shared.page_cache = cast(PageCache, cold)
             memory = loopback.use_memory(1 << 20)
             loopback.script.parts[b"file"] = lambda: [
                 struct.pack(">i", SIZE),

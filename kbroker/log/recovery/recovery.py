@@ -9,6 +9,7 @@ before the first batch that is not sound. All of it blocks.
 from __future__ import annotations
 
 import logging
+from random import Random
 from threading import Event
 
 from kbroker.log.producer.producer_state import (
@@ -49,6 +50,7 @@ def load(
     now_ms: int,
     producer_id_expiration_ms: int,
     open_files: OpenFiles,
+    random: Random | None,
     stop: Event | None = None,
 ) -> LogState:
     """Open what is in directory. is_new: it was just made. Raises LogDirectoryError,
@@ -58,7 +60,7 @@ def load(
     state = LogState(
         topic_partition,
         config,
-        Segments(directory, open_files),
+        Segments(directory, open_files, random),
         ProducerSnapshots(
             epochs.path.parent, [offset for offset, kind in found if kind == names.SNAPSHOT]
         ),

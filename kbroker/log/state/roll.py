@@ -74,6 +74,7 @@ class Roll:
             config=state.config,
             open_files=state.segments.open_files,
             now_ms=now_ms,
+            roll_jitter_ms=state.segments.roll_jitter_ms(state.config),
         )
         self._new: Segment | None = None
         self._lock = Lock()  # held while the files are made

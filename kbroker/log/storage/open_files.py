@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from typing import Final, Protocol
+
+DEFAULT_INDEX_BYTES: Final = 8 << 20
 
 
 class Closeable(Protocol):
@@ -33,7 +35,7 @@ class LoadedIndexes:
 
     __slots__ = ("_sizes", "limit_bytes", "used_bytes")
 
-    def __init__(self, limit_bytes: int = 8 << 20) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._sizes: dict[Loaded, int] = {}
@@ -54,18 +56,19 @@ class LoadedIndexes:
 
 
 class OpenFiles:
-    """Bounds how many segments keep their file open: a second-chance queue (CLOCK), no work on a
-    hit. indexes: what else segments hold for speed.
+    """Bounds how many segments of one node keep their file open: a second-chance queue (CLOCK), no
+    work on a hit. indexes: bounds the memory of the indexes that these segments have loaded.
 
     A holder sets `used` whenever it touches its file. When one more is opened than `limit` allows,
-    the oldest holder that was not used since its last turn is told to release.
+    the oldest holder that was not used since its last turn is told to release. Not locked: each
+    node has its own, which one thread at a time uses.
     """
 
     __slots__ = ("_holders", "indexes", "limit")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, index_bytes: int = DEFAULT_INDEX_BYTES) -> None:
         self.limit = limit
-        self.indexes = LoadedIndexes()
+        self.indexes = LoadedIndexes(index_bytes)
         self._holders: OrderedDict[Closeable, None] = OrderedDict()
 
     def opened(self, holder: Closeable) -> None:
@@ -87,12 +90,14 @@ class OpenFiles:
         self._holders.pop(holder, None)
 
 
-def default_open_files() -> OpenFiles:
-    """A bound of half of what the process may open, so that connections find descriptors too."""
+def default_open_file_limit() -> int:
+    """How many segments may keep their file open: half of what the process may open, which leaves
+    descriptors to connections.
+    """
     try:
         import resource
 
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     except (ImportError, OSError, ValueError):  # pragma: no cover - not on POSIX
         soft = 1024
-    return OpenFiles(max(64, min(soft if soft > 0 else 1024, 1 << 16) // 2))
+    return max(64, min(soft if soft > 0 else 1024, 1 << 16) // 2)

@@ -6,8 +6,6 @@ Reading is in `indexed_segment`, the file itself in `segment_file`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from random import Random
-from typing import Final
 
 from kbroker.log.storage.files import (
     LogDirectoryError,
@@ -24,14 +22,6 @@ from kbroker.protocol.records import (
     BatchHeader,
 )
 from kbroker.settings.log_config import LogConfig
-
-_random: Final = Random()
-
-
-def roll_jitter_ms(config: LogConfig) -> int:
-    """How much sooner than its age says one segment rolls, so that not all do at once."""
-    jitter = min(config.segment_jitter_ms, config.segment_ms)
-    return _random.randrange(jitter) if jitter > 0 else 0
 
 
 class Segment(IndexedSegment):
@@ -86,6 +76,7 @@ class Segment(IndexedSegment):
         config: LogConfig,
         open_files: OpenFiles,
         now_ms: int,
+        roll_jitter_ms: int = 0,
         suffix: str = "",
     ) -> Segment:
         """Make the files of a new active segment: an empty log and two preallocated indexes."""
@@ -96,7 +87,7 @@ class Segment(IndexedSegment):
             config=config,
             open_files=open_files,
             created_ms=now_ms,
-            roll_jitter_ms=roll_jitter_ms(config),
+            roll_jitter_ms=roll_jitter_ms,
             suffix=suffix,
         )
         # internal.segment.bytes may be negative: no batch fits then, nothing is to be reserved

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import accumulate
+from random import Random
 
 from kbroker.log.storage import names
 from kbroker.log.storage.files import FileSlice, LogFile, unlink
@@ -37,14 +38,16 @@ class Segments:
         "directory",
         "doomed_files",
         "open_files",
+        "random",
         "renames",
     )
 
     active: Segment
 
-    def __init__(self, directory: str, open_files: OpenFiles) -> None:
+    def __init__(self, directory: str, open_files: OpenFiles, random: Random | None = None) -> None:
         self.directory = directory
         self.open_files = open_files
+        self.random = random
         self.renames = Renames(directory)
         self._items: list[Segment] = []
         self._bases: list[int] = []
@@ -53,11 +56,19 @@ class Segments:
         self.doomed_files: deque[tuple[int, str]] = deque()
         """(when, path) of files that were renamed to `.deleted`."""
 
-    def share(self, open_files: OpenFiles) -> None:
-        """Count descriptors together with all other logs from now on; nothing may be open."""
+    def share(self, open_files: OpenFiles, random: Random) -> None:
+        """Use what all logs of the node share from now on. No file of this log may be open."""
         self.open_files = open_files
+        self.random = random
         for segment in self._items:
             segment.open_files = open_files
+
+    def roll_jitter_ms(self, config: LogConfig) -> int:
+        """How much earlier than segment.ms one segment rolls, so that not all roll at once: drawn
+        from 0 to segment.jitter.ms (exclusive). 0 without a random number generator.
+        """
+        limit_ms = min(config.segment_jitter_ms, config.segment_ms)
+        return self.random.randrange(limit_ms) if self.random and limit_ms > 0 else 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -109,6 +120,7 @@ class Segments:
             config=config,
             open_files=self.open_files,
             now_ms=now_ms,
+            roll_jitter_ms=self.roll_jitter_ms(config),
         )
         self.add(segment)
         return segment

@@ -41,6 +41,7 @@ from kbroker.server.network.large_requests import (
 )
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import PeerProgress
 from kbroker.server.network.produce_shape import PARTITION_BYTES, names_more_than
 from kbroker.server.network.receive_buffer import (
@@ -104,6 +105,7 @@ class ConnectionShared:
     node_id: int = -1
     memory: MemoryPool = field(default_factory=MemoryPool)
     descriptors: DescriptorBudget = field(default_factory=DescriptorBudget)
+    page_cache: PageCache = field(default_factory=PageCache.of_system)
     stalls: StallProbe | None = None
     connections: set[Connection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
@@ -217,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             shared.loop,
             shared.executor,
             shared.descriptors,
+            shared.page_cache,
             on_idle=self._drained,
             on_error=self._failed,
             on_buffered=self._charge_response,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from kbroker.log.partition_log import OPEN_FILES
 from kbroker.log.storage.descriptor_reserve import RESERVE
 
 if sys.platform != "win32":
@@ -69,21 +68,24 @@ class DescriptorBudget:
         self.used -= 1
 
 
-def descriptor_budget(reserve: int) -> DescriptorBudget:
-    """Of a broker, under the limit of this process. reserve: `kbroker.descriptor.reserve`."""
+def descriptor_budget(reserve: int, *, log_files: int) -> DescriptorBudget:
+    """The budget of a broker under the limit of this process.
+
+    reserve: `kbroker.descriptor.reserve`. log_files: how many segments may keep their file open.
+    """
     limit = _descriptor_limit()
     spare = min(int(reserve * SPARE_SHARE), int(limit * MAX_SPARE_SHARE))
-    return DescriptorBudget(room_for_connections(reserve), spare=spare)
+    return DescriptorBudget(room_for_connections(reserve, log_files), spare=spare)
 
 
-def room_for_connections(reserve: int) -> int:
+def room_for_connections(reserve: int, log_files: int) -> int:
     """What is left of the process's limit once the logs have the files they may keep open, and
     `reserve` for everything else.
     """
     limit = _descriptor_limit()
     if limit == UNLIMITED:
         return UNLIMITED
-    return max(limit - OPEN_FILES.limit - reserve, MIN_CONNECTIONS)
+    return max(limit - log_files - reserve, MIN_CONNECTIONS)
 
 
 def _descriptor_limit() -> int:

@@ -22,7 +22,7 @@ PagesOf = Callable[[int, int, int], int]
 
 
 def system_pages_of() -> PagesOf | None:
-    """The system's call; None where it has none. Imports ctypes (5 ms): not for the loop."""
+    """The system's call, with buffers of its own, for one thread; None where it has none."""
     if sys.platform != "linux" or os.uname().machine not in _MACHINES:
         return None
     try:
@@ -50,9 +50,18 @@ def system_pages_of() -> PagesOf | None:
 
 
 class PageCache:
-    """pages_of: None where nobody can count. Used by one thread."""
+    """pages_of: None where the system cannot count pages. Not locked: each node has its own, for
+    its loop thread.
+    """
 
     __slots__ = ("_page_bytes", "_pages_of")
+
+    @classmethod
+    def of_system(cls) -> PageCache:
+        """With the system's call where it has one. Imports ctypes then (5 ms): not for the loop of
+        a node that serves.
+        """
+        return cls(system_pages_of())
 
     def __init__(self, pages_of: PagesOf | None) -> None:
         self._pages_of = pages_of

@@ -29,14 +29,13 @@ if sys.platform != "win32":
 from kbroker.log.storage.descriptor_reserve import OUT_OF_DESCRIPTORS
 from kbroker.protocol.codec import Part
 from kbroker.server.network.descriptors import DescriptorBudget
-from kbroker.server.network.page_cache import PageCache, system_pages_of
+from kbroker.server.network.page_cache import PageCache
 
 CHUNK_BYTES: Final = 256 * 1024
 TURN_BYTES: Final = 1 << 20
 JOIN_BYTES: Final = 64 * 1024
 """Neighbouring byte parts are joined into one write up to this size."""
 
-_page_cache: Final = PageCache(system_pages_of())
 _MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 
 
@@ -76,6 +75,7 @@ class ResponseWriter:
         "_on_buffered",
         "_on_error",
         "_on_idle",
+        "_page_cache",
         "_parts",
         "_paused",
         "_socket",
@@ -93,6 +93,7 @@ class ResponseWriter:
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
         descriptors: DescriptorBudget,
+        page_cache: PageCache,
         *,
         on_idle: Callable[[], None],
         on_error: Callable[[Exception], None],
@@ -102,6 +103,7 @@ class ResponseWriter:
         self._loop = loop
         self._executor = executor
         self._descriptors = descriptors
+        self._page_cache = page_cache
         self._on_idle = on_idle
         self._on_error = on_error
         self._on_buffered = on_buffered
@@ -294,7 +296,7 @@ class ResponseWriter:
         if end <= self._warm_until or self._executor is None:
             return True
         begin = max(self._offset, self._warm_until)  # what is before that was looked at
-        if _page_cache.holds(part.fileno(), part.position + begin, end - begin):
+        if self._page_cache.holds(part.fileno(), part.position + begin, end - begin):
             self._warm_until = end
             return True
         self._waiting = True
@@ -313,7 +315,7 @@ class ResponseWriter:
             self._on_error(error)
             return
         if len(done.result()) == end - begin:
-            _page_cache.was_read(part.fileno(), part.position + begin, end - begin)
+            self._page_cache.was_read(part.fileno(), part.position + begin, end - begin)
         self._warm_until = end
         self._go_on()
 

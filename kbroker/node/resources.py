@@ -1,0 +1,56 @@
+"""What the parts of one node share and no other node of the process has.
+
+A process may run several nodes, each on a thread of its own or all on one. So nothing of this is a
+module global: `node` makes one `NodeResources` per node and passes its members to the constructors
+that need them. What belongs to the process by nature (signal handlers, the garbage collector's
+thresholds, the limit of open files) is set by `run` only.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Final
+
+from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
+from kbroker.server.network.page_cache import PageCache
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT
+
+WORKER_THREADS: Final = 4
+"""Threads for what may leave the loop (docs/adr/0007)."""
+
+
+class NodeResources:
+    """random: for everything the node draws, on its loop thread; a fixed seed makes a test
+    repeatable. open_files: bounds the open segments of the node's partitions and the memory of
+    their indexes. page_cache: tells whether sendfile would wait for the disk. workers: threads for
+    what may leave the loop.
+
+    max_open_files: how many segments keep their file open; None for half of the process's limit.
+    """
+
+    __slots__ = ("open_files", "page_cache", "random", "workers")
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        random: Random | None = None,
+        max_open_files: int | None = None,
+    ) -> None:
+        self.random = random or Random()
+        self.open_files = OpenFiles(
+            default_open_file_limit() if max_open_files is None else max_open_files,
+            index_bytes=int(config.get_int(MEMORY_LIMIT) * INDEX_SHARE),
+        )
+        self.page_cache = PageCache.of_system()
+        self.workers = ThreadPoolExecutor(
+            WORKER_THREADS, thread_name_prefix=f"kbroker-{config.node_id}"
+        )
+
+    def close(self) -> None:
+        """Let the threads end once they have done what was given to them. Does not wait for them.
+        Can be called more than once.
+        """
+        self.workers.shutdown(wait=False)
