@@ -33,8 +33,9 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.replication.manager import ReplicaManager
-from kbroker.server.dispatch import ConnectionInfo, Dispatcher
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handlers import fetch, produce
+from kbroker.server.session import Session
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 
@@ -88,7 +89,7 @@ class Bench:
             api_versions=(),
         )
         self.dispatcher = Dispatcher([*produce.HANDLERS, *fetch.HANDLERS], services)
-        self.connection = ConnectionInfo("bench", "PLAINTEXT", "127.0.0.1")
+        self.connection = Session("bench", "PLAINTEXT", "127.0.0.1")
         self.answer: Message | None = None
 
     def request(self, frame: bytearray) -> None:

@@ -1,7 +1,11 @@
-"""From a request's bytes to the handler and back: the handler table, version check and error
-mapping.
+"""From a request's bytes to the handler and back, as a chain that each API's `ApiPolicy` steers.
 
-Neighbours: `connection` moves the bytes, `handlers/` has one module per API family. Two stages
+    header -> version -> decode -> authorised? -> handle -> error mapping
+
+An API that a listener does not serve, and a version outside its range, are refused before anything
+is decoded. The checks before the handler come from the policy and are chosen once, when the API is
+registered: Produce and Fetch pay for none they do not need. Neighbours: `connection` moves the
+bytes, `handlers/` has one module per API family, `api_policy` the policies. Two stages
 (docs/adr/0004): `handle` runs stage one inside the call that read the request (an append happens
 here) and returns the response, or a Deferred that resolves with it once stage two is over.
 """
@@ -10,8 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.log_lines import LogThrottle, shown
@@ -27,13 +31,23 @@ from kbroker.protocol.framing import (
     encode_response_frame,
     read_client_id,
 )
-from kbroker.protocol.schema import Message
+from kbroker.protocol.schema import Message, Request
+from kbroker.server.api_policy import (
+    ApiPolicy,
+    Authorizer,
+    Check,
+    ListenerType,
+    MemoryClass,
+    authorisation_check,
+)
+from kbroker.server.network.divided_requests import Division
 from kbroker.server.network.large_requests import (
     LargeRequest,
     LargeRequests,
     NoResponseError,
     RefusedRequest,
 )
+from kbroker.server.session import Session
 
 if TYPE_CHECKING:
     from kbroker.server.services import Services
@@ -41,7 +55,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
-_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
@@ -62,23 +75,20 @@ class CloseConnection(Exception):
 
 @dataclass(slots=True)
 class RequestContext:
-    """Who asked, what and when. One per request; handlers only read it (ApiVersions sets the
-    software fields).
-    """
+    """One request and its client; handlers only read it."""
 
     api_key: ApiKey
     api_version: int
     correlation_id: int = 0
     client_id: str | None = None
-    listener_name: str = "PLAINTEXT"
-    client_host: str = "127.0.0.1"
-    connection_id: str = ""
-    """Unique in this process's life, also over reconnects."""
+    session: Session = field(default_factory=Session)
     arrived_ms: int = 0
     """Wall clock, ms since the epoch, when the request was whole: the `now_ms` of the cores."""
-    principal: str = "User:ANONYMOUS"
-    client_software_name: str = "unknown"
-    client_software_version: str = "unknown"
+
+    @property
+    def client_host(self) -> str:
+        """The client's address, without its port."""
+        return self.session.client_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +98,31 @@ class ApiHandler:
     handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
     buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
     It may write into them (base offsets). It gives up the whole request by raising KafkaError,
-    which becomes `error_response(request, code, message)`. steps: in its place for what goes
-    through `large_requests`, where `handle` itself is not to be sliced: what comes out of it is
-    None for a pause or a Deferred to wait for.
+    which becomes `error_response(request, code, message)`. policy: what is checked before handle is
+    called.
+
+    For requests that go through `large_requests` - steps: called in place of handle where handle
+    itself must not be sliced; it yields None for a pause or a Deferred to wait for. division: how
+    such a request is cut into pieces; None: it is handled as a whole.
     """
 
     api_key: ApiKey
-    min_version: int
-    max_version: int
     # Any: each handler names its own request class
     handle: Callable[[Services, RequestContext, Any], Outcome]
     error_response: Callable[[Any, ErrorCode, str], Message]
+    policy: ApiPolicy
     steps: Callable[[Services, RequestContext, Any], Steps] | None = None
+    division: Division | None = None
+
+    @property
+    def min_version(self) -> int:
+        """The oldest request version that is served."""
+        return self.policy.versions.min_version
+
+    @property
+    def max_version(self) -> int:
+        """The newest request version that is served."""
+        return self.policy.versions.max_version
 
 
 class ApiVersionRange(NamedTuple):
@@ -114,18 +137,6 @@ Interceptor = Callable[[RequestContext, Any], Outcome]
 """A test's hook in front of a handler: returns an outcome, raises KafkaError, or returns None to
 pass the request on.
 """
-
-
-@dataclass(slots=True)
-class ConnectionInfo:
-    """What is known of a connection; the fields of every RequestContext on it."""
-
-    connection_id: str
-    listener_name: str
-    client_host: str
-    principal: str = "User:ANONYMOUS"
-    client_software_name: str = "unknown"
-    client_software_version: str = "unknown"
 
 
 class PendingResponse:
@@ -151,19 +162,34 @@ class LargePendingResponse(PendingResponse):
 
 
 class _Route:
-    """A registered API with its request class, which is imported when the first request comes."""
+    """A registered API, with its policy taken apart for `dispatch`. The request class is imported
+    when the first request arrives. checks: run in their order before the handler.
+    """
 
-    __slots__ = ("flexible_from", "handler", "request_type")
+    __slots__ = (
+        "checks",
+        "flexible_from",
+        "handler",
+        "max_version",
+        "min_version",
+        "request_type",
+    )
 
-    def __init__(self, handler: ApiHandler) -> None:
+    def __init__(self, handler: ApiHandler, authorizer: Authorizer | None) -> None:
+        policy = handler.policy
         self.handler = handler
+        self.min_version, self.max_version = policy.versions
         self.flexible_from = api_info(handler.api_key).flexible_from
-        self.request_type: type[Message] | None = None
+        self.checks = checks_of(policy, authorizer)
+        self.request_type: type[Request] | None = None
 
 
 class Dispatcher:
-    """The handler table at work. counters: requests by API key, and `surprises`, exceptions nobody
-    meant to raise. times: by API key, from `dispatch` to the end of `render`; None: not measured.
+    """The handler table of one type of listener, at work.
+
+    small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API
+    key. surprises: how many unexpected exceptions. times: by API key, from `dispatch` to the end of
+    `render`; None: not measured.
     """
 
     __slots__ = (
@@ -173,23 +199,34 @@ class Dispatcher:
         "_services",
         "interceptors",
         "requests",
+        "small_responses",
         "surprises",
         "times",
     )
 
-    def __init__(self, handlers: Sequence[ApiHandler], services: Services) -> None:
-        self._routes = {int(handler.api_key): _Route(handler) for handler in handlers}
+    def __init__(
+        self,
+        handlers: Sequence[ApiHandler],
+        services: Services,
+        *,
+        listener: ListenerType = ListenerType.BROKER,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """handlers: those whose policy does not name the listener type are left out."""
+        served = [handler for handler in handlers if listener in handler.policy.listeners]
+        self._routes = {int(handler.api_key): _Route(handler, authorizer) for handler in served}
         self._services = services
         self._failures = LogThrottle(logger, logging.ERROR, lines=FAILURES_PER_SECOND)
         self._large = LargeRequests(services)
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
+        self.small_responses = small_responses(served)
         self.surprises = 0
         self.times: dict[int, Histogram] | None = None
-        services.api_versions = api_version_ranges(handlers)
+        services.api_versions = api_version_ranges(served)
 
     def dispatch(
-        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+        self, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None:
         """Stage one of one request. frame: without its length, writable, the caller's again on
         return.
@@ -205,25 +242,14 @@ class Dispatcher:
         route = self._routes.get(api_key)
         if route is None:
             raise MalformedRequest(f"API key {api_key} is not served")
-        handler = route.handler
-        if not handler.min_version <= api_version <= handler.max_version:
-            return self._unsupported_version(api_key, api_version, correlation_id, handler)
+        if not route.min_version <= api_version <= route.max_version:
+            return _unsupported_version(route.handler, api_version, correlation_id)
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
         client_id, position = read_client_id(
             frame, id_size, flexible=api_version >= route.flexible_from
         )
         context = RequestContext(
-            handler.api_key,
-            api_version,
-            correlation_id,
-            client_id,
-            connection.listener_name,
-            connection.client_host,
-            connection.connection_id,
-            arrived_ms,
-            connection.principal,
-            connection.client_software_name,
-            connection.client_software_version,
+            route.handler.api_key, api_version, correlation_id, client_id, session, arrived_ms
         )
         request_type = route.request_type
         if request_type is None:
@@ -232,10 +258,7 @@ class Dispatcher:
         # Metadata v13 request for all topics.
         started_s = 0.0 if self.times is None else time.perf_counter()
         request, _ = decode(request_type, frame, api_version, position)
-        outcome = self._handle(handler, context, request)
-        if api_key == _API_VERSIONS:
-            connection.client_software_name = context.client_software_name
-            connection.client_software_version = context.client_software_version
+        outcome = self._handle(route, context, request)
         if outcome is None:
             return None
         pending = PendingResponse(api_key, api_version, correlation_id)
@@ -249,17 +272,15 @@ class Dispatcher:
         return pending
 
     def dispatch_in_slices(
-        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+        self, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None:
         """As `dispatch`, for a request that may hold very many small items (`large_requests`). Only
         its header is looked at now.
         """
         header = decode_request_header(frame)
         route = self._routes.get(header.api_key)
-        if route is None or not (
-            route.handler.min_version <= header.api_version <= route.handler.max_version
-        ):
-            return self.dispatch(connection, frame, arrived_ms)
+        if route is None or not route.min_version <= header.api_version <= route.max_version:
+            return self.dispatch(session, frame, arrived_ms)
         handler = route.handler
         self.requests[header.api_key] = self.requests.get(header.api_key, 0) + 1
         context = RequestContext(
@@ -267,13 +288,8 @@ class Dispatcher:
             header.api_version,
             header.correlation_id,
             header.client_id,
-            connection.listener_name,
-            connection.client_host,
-            connection.connection_id,
+            session,
             arrived_ms,
-            connection.principal,
-            connection.client_software_name,
-            connection.client_software_version,
         )
         pending = LargePendingResponse(header.api_key, header.api_version, header.correlation_id)
         pending.started_s = 0.0 if self.times is None else time.perf_counter()
@@ -285,7 +301,9 @@ class Dispatcher:
                 request_class(header.api_key),
                 bytearray(frame),
                 header.body_position,
-                lambda request: handle(handler, context, request),
+                lambda request: handle(route, context, request),
+                handler.division,
+                waits_for_others=handler.policy.waits_for_others,
             )
         )
         if answer.done:
@@ -332,8 +350,11 @@ class Dispatcher:
                 histogram = self.times[pending.api_key] = Histogram()
             histogram.observe(time.perf_counter() - pending.started_s)
 
-    def _handle(self, handler: ApiHandler, context: RequestContext, request: Message) -> Outcome:
+    def _handle(self, route: _Route, context: RequestContext, request: Message) -> Outcome:
+        handler = route.handler
         try:
+            for check in route.checks:
+                check(context.session, request)
             if self.interceptors:
                 interceptor = self.interceptors.get(handler.api_key)
                 if interceptor is not None:
@@ -346,11 +367,14 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  # top frame of a request
             return self._failed(handler, context, request, error)
 
-    def _handle_in_steps(self, handler: ApiHandler, context: RequestContext, request: Any) -> Steps:
+    def _handle_in_steps(self, route: _Route, context: RequestContext, request: Any) -> Steps:
         """As `_handle`, for a handler that has steps."""
+        handler = route.handler
         if handler.steps is None:
             raise InvariantError(f"{handler.api_key.name} has no steps")
         try:
+            for check in route.checks:
+                check(context.session, request)
             return (yield from handler.steps(self._services, context, request))
         except (CloseConnection, MalformedRequest, InvariantError):
             raise
@@ -360,7 +384,9 @@ class Dispatcher:
     def _failed(
         self, handler: ApiHandler, context: RequestContext, request: Any, error: Exception
     ) -> Message:
-        """The answer to a request that raised; what nobody meant to raise is logged and counted."""
+        """The response to a request whose check or handler raised error. What is not a KafkaError
+        is logged and counted.
+        """
         if isinstance(error, KafkaError):
             return handler.error_response(request, error.code, error.message)
         self.surprises += 1
@@ -371,22 +397,37 @@ class Dispatcher:
             handler.api_key.name,
             context.api_version,
             shown(context.client_id),
-            context.client_host,
+            context.session.client_host,
             exc_info=True,
         )
         return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
-    def _unsupported_version(
-        self, api_key: int, api_version: int, correlation_id: int, handler: ApiHandler
-    ) -> PendingResponse:
-        """ApiVersions is answered in v0, so that a newer client can step down; anything else ends
-        the connection.
-        """
-        if api_key != ApiKey.API_VERSIONS:
-            raise MalformedRequest(f"{handler.api_key.name} v{api_version} is not served")
-        pending = PendingResponse(api_key, 0, correlation_id)
-        pending.message = handler.error_response(None, ErrorCode.UNSUPPORTED_VERSION, "")
-        return pending
+
+def checks_of(policy: ApiPolicy, authorizer: Authorizer | None) -> tuple[Check, ...]:
+    """The steps between decoding a request and its handler that an API needs, in their order."""
+    return tuple(check for check in (authorisation_check(policy, authorizer),) if check is not None)
+
+
+def _unsupported_version(
+    handler: ApiHandler, api_version: int, correlation_id: int
+) -> PendingResponse:
+    """ApiVersions is answered in v0, so that a newer client can step down; a request of any other
+    API ends the connection.
+    """
+    if handler.api_key is not ApiKey.API_VERSIONS:
+        raise MalformedRequest(f"{handler.api_key.name} v{api_version} is not served")
+    pending = PendingResponse(int(handler.api_key), 0, correlation_id)
+    pending.message = handler.error_response(None, ErrorCode.UNSUPPORTED_VERSION, "")
+    return pending
+
+
+def small_responses(handlers: Iterable[ApiHandler]) -> frozenset[int]:
+    """Keys of the APIs whose responses are small as a rule; see `MemoryClass`."""
+    return frozenset(
+        int(handler.api_key)
+        for handler in handlers
+        if handler.policy.memory_class is MemoryClass.SMALL_RESPONSE
+    )
 
 
 def api_version_ranges(handlers: Sequence[ApiHandler]) -> list[ApiVersionRange]:

@@ -199,7 +199,7 @@ def _failed(
         context.api_key.name,
         context.api_version,
         shown(context.client_id),
-        context.client_host,
+        context.session.client_host,
         exc_info=failure,
     )
     return error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")

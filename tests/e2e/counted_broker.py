@@ -15,8 +15,8 @@ from typing import Final
 from kbroker.__main__ import main
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import Dispatcher, PendingResponse
-from kbroker.server.network.connection import ConnectionInfo
 from kbroker.server.network.receive_buffer import ReceiveBuffer
+from kbroker.server.session import Session
 
 PROBE: Final = struct.pack(">hhihs", 18, 0, 0x50524F42, 1, b"p")
 """ApiVersions v0: the frame (without its length) that a sender puts behind another to see that
@@ -46,12 +46,12 @@ def count(path: Path) -> None:
             raise
 
     def counted_dispatch(
-        self: Dispatcher, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+        self: Dispatcher, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None:
         nonlocal dispatched, surprises
         dispatched += frame != PROBE
         try:
-            return dispatch(self, connection, frame, arrived_ms)
+            return dispatch(self, session, frame, arrived_ms)
         finally:
             surprises = self.surprises
             COUNTS.pack_into(shared, 0, dispatched, refused, surprises)

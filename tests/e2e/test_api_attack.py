@@ -22,8 +22,9 @@ from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import decode_response_header
-from kbroker.server.dispatch import CloseConnection, ConnectionInfo
+from kbroker.server.dispatch import CloseConnection
 from kbroker.server.handlers import all_handlers
+from kbroker.server.session import Session
 from kbroker.testing import EmbeddedBroker
 from tests.clients.adapters import ConfluentAdapter, Sent
 
@@ -55,7 +56,7 @@ CASES: Final = [
     for handler in sorted(HANDLERS.values(), key=lambda handler: handler.api_key)
     for version in sorted({handler.min_version, handler.max_version})
 ]
-CONNECTION: Final = ConnectionInfo("attack", "PLAINTEXT", "127.0.0.1")
+CONNECTION: Final = Session("attack", "PLAINTEXT", "127.0.0.1")
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,13 @@ from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.dispatch import CloseConnection, ConnectionInfo, PendingResponse
+from kbroker.server.dispatch import CloseConnection, PendingResponse, small_responses
+from kbroker.server.handlers import all_handlers
 from kbroker.server.network.connection import Connection, ConnectionShared
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.listener import ListenerServer
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.session import Session
 
 LOOPS = [
     pytest.param(uvloop.new_event_loop, id="uvloop"),
@@ -67,10 +69,11 @@ class Script:
         self.parts: dict[bytes, Callable[[], list[Part]]] = {}
         self.rendered = 0
         self.api_key = 0
+        self.small_responses = small_responses(all_handlers())
         self.on_request: Callable[[bytes], None] = lambda body: None
 
     def dispatch(
-        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+        self, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None:
         body = bytes(frame)
         frame[:] = bytes(len(frame))  # a handler may write into its request

@@ -13,9 +13,10 @@ import pytest
 from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.dispatch import ConnectionInfo, LargePendingResponse, PendingResponse
+from kbroker.server.dispatch import LargePendingResponse, PendingResponse
 from kbroker.server.network.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
 from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.session import Session
 from tests.server.loopback import LOOPS, Loopback, run, until
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -160,9 +161,7 @@ def test_no_request_starts_while_a_large_one_before_it_is_handled(new_loop: NewL
             script = loopback.script
             large: list[LargePendingResponse] = []
 
-            def in_slices(
-                connection: ConnectionInfo, frame: memoryview, arrived_ms: int
-            ) -> PendingResponse:
+            def in_slices(session: Session, frame: memoryview, arrived_ms: int) -> PendingResponse:
                 large.append(LargePendingResponse(int(ApiKey.METADATA), 0, 0))
                 large[-1].deferred = Deferred()
                 return large[-1]

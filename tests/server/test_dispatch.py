@@ -16,21 +16,34 @@ from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    NO_AUTHORISATION,
+    READ_GROUP,
+    ApiPolicy,
+    ListenerType,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import (
     ApiHandler,
     CloseConnection,
-    ConnectionInfo,
     Dispatcher,
     Outcome,
     RequestContext,
     api_version_ranges,
+    small_responses,
 )
 from kbroker.server.handlers import api_versions
 from kbroker.server.services import Services
+from kbroker.server.session import Session
 
 
 def heartbeat_error(request: Any, error: ErrorCode, message: str) -> Message:
     return HeartbeatResponse(error_code=error)
+
+
+def policy(min_version: int, max_version: int) -> ApiPolicy:
+    return ApiPolicy(Versions(min_version, max_version), NO_AUTHORISATION)
 
 
 class Harness:
@@ -39,7 +52,7 @@ class Harness:
     def __init__(self) -> None:
         self.outcome: Outcome | Exception = HeartbeatResponse()
         self.contexts: list[RequestContext] = []
-        self.connection = ConnectionInfo("c-1", "PLAINTEXT", "127.0.0.1")
+        self.connection = Session("c-1", "PLAINTEXT", "127.0.0.1")
         controller = SimpleNamespace(
             image=SimpleNamespace(offset=7),
             finalized_features=lambda: {"metadata.version": 30, "group.version": 1},
@@ -50,8 +63,8 @@ class Harness:
         )
         handlers = (
             *api_versions.HANDLERS,
-            ApiHandler(ApiKey.HEARTBEAT, 1, 4, self.handle, heartbeat_error),
-            ApiHandler(ApiKey.PRODUCE, 3, 13, self.handle, heartbeat_error),
+            ApiHandler(ApiKey.HEARTBEAT, self.handle, heartbeat_error, policy(1, 4)),
+            ApiHandler(ApiKey.PRODUCE, self.handle, heartbeat_error, policy(3, 13)),
         )
         self.dispatcher = Dispatcher(handlers, services)
 
@@ -79,7 +92,7 @@ def test_a_handler_gets_request_and_context() -> None:
     (context,) = harness.contexts
     assert context.api_key is ApiKey.HEARTBEAT
     assert (context.api_version, context.correlation_id, context.client_id) == (4, 77, "tester")
-    assert (context.arrived_ms, context.connection_id) == (123, "c-1")
+    assert (context.arrived_ms, context.session.connection_id) == (123, "c-1")
     assert harness.dispatcher.requests == {ApiKey.HEARTBEAT: 1}
 
 
@@ -189,7 +202,53 @@ def test_a_response_that_cannot_be_encoded_ends_the_connection(
 
 def test_announced_ranges() -> None:
     handlers = (
-        ApiHandler(ApiKey.HEARTBEAT, 0, 4, lambda s, c, r: None, heartbeat_error),
-        ApiHandler(ApiKey.PRODUCE, 3, 13, lambda s, c, r: None, heartbeat_error),
+        ApiHandler(ApiKey.HEARTBEAT, lambda s, c, r: None, heartbeat_error, policy(0, 4)),
+        ApiHandler(ApiKey.PRODUCE, lambda s, c, r: None, heartbeat_error, policy(3, 13)),
     )
     assert api_version_ranges(handlers) == [(0, 3, 13), (12, 0, 4)]
+
+
+class DeniesAll:
+    """An authorizer."""
+
+    def allows(self, *_: object) -> bool:
+        return False
+
+
+def test_a_request_that_is_not_authorised_does_not_reach_its_handler() -> None:
+    harness = Harness()
+    needs_group = ApiPolicy(Versions(0, 4), (READ_GROUP,))
+    harness.dispatcher = Dispatcher(
+        [ApiHandler(ApiKey.HEARTBEAT, harness.handle, heartbeat_error, needs_group)],
+        harness.dispatcher._services,
+        authorizer=DeniesAll(),
+    )
+    assert harness.send(HeartbeatRequest(group_id="g"), 4) == HeartbeatResponse(
+        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+    )
+    assert not harness.contexts and harness.dispatcher.surprises == 0
+
+
+def test_a_listener_serves_the_apis_that_name_its_type() -> None:
+    harness = Harness()
+    dispatcher = Dispatcher(
+        [
+            *api_versions.HANDLERS,
+            ApiHandler(ApiKey.HEARTBEAT, harness.handle, heartbeat_error, policy(0, 4)),
+        ],
+        harness.dispatcher._services,
+        listener=ListenerType.CONTROLLER,
+    )
+    assert dispatcher._services.api_versions == [(18, 0, 4)]
+    with pytest.raises(MalformedRequest, match="12 is not served"):
+        dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0)
+
+
+def test_announced_ranges_and_small_responses_come_from_the_policies() -> None:
+    small = ApiPolicy(Versions(0, 4), NO_AUTHORISATION, memory_class=MemoryClass.SMALL_RESPONSE)
+    handlers = [
+        ApiHandler(ApiKey.HEARTBEAT, lambda s, c, r: None, heartbeat_error, small),
+        ApiHandler(ApiKey.METADATA, lambda s, c, r: None, heartbeat_error, policy(0, 13)),
+    ]
+    assert small_responses(handlers) == {ApiKey.HEARTBEAT}
+    assert api_version_ranges(handlers) == [(3, 0, 13), (12, 0, 4)]

@@ -18,17 +18,18 @@ from kbroker.protocol.framing import decode_response_header
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from kbroker.protocol.schema import Struct
-from kbroker.server.dispatch import ConnectionInfo, LargePendingResponse, PendingResponse
+from kbroker.server.dispatch import LargePendingResponse, PendingResponse
 from kbroker.server.handlers import all_handlers
-from kbroker.server.network.divided_requests import count_items, division_of, merge, pieces
+from kbroker.server.network.divided_requests import count_items, merge, pieces
+from kbroker.server.session import Session
 from kbroker.testing import EmbeddedBroker
 
-CONNECTION = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")
+CONNECTION = Session("c", "PLAINTEXT", "127.0.0.1")
 DIVIDED = [
     pytest.param(handler, version, id=f"{handler.api_key.name}-v{version}")
     for handler in sorted(all_handlers(), key=lambda handler: handler.api_key)
     for version in range(handler.min_version, handler.max_version + 1)
-    if division_of(handler.api_key) is not None
+    if handler.division is not None
 ]
 CHANGING = {
     ApiKey.PRODUCE, ApiKey.DELETE_GROUPS,
@@ -144,7 +145,7 @@ def test_three_levels_and_null_for_all() -> None:
 
 @pytest.mark.parametrize(("handler", "version"), DIVIDED)
 def test_every_division_names_lists_that_exist(handler: Any, version: int) -> None:
-    division = division_of(handler.api_key)
+    division = handler.division
     assert division is not None
     for kind, path in (
         (request_class(handler.api_key), division.request),

@@ -97,12 +97,12 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
-from kbroker.server.dispatch import ConnectionInfo
 from kbroker.server.handlers import all_handlers
+from kbroker.server.session import Session
 from kbroker.testing import EmbeddedBroker
 
 TOPIC = "sweep"
-CONNECTION = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")
+CONNECTION = Session("c", "PLAINTEXT", "127.0.0.1")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclResource, authorized_operations
 from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
@@ -21,7 +22,6 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
-from kbroker.server.handlers.group_descriptions import GROUP_OPERATIONS
 from kbroker.server.handlers.groups import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
@@ -179,7 +179,9 @@ def test_describe(world: World, version: int) -> None:
     assert missing.error_code == not_found
     assert (found.group_state, found.protocol_data) == ("Stable", "range")
     assert bytes(found.members[0].member_assignment) == b"yours"
-    assert found.authorized_operations == (GROUP_OPERATIONS if version >= 3 else -(2**31))
+    assert found.authorized_operations == (
+        authorized_operations(AclResource.GROUP) if version >= 3 else -(2**31)
+    )
 
 
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)

@@ -4,6 +4,7 @@ account of their memory, and what ends with the connection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,24 +23,25 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
 from kbroker.server.dispatch import (
     ApiHandler,
     CloseConnection,
-    ConnectionInfo,
     Dispatcher,
     Outcome,
     PendingResponse,
     RequestContext,
     Steps,
 )
-from kbroker.server.network.divided_requests import PIECE_ITEMS
+from kbroker.server.network.divided_requests import PIECE_ITEMS, Division
 from kbroker.server.network.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
+from kbroker.server.session import Session
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 
-CONNECTION = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")
+CONNECTION = Session("c", "PLAINTEXT", "127.0.0.1")
 STEPS_PER_SLICE = 4
 GROUPS = 1000
 
@@ -53,6 +55,31 @@ def delete_error(request: Any, error: ErrorCode, message: str) -> Message:
 
 def sync_error(request: Any, error: ErrorCode, message: str) -> Message:
     return SyncGroupResponse(error_code=error)
+
+
+def delete_handler(world: World) -> ApiHandler:
+    """It is divided."""
+    return ApiHandler(
+        ApiKey.DELETE_GROUPS,
+        world.delete,
+        delete_error,
+        ApiPolicy(Versions(0, 2), NO_AUTHORISATION),
+        division=Division(("groups_names",), ("results",)),
+    )
+
+
+def sync_handler(
+    handle: Callable[[Any, RequestContext, Any], Outcome],
+    steps: Callable[[Any, RequestContext, Any], Steps] | None = None,
+) -> ApiHandler:
+    """Its response may wait for other members."""
+    return ApiHandler(
+        ApiKey.SYNC_GROUP,
+        handle,
+        sync_error,
+        ApiPolicy(Versions(0, 5), NO_AUTHORISATION, waits_for_others=True),
+        steps,
+    )
 
 
 class World:
@@ -72,8 +99,8 @@ class World:
         )
         self.dispatcher = Dispatcher(
             (
-                ApiHandler(ApiKey.DELETE_GROUPS, 0, 2, self.delete, delete_error),
-                ApiHandler(ApiKey.SYNC_GROUP, 0, 5, self.sync, sync_error),
+                delete_handler(self),
+                sync_handler(self.sync),
             ),
             cast(Services, services),
         )
@@ -250,8 +277,8 @@ def test_steps_of_a_handler_are_taken_in_its_place_and_others_begin_when_they_wa
 
     world.dispatcher = Dispatcher(
         (
-            ApiHandler(ApiKey.DELETE_GROUPS, 0, 2, world.delete, delete_error),
-            ApiHandler(ApiKey.SYNC_GROUP, 0, 5, world.sync, sync_error, steps),
+            delete_handler(world),
+            sync_handler(world.sync, steps),
         ),
         world.dispatcher._services,
     )
@@ -284,7 +311,7 @@ def test_what_such_steps_raise_is_answered(error: Exception, code: ErrorCode) ->
         raise error
 
     world.dispatcher = Dispatcher(
-        (ApiHandler(ApiKey.SYNC_GROUP, 0, 5, world.sync, sync_error, steps),),
+        (sync_handler(world.sync, steps),),
         world.dispatcher._services,
     )
     pending = world.send(frame_of(SyncGroupRequest(group_id="g"), 5))
@@ -311,7 +338,7 @@ def test_what_a_response_consists_of_is_freed_in_slices(monkeypatch: pytest.Monk
         kind = DeleteGroupsResponse.DeletableGroupResult
         return DeleteGroupsResponse(results=[kind(group_id=Freed(n)) for n in range(GROUPS)])
 
-    handler = ApiHandler(ApiKey.SYNC_GROUP, 0, 5, sync, sync_error)
+    handler = sync_handler(sync)
     world.dispatcher = Dispatcher((handler,), world.dispatcher._services)
     pending = world.send(frame_of(SyncGroupRequest(group_id="g"), 2))
     most = 0

@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from kbroker.protocol.apis import ApiKey
+from kbroker.server.dispatch import small_responses
+from kbroker.server.handlers import all_handlers
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.request_admission import RequestAdmission
 
@@ -35,7 +37,9 @@ def test_small_answers_do_not_wait_for_the_large_ones_of_others(
 ) -> None:
     memory = MemoryPool(1 << 20)
     unused: Any = None
-    admission = RequestAdmission(cast(Any, FrontOf(api_key)), memory, unused, lambda: None)
+    front = cast(Any, FrontOf(api_key))
+    small = small_responses(all_handlers())
+    admission = RequestAdmission(front, memory, unused, lambda: None, small)
     assert not admission.must_queue_up()
     memory.charge(memory.answer_limit + 1)
     assert admission.must_queue_up() == waits_for_answers

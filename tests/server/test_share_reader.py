@@ -24,6 +24,7 @@ from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.share_fetch import handle_share_fetch
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.session import Session
 from kbroker.server.sliced import STEP_ITEMS
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
@@ -94,7 +95,7 @@ class Readers:
             topics=[topic] if epoch == 0 else [],
         )
         services: Any = SimpleNamespace(share_reader=self.reader, config=self.world.config)
-        context = RequestContext(ApiKey.SHARE_FETCH, 1, connection_id=CONNECTION)
+        context = RequestContext(ApiKey.SHARE_FETCH, 1, session=Session(CONNECTION))
         return handle_share_fetch(services, context, request)
 
     def waiting(self) -> int:

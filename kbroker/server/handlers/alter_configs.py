@@ -18,6 +18,7 @@ from kbroker.controller.configs import Outcome as Altered
 from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import (
@@ -28,6 +29,7 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
@@ -243,20 +245,32 @@ def list_config_resources_error(
     return ListConfigResourcesResponse(error_code=error)
 
 
+ALTER_EACH_RESOURCE: Final = (
+    Access(Extent.EACH, AclResource.CLUSTER, (AclOperation.ALTER_CONFIGS,)),
+    Access(Extent.EACH, AclResource.TOPIC, (AclOperation.ALTER_CONFIGS,)),
+    Access(Extent.EACH, AclResource.GROUP, (AclOperation.ALTER_CONFIGS,)),
+)
+
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.ALTER_CONFIGS, 0, 2, handle_alter_configs, alter_configs_error),
+    ApiHandler(
+        ApiKey.ALTER_CONFIGS,
+        handle_alter_configs,
+        alter_configs_error,
+        ApiPolicy(Versions(0, 2), ALTER_EACH_RESOURCE, forward=Forward.TO_CONTROLLER),
+    ),
     ApiHandler(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        0,
-        1,
         handle_incremental_alter_configs,
         incremental_alter_configs_error,
+        ApiPolicy(Versions(0, 1), ALTER_EACH_RESOURCE, forward=Forward.TO_CONTROLLER),
     ),
     ApiHandler(
         ApiKey.LIST_CONFIG_RESOURCES,
-        0,
-        1,
         handle_list_config_resources,
         list_config_resources_error,
+        ApiPolicy(
+            Versions(0, 1),
+            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE_CONFIGS,)),),
+        ),
     ),
 )

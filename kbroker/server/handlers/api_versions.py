@@ -17,6 +17,13 @@ from kbroker.metadata.features import SUPPORTED_FEATURES
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.server.api_policy import (
+    NO_AUTHORISATION,
+    ApiPolicy,
+    ListenerType,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 
@@ -41,8 +48,8 @@ def handle_api_versions(
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "client software name or version is not valid"
             )
-        context.client_software_name = name
-        context.client_software_version = software_version
+        context.session.client_software_name = name
+        context.session.client_software_version = software_version
     response = ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
@@ -88,5 +95,15 @@ def error_response(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.API_VERSIONS, MIN_VERSION, MAX_VERSION, handle_api_versions, error_response),
+    ApiHandler(
+        ApiKey.API_VERSIONS,
+        handle_api_versions,
+        error_response,
+        ApiPolicy(
+            Versions(MIN_VERSION, MAX_VERSION),
+            NO_AUTHORISATION,
+            listeners=ListenerType.BROKER | ListenerType.CONTROLLER,
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
 )

@@ -18,9 +18,11 @@ from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from kbroker.metadata.topic_names import name_error
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, at_once, sliced
@@ -220,5 +222,17 @@ def _error(resource: _Resource, error: ErrorCode, message: str) -> Result:
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.DESCRIBE_CONFIGS, 0, 4, handle_describe_configs, describe_configs_error),
+    ApiHandler(
+        ApiKey.DESCRIBE_CONFIGS,
+        handle_describe_configs,
+        describe_configs_error,
+        ApiPolicy(
+            Versions(0, 4),
+            (
+                Access(Extent.EACH, AclResource.CLUSTER, (AclOperation.DESCRIBE_CONFIGS,)),
+                Access(Extent.EACH, AclResource.TOPIC, (AclOperation.DESCRIBE_CONFIGS,)),
+                Access(Extent.EACH, AclResource.GROUP, (AclOperation.DESCRIBE_CONFIGS,)),
+            ),
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ member. Both are off while group.version is 0. Groups change their protocol whil
 
 from __future__ import annotations
 
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import (
@@ -15,6 +16,15 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+)
+from kbroker.server.api_policy import (
+    DESCRIBE_EACH_GROUP,
+    READ_GROUP,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
@@ -70,16 +80,23 @@ def handle_consumer_group_describe(
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        0,
-        1,
         handle_consumer_group_heartbeat,
         consumer_group_heartbeat_error,
+        ApiPolicy(
+            # DESCRIBE: all subscribed topics, or the whole request is refused.
+            Versions(0, 1),
+            (READ_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
     ),
     ApiHandler(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
-        0,
-        1,
         handle_consumer_group_describe,
         consumer_group_describe_error,
+        ApiPolicy(
+            # DESCRIBE on topics: all of a group's, or the group is refused.
+            Versions(0, 1),
+            (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+        ),
     ),
 )

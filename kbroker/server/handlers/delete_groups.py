@@ -6,11 +6,21 @@ OffsetDelete (KIP-496): of an active group only offsets of topics that it does n
 
 from __future__ import annotations
 
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+from kbroker.server.api_policy import (
+    DELETE_GROUP,
+    READ_EACH_TOPIC,
+    Access,
+    ApiPolicy,
+    Extent,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.network.divided_requests import Division
 from kbroker.server.services import Services
 from kbroker.server.sliced import Steps, sliced
 
@@ -51,6 +61,22 @@ def handle_offset_delete(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.DELETE_GROUPS, 0, 2, handle_delete_groups, delete_groups_error),
-    ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, handle_offset_delete, offset_delete_error),
+    ApiHandler(
+        ApiKey.DELETE_GROUPS,
+        handle_delete_groups,
+        delete_groups_error,
+        ApiPolicy(
+            Versions(0, 2), (Access(Extent.EACH, AclResource.GROUP, (AclOperation.DELETE,)),)
+        ),
+        division=Division(("groups_names",), ("results",)),
+    ),
+    ApiHandler(
+        ApiKey.OFFSET_DELETE,
+        handle_offset_delete,
+        offset_delete_error,
+        ApiPolicy(
+            Versions(0, 0),
+            (DELETE_GROUP, READ_EACH_TOPIC),
+        ),
+    ),
 )

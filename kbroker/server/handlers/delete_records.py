@@ -17,6 +17,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kbroker.server.api_policy import DELETE_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
@@ -95,5 +96,10 @@ def _delete(services: Services, key: TopicPartition, offset: int) -> int:
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, handle_delete_records, delete_records_error),
+    ApiHandler(
+        ApiKey.DELETE_RECORDS,
+        handle_delete_records,
+        delete_records_error,
+        ApiPolicy(Versions(0, 2), (DELETE_EACH_TOPIC,)),
+    ),
 )

@@ -9,10 +9,12 @@ Deviation: kraft.version stays what it is (INVALID_UPDATE_VERSION).
 from __future__ import annotations
 
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 
@@ -38,5 +40,14 @@ def update_features_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.UPDATE_FEATURES, 0, 2, handle_update_features, update_features_error),
+    ApiHandler(
+        ApiKey.UPDATE_FEATURES,
+        handle_update_features,
+        update_features_error,
+        ApiPolicy(
+            Versions(0, 2),
+            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
+            forward=Forward.TO_CONTROLLER,
+        ),
+    ),
 )

@@ -20,9 +20,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.server.api_policy import (
+    READ_EACH_TOPIC,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Quota,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.services import Services
@@ -147,7 +157,7 @@ def _add_leader(
         leader_id=partition.leader, leader_epoch=partition.leader_epoch
     )
     broker = image.brokers.get(partition.leader)
-    endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
+    endpoint = None if broker is None else broker.endpoints.get(context.session.listener_name)
     if broker is None or endpoint is None:
         return
     if all(known.node_id != broker.id for known in response.node_endpoints):
@@ -205,5 +215,21 @@ def fetch_in_steps(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.FETCH, 0, 18, handle_fetch, fetch_error, fetch_in_steps),
+    ApiHandler(
+        ApiKey.FETCH,
+        handle_fetch,
+        fetch_error,
+        ApiPolicy(
+            # CLUSTER_ACTION: requests of followers, in place of READ.
+            Versions(0, 18),
+            (
+                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
+                READ_EACH_TOPIC,
+            ),
+            quota=Quota.FETCH,
+            memory_class=MemoryClass.SMALL_RESPONSE,
+            waits_for_others=True,
+        ),
+        steps=fetch_in_steps,
+    ),
 )

@@ -19,9 +19,18 @@ from kbroker.coordinator.share_state.service import SHARE_TOPIC, is_coordinator_
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.log_lines import shown
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.server.api_policy import (
+    DESCRIBE_EACH_GROUP,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import STEP_ITEMS, Steps, sliced
@@ -115,7 +124,7 @@ def _find(services: Services, context: RequestContext, key_type: int, key: str) 
     image = services.image
     partition = image.partition(_TOPICS[key_type], _partition_for(services, key_type, key))
     broker = image.brokers.get(partition.leader) if partition is not None else None
-    endpoint = broker.endpoints.get(context.listener_name) if broker is not None else None
+    endpoint = broker.endpoints.get(context.session.listener_name) if broker is not None else None
     if broker is None or endpoint is None or broker.fenced:
         return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
     return _Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
@@ -129,5 +138,19 @@ def _partition_for(services: Services, key_type: int, key: str) -> int:
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, handle_find_coordinator, find_coordinator_error),
+    ApiHandler(
+        ApiKey.FIND_COORDINATOR,
+        handle_find_coordinator,
+        find_coordinator_error,
+        ApiPolicy(
+            # CLUSTER_ACTION: keys of share partitions.
+            Versions(0, 6),
+            (
+                DESCRIBE_EACH_GROUP,
+                Access(Extent.EACH, AclResource.TRANSACTIONAL_ID, (AclOperation.DESCRIBE,)),
+                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
+            ),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
 )

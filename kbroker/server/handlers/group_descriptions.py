@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
 
+from kbroker.protocol.acl_operations import AclResource, authorized_operations
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct
 from kbroker.server.services import Services
 from kbroker.server.sliced import STEP_ITEMS, TOO_LARGE, AnswerSize, once_each
-
-GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""All that exist for a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 
 _OBJECT_BYTES: Final = 64
 _ENTRY_BYTES: Final = 16
@@ -53,7 +51,7 @@ def described_groups(
                 group.members = []
                 group.error_code, group.error_message = ErrorCode.POLICY_VIOLATION, TOO_LARGE
             if with_operations and group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
+                group.authorized_operations = authorized_operations(AclResource.GROUP)
             groups.append(group)
     return groups
 

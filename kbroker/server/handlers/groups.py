@@ -18,6 +18,7 @@ from typing import Final
 
 from kbroker.coordinator.group.classic.group import join_error
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -35,6 +36,15 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    DESCRIBE_EACH_GROUP,
+    READ_GROUP,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
@@ -193,10 +203,56 @@ def handle_describe_groups(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.JOIN_GROUP, 0, 9, handle_join_group, join_group_error),
-    ApiHandler(ApiKey.SYNC_GROUP, 0, 5, handle_sync_group, sync_group_error),
-    ApiHandler(ApiKey.HEARTBEAT, 0, 4, handle_heartbeat, heartbeat_error),
-    ApiHandler(ApiKey.LEAVE_GROUP, 0, 5, handle_leave_group, leave_group_error),
-    ApiHandler(ApiKey.LIST_GROUPS, 0, 5, handle_list_groups, list_groups_error),
-    ApiHandler(ApiKey.DESCRIBE_GROUPS, 0, 6, handle_describe_groups, describe_groups_error),
+    ApiHandler(
+        ApiKey.JOIN_GROUP,
+        handle_join_group,
+        join_group_error,
+        ApiPolicy(
+            Versions(0, 9),
+            (READ_GROUP,),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+            waits_for_others=True,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.SYNC_GROUP,
+        handle_sync_group,
+        sync_group_error,
+        ApiPolicy(
+            Versions(0, 5),
+            (READ_GROUP,),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+            waits_for_others=True,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.HEARTBEAT,
+        handle_heartbeat,
+        heartbeat_error,
+        ApiPolicy(Versions(0, 4), (READ_GROUP,), memory_class=MemoryClass.SMALL_RESPONSE),
+    ),
+    ApiHandler(
+        ApiKey.LEAVE_GROUP,
+        handle_leave_group,
+        leave_group_error,
+        ApiPolicy(Versions(0, 5), (READ_GROUP,), memory_class=MemoryClass.SMALL_RESPONSE),
+    ),
+    ApiHandler(
+        ApiKey.LIST_GROUPS,
+        handle_list_groups,
+        list_groups_error,
+        ApiPolicy(
+            Versions(0, 5),
+            (
+                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.DESCRIBE,)),
+                Access(Extent.LISTED, AclResource.GROUP, (AclOperation.DESCRIBE,)),
+            ),
+        ),
+    ),
+    ApiHandler(
+        ApiKey.DESCRIBE_GROUPS,
+        handle_describe_groups,
+        describe_groups_error,
+        ApiPolicy(Versions(0, 6), (DESCRIBE_EACH_GROUP,)),
+    ),
 )

@@ -13,10 +13,19 @@ transaction is aborted; CONCURRENT_TRANSACTIONS meanwhile.
 from __future__ import annotations
 
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    WRITE_TRANSACTIONAL_ID,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 
@@ -69,5 +78,20 @@ def init_producer_id_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, handle_init_producer_id, init_producer_id_error),
+    ApiHandler(
+        ApiKey.INIT_PRODUCER_ID,
+        handle_init_producer_id,
+        init_producer_id_error,
+        ApiPolicy(
+            # Without a transactional id: IDEMPOTENT_WRITE, or WRITE on any topic.
+            Versions(0, 5),
+            (
+                WRITE_TRANSACTIONAL_ID,
+                Access(Extent.SOME, AclResource.TRANSACTIONAL_ID, (AclOperation.TWO_PHASE_COMMIT,)),
+                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.IDEMPOTENT_WRITE,)),
+                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.WRITE,)),
+            ),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
 )

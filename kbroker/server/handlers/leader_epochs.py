@@ -9,12 +9,14 @@ end; -1 and -1 if that epoch is newer than all this log knows.
 from __future__ import annotations
 
 from kbroker.model import TopicPartition
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, Access, ApiPolicy, Extent, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import Pace, Steps, sliced
@@ -77,9 +79,14 @@ def handle_offset_for_leader_epoch(
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        0,
-        4,
         handle_offset_for_leader_epoch,
         offset_for_leader_epoch_error,
+        ApiPolicy(
+            Versions(0, 4),
+            (
+                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
+                DESCRIBE_EACH_TOPIC,
+            ),
+        ),
     ),
 )

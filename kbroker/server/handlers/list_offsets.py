@@ -28,6 +28,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.offsets import SINCE_VERSION
+from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Pace, Steps, sliced
@@ -157,5 +158,10 @@ def _failed(asked: _Asked, error: ErrorCode) -> _Partition:
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.LIST_OFFSETS, 0, 11, handle_list_offsets, list_offsets_error),
+    ApiHandler(
+        ApiKey.LIST_OFFSETS,
+        handle_list_offsets,
+        list_offsets_error,
+        ApiPolicy(Versions(0, 11), (DESCRIBE_EACH_TOPIC,)),
+    ),
 )

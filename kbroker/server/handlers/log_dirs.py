@@ -19,6 +19,7 @@ from typing import Final
 from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.log_dirs import (
@@ -27,6 +28,7 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, once_each, sliced
@@ -154,10 +156,18 @@ def _altered(by_topic: dict[str, list[_Altered]]) -> AlterReplicaLogDirsResponse
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.ALTER_REPLICA_LOG_DIRS,
-        0,
-        2,
         handle_alter_replica_log_dirs,
         alter_replica_log_dirs_error,
+        ApiPolicy(
+            Versions(0, 2), (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),)
+        ),
     ),
-    ApiHandler(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, handle_describe_log_dirs, describe_log_dirs_error),
+    ApiHandler(
+        ApiKey.DESCRIBE_LOG_DIRS,
+        handle_describe_log_dirs,
+        describe_log_dirs_error,
+        ApiPolicy(
+            Versions(0, 5), (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,)),)
+        ),
+    ),
 )

@@ -26,6 +26,7 @@ from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage, ha
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID
+from kbroker.protocol.acl_operations import AclOperation, AclResource, authorized_operations
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import (
@@ -36,19 +37,22 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from kbroker.server.api_policy import (
+    DESCRIBE_EACH_TOPIC,
+    NO_AUTHORISATION,
+    Access,
+    ApiPolicy,
+    Extent,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, Steps, once_each, sliced, sorted_in_steps
 
 logger = logging.getLogger(__name__)
 
-CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""All that exist for a cluster: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS,
-ALTER_CONFIGS, IDEMPOTENT_WRITE.
-"""
-
-TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+CLUSTER_OPERATIONS: Final = authorized_operations(AclResource.CLUSTER)
+TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 
 IDS_SINCE: Final = 12
 """Topics by id."""
@@ -122,13 +126,13 @@ def handle_metadata(
 ) -> Steps[MetadataResponse]:
     """Brokers and topics of the image as it is when the request begins."""
     version = context.api_version
-    view = _View(services.image, context.listener_name)
+    view = _View(services.image, context.session.listener_name)
     response = MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
                 node_id=broker.id,
-                host=broker.endpoints[context.listener_name].host,
-                port=broker.endpoints[context.listener_name].port,
+                host=broker.endpoints[context.session.listener_name].host,
+                port=broker.endpoints[context.session.listener_name].port,
                 rack=broker.rack,
             )
             for broker in view.reachable.values()
@@ -323,7 +327,7 @@ def handle_describe_topic_partitions(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
     """Topics by name from the cursor on, until the limit of partitions is reached."""
-    view = _View(services.image, context.listener_name)
+    view = _View(services.image, context.session.listener_name)
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise KafkaError(
@@ -433,7 +437,7 @@ def handle_describe_cluster(
             else ErrorCode.INVALID_REQUEST,
             f"Unsupported endpoint type {endpoint_type}",
         )
-    image, listener_name = services.image, context.listener_name
+    image, listener_name = services.image, context.session.listener_name
     view = _View(image, listener_name)
     brokers = [
         broker
@@ -469,13 +473,30 @@ def describe_cluster_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.METADATA, 0, 13, handle_metadata, metadata_error),
+    ApiHandler(
+        ApiKey.METADATA,
+        handle_metadata,
+        metadata_error,
+        ApiPolicy(
+            # CREATE: topics that are created automatically.
+            Versions(0, 13),
+            (
+                DESCRIBE_EACH_TOPIC,
+                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
+                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.CREATE,)),
+            ),
+        ),
+    ),
     ApiHandler(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        0,
-        0,
         handle_describe_topic_partitions,
         describe_topic_partitions_error,
+        ApiPolicy(Versions(0, 0), (DESCRIBE_EACH_TOPIC,)),
     ),
-    ApiHandler(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle_describe_cluster, describe_cluster_error),
+    ApiHandler(
+        ApiKey.DESCRIBE_CLUSTER,
+        handle_describe_cluster,
+        describe_cluster_error,
+        ApiPolicy(Versions(0, 2), NO_AUTHORISATION),
+    ),
 )

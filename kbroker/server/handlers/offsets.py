@@ -26,6 +26,15 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.server.api_policy import (
+    DESCRIBE_EACH_GROUP,
+    DESCRIBE_EACH_TOPIC,
+    READ_EACH_TOPIC,
+    READ_GROUP,
+    ApiPolicy,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Pace, Steps, sliced, step_items_of
@@ -176,6 +185,23 @@ def handle_offset_fetch(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.OFFSET_COMMIT, 0, 10, handle_offset_commit, offset_commit_error),
-    ApiHandler(ApiKey.OFFSET_FETCH, 0, 10, handle_offset_fetch, offset_fetch_error),
+    ApiHandler(
+        ApiKey.OFFSET_COMMIT,
+        handle_offset_commit,
+        offset_commit_error,
+        ApiPolicy(
+            Versions(0, 10),
+            (READ_GROUP, READ_EACH_TOPIC),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.OFFSET_FETCH,
+        handle_offset_fetch,
+        offset_fetch_error,
+        ApiPolicy(
+            Versions(0, 10),
+            (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
+        ),
+    ),
 )

@@ -42,7 +42,16 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import HostedTopic, ReplicaManager
 from kbroker.replication.partition import Partition
+from kbroker.server.api_policy import (
+    WRITE_EACH_TOPIC,
+    WRITE_TRANSACTIONAL_ID,
+    ApiPolicy,
+    MemoryClass,
+    Quota,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
+from kbroker.server.network.divided_requests import Division
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.transactional_produce import (
@@ -344,7 +353,9 @@ def _finish(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
             broker = image.brokers.get(partition.leader)
-            endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
+            endpoint = (
+                None if broker is None else broker.endpoints.get(context.session.listener_name)
+            )
             if broker is not None and endpoint is not None and broker.id not in named:
                 named.add(broker.id)
                 response.node_endpoints.append(
@@ -380,5 +391,16 @@ def produce_error(request: ProduceRequest, code: ErrorCode, message: str) -> Pro
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.PRODUCE, 0, 13, handle_produce, produce_error),
+    ApiHandler(
+        ApiKey.PRODUCE,
+        handle_produce,
+        produce_error,
+        ApiPolicy(
+            Versions(0, 13),
+            (WRITE_TRANSACTIONAL_ID, WRITE_EACH_TOPIC),
+            quota=Quota.PRODUCE,
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+        division=Division(("topic_data", "partition_data"), ("responses", "partition_responses")),
+    ),
 )

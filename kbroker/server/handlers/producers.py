@@ -19,6 +19,7 @@ from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
+from kbroker.server.api_policy import READ_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import (
@@ -122,6 +123,9 @@ def _describe(
 
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
-        ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle_describe_producers, describe_producers_error
+        ApiKey.DESCRIBE_PRODUCERS,
+        handle_describe_producers,
+        describe_producers_error,
+        ApiPolicy(Versions(0, 0), (READ_EACH_TOPIC,)),
     ),
 )

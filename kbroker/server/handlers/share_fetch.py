@@ -25,6 +25,14 @@ from kbroker.protocol.messages.share_groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import SlicedSteps
+from kbroker.server.api_policy import (
+    READ_EACH_TOPIC,
+    READ_GROUP,
+    ApiPolicy,
+    MemoryClass,
+    Quota,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Pace, at_once
@@ -66,7 +74,7 @@ def handle_share_fetch(
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     reader = services.share_reader
     session = reader.session(
-        _key(request.group_id, request.member_id), epoch, context.connection_id
+        _key(request.group_id, request.member_id), epoch, context.session.connection_id
     )
     reader.update(session, _places(request), _forgotten(request))
     limits = ReadLimits(
@@ -156,7 +164,7 @@ def handle_share_acknowledge(
     if epoch == INITIAL_EPOCH:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
     session = reader.session(
-        _key(request.group_id, request.member_id), epoch, context.connection_id
+        _key(request.group_id, request.member_id), epoch, context.session.connection_id
     )
     later: Chained[Message] = Chained()
 
@@ -256,6 +264,26 @@ def _items(batches: _Batches) -> list[Acknowledgement]:
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.SHARE_FETCH, 1, 2, handle_share_fetch, share_fetch_error),
-    ApiHandler(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, handle_share_acknowledge, share_acknowledge_error),
+    ApiHandler(
+        ApiKey.SHARE_FETCH,
+        handle_share_fetch,
+        share_fetch_error,
+        ApiPolicy(
+            Versions(1, 2),
+            (READ_GROUP, READ_EACH_TOPIC),
+            quota=Quota.FETCH,
+            memory_class=MemoryClass.SMALL_RESPONSE,
+            waits_for_others=True,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.SHARE_ACKNOWLEDGE,
+        handle_share_acknowledge,
+        share_acknowledge_error,
+        ApiPolicy(
+            Versions(1, 2),
+            (READ_GROUP, READ_EACH_TOPIC),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
 )

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import Any, Final, cast
 
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import (
@@ -28,6 +29,18 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    DELETE_GROUP,
+    DESCRIBE_EACH_GROUP,
+    DESCRIBE_EACH_TOPIC,
+    READ_EACH_TOPIC,
+    READ_GROUP,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.network.divided_requests import merge, pieces
@@ -223,37 +236,50 @@ def delete_share_group_offsets_error(
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.SHARE_GROUP_HEARTBEAT,
-        1,
-        1,
         handle_share_group_heartbeat,
         share_group_heartbeat_error,
+        ApiPolicy(
+            # DESCRIBE: all subscribed topics, or the whole request is refused.
+            Versions(1, 1),
+            (READ_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
     ),
     ApiHandler(
         ApiKey.SHARE_GROUP_DESCRIBE,
-        1,
-        1,
         handle_share_group_describe,
         share_group_describe_error,
+        ApiPolicy(
+            # DESCRIBE on topics: all of a group's, or the group is refused.
+            Versions(1, 1),
+            (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+        ),
     ),
     ApiHandler(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-        0,
-        1,
         handle_describe_share_group_offsets,
         describe_share_group_offsets_error,
+        ApiPolicy(
+            Versions(0, 1),
+            (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
+        ),
     ),
     ApiHandler(
         ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        0,
-        0,
         handle_alter_share_group_offsets,
         alter_share_group_offsets_error,
+        ApiPolicy(
+            Versions(0, 0),
+            (READ_GROUP, READ_EACH_TOPIC),
+        ),
     ),
     ApiHandler(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-        0,
-        0,
         handle_delete_share_group_offsets,
         delete_share_group_offsets_error,
+        ApiPolicy(
+            Versions(0, 0),
+            (DELETE_GROUP, READ_EACH_TOPIC),
+        ),
     ),
 )

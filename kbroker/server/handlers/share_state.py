@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kbroker.coordinator.share_state.persister import (
     SharePlace,
@@ -36,7 +36,9 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import CLUSTER_ACTION, ApiPolicy, Quota, Versions
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.network.divided_requests import Division
 from kbroker.server.services import Services
 from kbroker.share.partition import StateBatch
 
@@ -275,40 +277,42 @@ def _empty(kind: Callable[[], Message], request: object, error: ErrorCode, messa
     return kind()
 
 
+_DIVISION: Final = Division(("topics", "partitions"), ("results", "partitions"))
+
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        0,
-        0,
         handle_initialize,
         partial(_empty, InitializeShareGroupStateResponse),
+        ApiPolicy(Versions(0, 0), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.READ_SHARE_GROUP_STATE,
-        0,
-        0,
         handle_read,
         partial(_empty, ReadShareGroupStateResponse),
+        ApiPolicy(Versions(0, 0), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.WRITE_SHARE_GROUP_STATE,
-        0,
-        1,
         handle_write,
         partial(_empty, WriteShareGroupStateResponse),
+        ApiPolicy(Versions(0, 1), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.DELETE_SHARE_GROUP_STATE,
-        0,
-        0,
         handle_delete,
         partial(_empty, DeleteShareGroupStateResponse),
+        ApiPolicy(Versions(0, 0), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-        0,
-        1,
         handle_summary,
         partial(_empty, ReadShareGroupStateSummaryResponse),
+        ApiPolicy(Versions(0, 1), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        division=_DIVISION,
     ),
 )

@@ -13,6 +13,7 @@ from kbroker.coordinator.group.streams.membership import StreamsDecision
 from kbroker.coordinator.group.streams.topology import StreamsStatus
 from kbroker.coordinator.runtime.shards import client_error
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import (
@@ -22,6 +23,15 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    DESCRIBE_EACH_GROUP,
+    READ_GROUP,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.services import Services
@@ -107,16 +117,29 @@ def handle_streams_group_describe(
 HANDLERS: tuple[ApiHandler, ...] = (
     ApiHandler(
         ApiKey.STREAMS_GROUP_HEARTBEAT,
-        0,
-        0,
         handle_streams_group_heartbeat,
         streams_group_heartbeat_error,
+        ApiPolicy(
+            # DESCRIBE: all topics of the topology, or the whole request is refused. CREATE: of
+            # internal topics.
+            Versions(0, 0),
+            (
+                READ_GROUP,
+                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,)),
+                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
+                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.CREATE,)),
+            ),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
     ),
     ApiHandler(
         ApiKey.STREAMS_GROUP_DESCRIBE,
-        0,
-        0,
         handle_streams_group_describe,
         streams_group_describe_error,
+        ApiPolicy(
+            # DESCRIBE on topics: all of a group's, or the group is refused.
+            Versions(0, 0),
+            (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+        ),
     ),
 )

@@ -30,6 +30,7 @@ from kbroker.controller.topics import (
 )
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import (
@@ -39,6 +40,16 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    DELETE_EACH_TOPIC,
+    DESCRIBE_EACH_TOPIC,
+    Access,
+    ApiPolicy,
+    Extent,
+    Forward,
+    Quota,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
@@ -232,6 +243,33 @@ def _parts(items: Iterable[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.CREATE_TOPICS, 0, 7, create_topics, create_topics_error),
-    ApiHandler(ApiKey.DELETE_TOPICS, 0, 6, delete_topics, delete_topics_error),
+    ApiHandler(
+        ApiKey.CREATE_TOPICS,
+        create_topics,
+        create_topics_error,
+        ApiPolicy(
+            Versions(0, 7),
+            (
+                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
+                Access(Extent.EACH, AclResource.TOPIC, (AclOperation.CREATE,)),
+            ),
+            forward=Forward.TO_CONTROLLER,
+            quota=Quota.CONTROLLER_MUTATION,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.DELETE_TOPICS,
+        delete_topics,
+        delete_topics_error,
+        ApiPolicy(
+            Versions(0, 6),
+            (
+                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.DELETE,)),
+                DESCRIBE_EACH_TOPIC,
+                DELETE_EACH_TOPIC,
+            ),
+            forward=Forward.TO_CONTROLLER,
+            quota=Quota.CONTROLLER_MUTATION,
+        ),
+    ),
 )

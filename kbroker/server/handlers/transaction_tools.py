@@ -13,6 +13,7 @@ from typing import Final
 from kbroker.coordinator.runtime.shards import Transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
@@ -23,6 +24,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kbroker.server.api_policy import Access, ApiPolicy, Extent, MemoryClass, Quota, Versions
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, describe_each, sliced
@@ -160,13 +162,45 @@ def list_transactions_error(
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.WRITE_TXN_MARKERS, 1, 2, handle_write_markers, write_markers_error),
+    ApiHandler(
+        ApiKey.WRITE_TXN_MARKERS,
+        handle_write_markers,
+        write_markers_error,
+        ApiPolicy(
+            Versions(1, 2),
+            (
+                Access(
+                    Extent.REQUEST,
+                    AclResource.CLUSTER,
+                    (
+                        AclOperation.ALTER,
+                        AclOperation.CLUSTER_ACTION,
+                    ),
+                ),
+            ),
+            quota=Quota.EXEMPT,
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
     ApiHandler(
         ApiKey.DESCRIBE_TRANSACTIONS,
-        0,
-        0,
         handle_describe_transactions,
         describe_transactions_error,
+        ApiPolicy(
+            Versions(0, 0),
+            (
+                Access(Extent.EACH, AclResource.TRANSACTIONAL_ID, (AclOperation.DESCRIBE,)),
+                Access(Extent.LISTED, AclResource.TOPIC, (AclOperation.DESCRIBE,)),
+            ),
+        ),
     ),
-    ApiHandler(ApiKey.LIST_TRANSACTIONS, 0, 2, handle_list_transactions, list_transactions_error),
+    ApiHandler(
+        ApiKey.LIST_TRANSACTIONS,
+        handle_list_transactions,
+        list_transactions_error,
+        ApiPolicy(
+            Versions(0, 2),
+            (Access(Extent.LISTED, AclResource.TRANSACTIONAL_ID, (AclOperation.DESCRIBE,)),),
+        ),
+    ),
 )

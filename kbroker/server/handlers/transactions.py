@@ -22,6 +22,7 @@ from kbroker.coordinator.runtime.shards import Transactional
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
@@ -36,6 +37,16 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import (
+    READ_EACH_TOPIC,
+    READ_GROUP,
+    WRITE_TRANSACTIONAL_ID,
+    Access,
+    ApiPolicy,
+    Extent,
+    MemoryClass,
+    Versions,
+)
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.sliced import (
@@ -395,8 +406,47 @@ def end_txn_error(request: EndTxnRequest, code: ErrorCode, message: str) -> EndT
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
-    ApiHandler(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, handle_add_partitions, add_partitions_error),
-    ApiHandler(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, handle_add_offsets, add_offsets_error),
-    ApiHandler(ApiKey.TXN_OFFSET_COMMIT, 0, 5, handle_txn_offset_commit, txn_offset_commit_error),
-    ApiHandler(ApiKey.END_TXN, 0, 5, handle_end_txn, end_txn_error),
+    ApiHandler(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        handle_add_partitions,
+        add_partitions_error,
+        ApiPolicy(
+            # CLUSTER_ACTION from version 4 on, which brokers send; WRITE before.
+            Versions(0, 5),
+            (
+                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
+                Access(Extent.SOME, AclResource.TRANSACTIONAL_ID, (AclOperation.WRITE,)),
+                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.WRITE,)),
+            ),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        handle_add_offsets,
+        add_offsets_error,
+        ApiPolicy(
+            Versions(0, 4),
+            (WRITE_TRANSACTIONAL_ID, READ_GROUP),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.TXN_OFFSET_COMMIT,
+        handle_txn_offset_commit,
+        txn_offset_commit_error,
+        ApiPolicy(
+            Versions(0, 5),
+            (WRITE_TRANSACTIONAL_ID, READ_GROUP, READ_EACH_TOPIC),
+            memory_class=MemoryClass.SMALL_RESPONSE,
+        ),
+    ),
+    ApiHandler(
+        ApiKey.END_TXN,
+        handle_end_txn,
+        end_txn_error,
+        ApiPolicy(
+            Versions(0, 5), (WRITE_TRANSACTIONAL_ID,), memory_class=MemoryClass.SMALL_RESPONSE
+        ),
+    ),
 )

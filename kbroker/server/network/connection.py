@@ -27,7 +27,6 @@ from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import (
     CloseConnection,
-    ConnectionInfo,
     LargePendingResponse,
     PendingResponse,
 )
@@ -50,8 +49,9 @@ from kbroker.server.network.receive_buffer import (
     SMALL_BYTES,
     ReceiveBuffer,
 )
-from kbroker.server.network.request_admission import SMALL_ANSWER, RequestAdmission
+from kbroker.server.network.request_admission import RequestAdmission
 from kbroker.server.network.response_writer import ResponseWriter
+from kbroker.server.session import Session
 from kbroker.server.stall_probe import StallProbe
 
 logger = logging.getLogger(__name__)
@@ -73,13 +73,15 @@ MAX_QUEUED_BYTES: Final = 64 * 1024
 
 
 class RequestDispatcher(Protocol):
-    """What a connection needs of `dispatch.Dispatcher`."""
+    """What a connection needs of `dispatch.Dispatcher`. small_responses: API keys."""
+
+    small_responses: frozenset[int]
 
     def dispatch(
-        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+        self, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None: ...
     def dispatch_in_slices(
-        self, connection: ConnectionInfo, frame: memoryview, arrived_ms: int
+        self, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None: ...
     def render(self, pending: PendingResponse) -> list[Part]: ...
 
@@ -144,7 +146,6 @@ class Connection(asyncio.BufferedProtocol):
         "_flush_planned",
         "_has_peer_ended",
         "_host",
-        "_info",
         "_last_active",
         "_listener_name",
         "_peer",
@@ -153,6 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         "_queue",
         "_reading",
         "_response_bytes",
+        "_session",
         "_shared",
         "_transport",
         "_watched_fd",
@@ -163,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
     _writer: ResponseWriter
     _buffer: ReceiveBuffer
     _admission: RequestAdmission
-    _info: ConnectionInfo
+    _info: Session
 
     def __init__(self, shared: ConnectionShared, listener_name: str) -> None:
         self._shared = shared
@@ -205,14 +207,18 @@ class Connection(asyncio.BufferedProtocol):
         self._counted = True
         shared.next_number += 1
         local = transport.get_extra_info("sockname") or ("unknown", 0)
-        self._info = ConnectionInfo(
+        self._session = Session(
             f"{plain_host(str(local[0]))}:{local[1]}-{self._peer}-{shared.next_number}",
             self._listener_name,
             self._host,
         )
         self._buffer = ReceiveBuffer(shared.max_frame_bytes)
         self._admission = RequestAdmission(
-            self._buffer, shared.memory, self._progress, self._plan_pump
+            self._buffer,
+            shared.memory,
+            self._progress,
+            self._plan_pump,
+            shared.dispatcher.small_responses,
         )
         self._writer = ResponseWriter(
             self._transport,
@@ -272,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.memory.release(left)
         self._buffer.close()
         self._shared.connections.discard(self)
-        self._shared.on_lost(self._info.connection_id)
+        self._shared.on_lost(self._session.connection_id)
         if not self._shared.connections:
             self._shared.on_empty()
 
@@ -328,9 +334,10 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames in the buffer, as far as limits and fairness allow."""
         self._pump_planned = False
         shared = self._shared
-        dispatcher, buffer, info, memory, admission = (
-            shared.dispatcher, self._buffer, self._info, shared.memory, self._admission,
+        dispatcher, buffer, session, memory, admission = (
+            shared.dispatcher, self._buffer, self._session, shared.memory, self._admission,
         )  # fmt: skip
+        small_responses = dispatcher.small_responses
         arrived_ms = shared.timers.now_ms()
         handled = 0
         try:
@@ -356,11 +363,11 @@ class Connection(asyncio.BufferedProtocol):
                 if size > LARGE_REQUEST_BYTES:
                     pending = self._dispatch_large(frame, arrived_ms)
                 else:
-                    pending = dispatcher.dispatch(info, frame, arrived_ms)
+                    pending = dispatcher.dispatch(session, frame, arrived_ms)
                 del frame
                 if pending is not None:
                     self._enqueue(pending)
-                    if pending.message is not None and pending.api_key not in SMALL_ANSWER:
+                    if pending.message is not None and pending.api_key not in small_responses:
                         self._flush()  # before the next one is built
                 if admission.held_bytes and (memory.contended or memory.used > memory.limit):
                     admission.shrink()  # the request may have left a copy that waits
@@ -404,8 +411,8 @@ class Connection(asyncio.BufferedProtocol):
         if api_key == ApiKey.PRODUCE and (
             size <= LARGE_PRODUCE_BYTES or not names_more_than(frame, PRODUCE_PARTITIONS)
         ):
-            return shared.dispatcher.dispatch(self._info, frame, arrived_ms)
-        return shared.dispatcher.dispatch_in_slices(self._info, frame, arrived_ms)
+            return shared.dispatcher.dispatch(self._session, frame, arrived_ms)
+        return shared.dispatcher.dispatch_in_slices(self._session, frame, arrived_ms)
 
     def _check_list(self, size: int, api_key: int | None) -> None:
         """Of a large request. Raises CloseConnection for one that is no bulk of records: its many
@@ -460,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
         last one is with the kernel.
         """
         key = self._buffer.next_api_key()
-        return key is not None and key not in SMALL_ANSWER
+        return key is not None and key not in self._shared.dispatcher.small_responses
 
     # memory
 

@@ -1,11 +1,12 @@
 """Requests that name very many things which do not concern one another, handled a piece at a time.
 
-A `Division` says which lists of a request lead to the things it names, and which lists of the
-response to what is said of them. `pieces` cuts a request into smaller ones of the same kind,
-`merge` joins their responses: a topic that was cut in two is one topic of the whole response. APIs
-whose handler looks at a request as a whole are not in the table, and where that grows with the
-request it is `sliced`: what is named again is an error or answered once, the last offset of a
-partition counts, one batch of records is written for all of it. The neighbour is `large_requests`.
+A `Division` says which lists of a request lead to the items it names, and which lists of the
+response to the results of those items; it is registered with the handler (`ApiHandler`). `pieces`
+cuts a request into smaller ones of the same kind, `merge` joins their responses: a topic that was
+cut in two is one topic of the whole response. An API whose handler must see the request as a whole
+has no division, and where its work grows with the request the handler is `sliced`: repeated items
+are an error or answered once, the last offset of a partition counts, one batch of records is
+written for the request. The neighbour is `large_requests`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,10 @@ from collections.abc import Iterator
 from copy import copy
 from typing import Any, Final, NamedTuple
 
-from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.schema import Struct
 
 PIECE_ITEMS: Final = 64
 """Named things in a piece: about a millisecond of work."""
-
-_TOPICS: Final = ("topics", "partitions")
-_STATES: Final = ("results", "partitions")
 
 
 class Division(NamedTuple):
@@ -29,24 +26,6 @@ class Division(NamedTuple):
 
     request: tuple[str, ...]
     response: tuple[str, ...]
-
-
-_DIVISIONS: Final = {
-    ApiKey.PRODUCE: Division(
-        ("topic_data", "partition_data"), ("responses", "partition_responses")
-    ),
-    ApiKey.DELETE_GROUPS: Division(("groups_names",), ("results",)),
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
-    ApiKey.READ_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
-    ApiKey.WRITE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
-    ApiKey.DELETE_SHARE_GROUP_STATE: Division(_TOPICS, _STATES),
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: Division(_TOPICS, _STATES),
-}  # fmt: skip
-
-
-def division_of(api_key: int) -> Division | None:
-    """How a request of this API is divided; None if it is handled as a whole."""
-    return _DIVISIONS.get(ApiKey(api_key))
 
 
 # Any below: any request, any response, and the items of their lists

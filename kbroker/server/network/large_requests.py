@@ -18,14 +18,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.ports import Deferred
-from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.schema import Message, Request, Struct
 from kbroker.server.network.divided_requests import (
     Division,
     count_items,
-    division_of,
     merge,
     pieces,
 )
@@ -56,11 +54,6 @@ ITEM_BYTES: Final = 256
 """About what an item of a response takes in memory: `kbroker.response.max.bytes` over this is how
 many items a response to a divided request may have.
 """
-
-MAY_WAIT: Final = frozenset({
-    ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH,
-})  # fmt: skip
-"""APIs whose answer may wait for other clients: meanwhile others are begun."""
 
 Steps = Iterator[Deferred[Any] | None]
 
@@ -137,11 +130,14 @@ class LargeAnswer(Deferred[Any]):
 
 
 class LargeRequest:
-    """One of them. handle: stage one, as `dispatch` calls it."""
+    """A request in slices. handle: stage one, as `dispatch` calls it. division: how it is divided;
+    None: handled as a whole. waits_for_others: see `ApiPolicy`.
+    """
 
     __slots__ = (
         "answer",
         "context",
+        "division",
         "frame",
         "handle",
         "is_counted",
@@ -150,6 +146,7 @@ class LargeRequest:
         "request_type",
         "size",
         "waits_for",
+        "waits_for_others",
         "work",
     )
 
@@ -160,6 +157,9 @@ class LargeRequest:
         frame: bytearray,
         position: int,
         handle: Callable[[Any], Outcome | HandlerSteps],
+        division: Division | None,
+        *,
+        waits_for_others: bool,
     ) -> None:
         self.context = context
         self.request_type = request_type
@@ -167,6 +167,8 @@ class LargeRequest:
         self.size = len(frame)
         self.position = position
         self.handle = handle
+        self.division = division
+        self.waits_for_others = waits_for_others
         self.answer = LargeAnswer()
         self.parts: list[Part] = []
         self.is_counted = False
@@ -276,11 +278,10 @@ class LargeRequests:
         message, _ = yield from decode_in_steps(
             request.request_type, memoryview(request.frame), version, request.position
         )
-        division = division_of(request.context.api_key)
-        if division is None:
+        if request.division is None:
             response = yield from self._handle(request, message)
         else:
-            response = yield from self._handle_divided(request, message, division)
+            response = yield from self._handle_divided(request, message, request.division)
         unused: list[object] = [message]
         message = None  # its items are freed before the response is written
         yield from free_in_steps(unused)
@@ -297,7 +298,7 @@ class LargeRequests:
             outcome = yield from self._follow(request, outcome)
         yield None
         if isinstance(outcome, Deferred):
-            if request.context.api_key in MAY_WAIT:
+            if request.waits_for_others:
                 self._let_others_begin(request)
             if not outcome.done:
                 request.waits_for = outcome
@@ -318,7 +319,7 @@ class LargeRequests:
             except StopIteration as end:
                 return cast(Message, end.value)
             if waits_for is not None and not waits_for.done:
-                if request.context.api_key in MAY_WAIT:
+                if request.waits_for_others:
                     self._let_others_begin(request)
                 request.waits_for = waits_for
             yield waits_for

@@ -8,38 +8,20 @@ while there is a ticket.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Container
 
-from kbroker.protocol.apis import ApiKey
 from kbroker.server.dispatch import CloseConnection
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
 from kbroker.server.network.peer_progress import PeerProgress
 from kbroker.server.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 
-SMALL_ANSWER: Final = frozenset(
-    int(key)
-    for key in (
-        ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.FIND_COORDINATOR,
-        ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.SASL_HANDSHAKE,
-        ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.SASL_AUTHENTICATE, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT,
-        ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
-        ApiKey.WRITE_TXN_MARKERS,
-    )
-)  # fmt: skip
-"""APIs whose responses are small as a rule, and which keep a client alive: several responses may be
-made before they are sent, and these requests do not wait for the large responses of others, as long
-as the memory limit is not exceeded. What a Produce request leaves behind is charged, too.
-"""
-
 
 class RequestAdmission:
-    """See the module docstring. go_on: called when what was waited for is there. held_bytes: of the
-    buffer, as taken from the account. ticket: while memory is waited for. may_pass: the next
-    request has waited its turn.
+    """See the module docstring.
+
+    go_on: called when the memory or the turn that was waited for is granted. small_responses: keys
+    of APIs, see `MemoryClass`. held_bytes: of the buffer, as taken from the account. ticket: set
+    while memory is waited for. may_pass: the next request has waited its turn.
     """
 
     __slots__ = (
@@ -47,6 +29,7 @@ class RequestAdmission:
         "_go_on",
         "_memory",
         "_progress",
+        "_small_responses",
         "held_bytes",
         "may_pass",
         "ticket",
@@ -58,11 +41,13 @@ class RequestAdmission:
         memory: MemoryPool,
         progress: PeerProgress,
         go_on: Callable[[], None],
+        small_responses: Container[int],
     ) -> None:
         self._buffer = buffer
         self._memory = memory
         self._progress = progress
         self._go_on = go_on
+        self._small_responses = small_responses
         self.may_pass = False
         self.held_bytes = 0
         self.ticket: Ticket | None = None
@@ -124,7 +109,7 @@ class RequestAdmission:
             self.may_pass = False
             return False
         key = self._buffer.next_api_key()
-        is_light = key in SMALL_ANSWER
+        is_light = key in self._small_responses
         if key is None or (is_light and memory.used <= memory.limit):
             return False
         self._queue_up(lambda then: memory.wait_turn(then, light=is_light), self._pass)

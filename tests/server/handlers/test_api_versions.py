@@ -16,9 +16,11 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.quorum.bootstrap import DEFAULT_LEVELS
-from kbroker.server.dispatch import ApiHandler, ConnectionInfo, Dispatcher
+from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
+from kbroker.server.dispatch import ApiHandler, Dispatcher
 from kbroker.server.handlers import api_versions
 from kbroker.server.services import Services
+from kbroker.server.session import Session
 
 WIRE = Path(__file__).parents[2] / "data" / "wire" / "apiversions.hex.txt"
 
@@ -49,10 +51,9 @@ def dispatcher() -> Dispatcher:
     handlers = [
         ApiHandler(
             ApiKey(entry.api_key),
-            entry.min_version,
-            entry.max_version,
             lambda services, context, request: None,
             lambda request, error, message: ApiVersionsResponse(),
+            ApiPolicy(Versions(entry.min_version, entry.max_version), NO_AUTHORISATION),
         )
         for entry in answer_of_kafka(0).api_keys
         if entry.api_key != ApiKey.API_VERSIONS
@@ -63,7 +64,7 @@ def dispatcher() -> Dispatcher:
 
 def answer(frame: bytes) -> bytes:
     dispatch = dispatcher()
-    connection = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")
+    connection = Session("c", "PLAINTEXT", "127.0.0.1")
     pending = dispatch.dispatch(connection, memoryview(bytearray(frame)), 0)
     assert pending is not None
     return b"".join(cast(list[bytes], dispatch.render(pending)))[4:]
@@ -105,7 +106,7 @@ def test_the_answer_of_kafka_with_features(version: int) -> None:
 def test_client_software_is_checked_and_kept(name: str, version: str, error: ErrorCode) -> None:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
     frame = b"".join(cast(list[bytes], encode_request_frame(request, 4, 1, None)))[4:]
-    connection = ConnectionInfo("c", "PLAINTEXT", "127.0.0.1")
+    connection = Session("c", "PLAINTEXT", "127.0.0.1")
     pending = dispatcher().dispatch(connection, memoryview(bytearray(frame)), 0)
     assert pending is not None and isinstance(pending.message, ApiVersionsResponse)
     assert pending.message.error_code == error

@@ -1,0 +1,168 @@
+"""What `dispatch` and the connection need to know of an API before its handler runs, as data.
+
+Each registration in `handlers/` carries an `ApiPolicy`. Handlers contain none of it; the resources
+that only a handler can name (topics of a session, the groups of an answer) are listed too, as
+`Extent.EACH`, `LISTED` and `SOME`. Sources: `KafkaApis`, `ControllerApis` and `AuthHelper` of Kafka
+4.3.1 for authorisation, forwarding and quotas; docs/adr/0016 for memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, Flag
+from typing import Any, Final, NamedTuple, Protocol
+
+from kbroker.protocol.acl_operations import (
+    AUTHORIZATION_FAILED,
+    CLUSTER_NAME,
+    AclOperation,
+    AclResource,
+)
+from kbroker.protocol.errors import KafkaError
+from kbroker.server.session import Session
+
+
+class Versions(NamedTuple):
+    """Versions of a request, both ends inclusive."""
+
+    min_version: int
+    max_version: int
+
+
+class ListenerType(Flag):
+    """Listeners on which a handler serves its API, in the words of Kafka's schemas."""
+
+    BROKER = 1
+    CONTROLLER = 2
+
+
+class Extent(Enum):
+    """Which of an API's requests need a permission, and what its absence does to a request."""
+
+    REQUEST = "the whole request is refused; `dispatch` checks"
+    EACH = "every named resource without it is refused, the others are served"
+    LISTED = "resources without it are left out of the response"
+    INSTEAD = "granted on the cluster, it stands for EACH on all resources"
+    SOME = "only some requests need it, as noted at the registration"
+
+
+class Access(NamedTuple):
+    """A permission that an API needs. operations: any one of them suffices."""
+
+    extent: Extent
+    resource: AclResource
+    operations: tuple[AclOperation, ...]
+
+
+class Forward(Enum):
+    """Whether the active controller answers. Its requests travel in an Envelope (KIP-590)."""
+
+    NEVER = "this broker answers"
+    TO_CONTROLLER = "the active controller answers"
+
+
+class Quota(Enum):
+    """The client quota that a request is charged to (`ClientQuotaManager` of Kafka). All but EXEMPT
+    are also charged to the request quota.
+    """
+
+    PRODUCE = "produced bytes"
+    FETCH = "fetched bytes"
+    CONTROLLER_MUTATION = "partition creations and deletions"
+    REQUEST = "request time"
+    EXEMPT = "sent between brokers, never throttled"
+
+
+class MemoryClass(Enum):
+    """How large a response may be.
+
+    SMALL_RESPONSE: small as a rule (Fetch answers with file ranges), and the API keeps a client
+    alive: several responses may be made before they are sent, and the requests do not wait for the
+    large responses of others as long as the memory limit is not exceeded.
+    LARGE_RESPONSE: one is made only when the earlier ones have been sent, and not while memory is
+    nearly used up.
+    """
+
+    SMALL_RESPONSE = "small"
+    LARGE_RESPONSE = "large"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiPolicy:
+    """See the module docstring.
+
+    waits_for_others: the response may wait until another client acts; meanwhile other large
+    requests are begun.
+    """
+
+    versions: Versions
+    authorisation: tuple[Access, ...]
+    listeners: ListenerType = ListenerType.BROKER
+    forward: Forward = Forward.NEVER
+    quota: Quota = Quota.REQUEST
+    memory_class: MemoryClass = MemoryClass.LARGE_RESPONSE
+    waits_for_others: bool = False
+
+
+# Permissions that more than one API needs
+
+NO_AUTHORISATION: Final[tuple[Access, ...]] = ()
+CLUSTER_ACTION: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,))
+READ_GROUP: Final = Access(Extent.REQUEST, AclResource.GROUP, (AclOperation.READ,))
+DELETE_GROUP: Final = Access(Extent.REQUEST, AclResource.GROUP, (AclOperation.DELETE,))
+DESCRIBE_EACH_GROUP: Final = Access(Extent.EACH, AclResource.GROUP, (AclOperation.DESCRIBE,))
+READ_EACH_TOPIC: Final = Access(Extent.EACH, AclResource.TOPIC, (AclOperation.READ,))
+WRITE_EACH_TOPIC: Final = Access(Extent.EACH, AclResource.TOPIC, (AclOperation.WRITE,))
+DESCRIBE_EACH_TOPIC: Final = Access(Extent.EACH, AclResource.TOPIC, (AclOperation.DESCRIBE,))
+DELETE_EACH_TOPIC: Final = Access(Extent.EACH, AclResource.TOPIC, (AclOperation.DELETE,))
+WRITE_TRANSACTIONAL_ID: Final = Access(
+    Extent.REQUEST, AclResource.TRANSACTIONAL_ID, (AclOperation.WRITE,)
+)
+
+
+# The step of `dispatch`
+
+
+class Authorizer(Protocol):
+    """Decides whether a client may do something. Kafka: `authorizer.class.name`."""
+
+    def allows(
+        self, session: Session, operation: AclOperation, resource: AclResource, name: str
+    ) -> bool:
+        """Whether the session's principal may perform the operation on the named resource."""
+        ...
+
+
+# Any: each API has a request class of its own
+Check = Callable[[Session, Any], None]
+"""A step of `dispatch` before the handler: raises KafkaError to refuse the whole request."""
+
+RESOURCE_FIELDS: Final = {
+    AclResource.GROUP: "group_id",
+    AclResource.TRANSACTIONAL_ID: "transactional_id",
+}
+"""The field of a request that names the resource of an `Extent.REQUEST` permission."""
+
+
+def authorisation_check(policy: ApiPolicy, authorizer: Authorizer | None) -> Check | None:
+    """The check of an API's `Extent.REQUEST` permissions; None if there is nothing to check.
+    authorizer: None authorises every request, as Kafka does without `authorizer.class.name`.
+    """
+    needed = [access for access in policy.authorisation if access.extent is Extent.REQUEST]
+    if authorizer is None or not needed:
+        return None
+
+    def check(session: Session, request: Any) -> None:
+        for access in needed:
+            resource = access.resource
+            name: str | None = CLUSTER_NAME
+            if resource is not AclResource.CLUSTER:
+                name = getattr(request, RESOURCE_FIELDS[resource])
+            if name is not None and not any(
+                authorizer.allows(session, operation, resource, name)
+                for operation in access.operations
+            ):
+                raise KafkaError(AUTHORIZATION_FAILED[resource])
+
+    return check

@@ -1,0 +1,23 @@
+"""What the broker knows of one connection's client. `network/connection` makes it, the handlers
+read it through their `RequestContext`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Session:
+    """One per connection; all requests on the connection share it.
+
+    connection_id: unique in the life of the process, also across reconnects. client_software_*: as
+    the client's ApiVersions request says (KIP-511), "unknown" before that.
+    """
+
+    connection_id: str = ""
+    listener_name: str = "PLAINTEXT"
+    client_host: str = "127.0.0.1"
+    principal: str = "User:ANONYMOUS"
+    client_software_name: str = "unknown"
+    client_software_version: str = "unknown"
