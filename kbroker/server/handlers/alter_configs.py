@@ -11,7 +11,7 @@ topics and groups can be altered, brokers, broker loggers and client metrics not
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
 from kbroker.controller.configs import Outcome as Altered
@@ -45,33 +45,17 @@ def alter_configs_error(
     request: AlterConfigsRequest, error: ErrorCode, message: str
 ) -> AlterConfigsResponse:
     """The same error for every resource."""
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message or None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
+    result = AlterConfigsResponse.AlterConfigsResourceResponse
+    return AlterConfigsResponse(responses=_failures(result, request.resources, error, message))
 
 
 def incremental_alter_configs_error(
     request: IncrementalAlterConfigsRequest, error: ErrorCode, message: str
 ) -> IncrementalAlterConfigsResponse:
     """The same error for every resource."""
+    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message or None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
+        responses=_failures(result, request.resources, error, message)
     )
 
 
@@ -86,21 +70,8 @@ def handle_alter_configs(
     outcomes = yield from _alter(
         services, resources, incremental=False, validate_only=request.validate_only
     )
-    pace = Pace(CHEAP_ITEMS)
     result = AlterConfigsResponse.AlterConfigsResourceResponse
-    response = AlterConfigsResponse()
-    for altered, outcome in zip(resources, outcomes, strict=True):
-        if pace.is_due():
-            yield None
-        response.responses.append(
-            result(
-                error_code=outcome.error,
-                error_message=outcome.message,
-                resource_type=altered.resource_type,
-                resource_name=altered.name,
-            )
-        )
-    return response
+    return AlterConfigsResponse(responses=(yield from _results(result, resources, outcomes)))
 
 
 @sliced(incremental_alter_configs_error)
@@ -115,13 +86,60 @@ def handle_incremental_alter_configs(
     outcomes = yield from _alter(
         services, resources, incremental=True, validate_only=request.validate_only
     )
-    pace = Pace(CHEAP_ITEMS)
     result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    response = IncrementalAlterConfigsResponse()
+    return IncrementalAlterConfigsResponse(
+        responses=(yield from _results(result, resources, outcomes))
+    )
+
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _ResultType(Protocol[R_co]):
+    """`AlterConfigsResourceResponse` of either response class."""
+
+    def __call__(
+        self,
+        *,
+        error_code: int,
+        error_message: str | None,
+        resource_type: int,
+        resource_name: str,
+    ) -> R_co: ...
+
+
+class _NamedResource(Protocol):
+    """`AlterConfigsResource` of either request class."""
+
+    resource_type: int
+    resource_name: str
+
+
+def _failures(
+    result: _ResultType[R], named: Iterable[_NamedResource], error: ErrorCode, message: str
+) -> list[R]:
+    return [
+        result(
+            error_code=error,
+            error_message=message or None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in named
+    ]
+
+
+def _results(
+    result: _ResultType[R], resources: Sequence[AlteredResource], outcomes: Sequence[Altered]
+) -> Generator[None, None, list[R]]:
+    """The results of a response, in the order of the resources; steps of a sliced handler."""
+    pace = Pace(CHEAP_ITEMS)
+    results: list[R] = []
     for altered, outcome in zip(resources, outcomes, strict=True):
         if pace.is_due():
-            yield None
-        response.responses.append(
+            yield
+        results.append(
             result(
                 error_code=outcome.error,
                 error_message=outcome.message,
@@ -129,7 +147,7 @@ def handle_incremental_alter_configs(
                 resource_name=altered.name,
             )
         )
-    return response
+    return results
 
 
 # Any: resources and settings of the two requests have no class in common

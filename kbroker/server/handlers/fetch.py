@@ -35,6 +35,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.down_conversion import DownConversion, share_of
+from kbroker.server.handlers.leader_hints import LeaderHints
 from kbroker.server.services import Services
 from kbroker.server.sliced import Steps
 from kbroker.settings.log_config import max_unpacked_bytes
@@ -134,38 +135,24 @@ def _refuse_zstd(services: Services, response: FetchResponse) -> None:
 
 
 def _add_leaders(services: Services, context: RequestContext, response: FetchResponse) -> None:
-    """Say who leads what is not led here (KIP-951)."""
+    """Name the leaders of partitions that this broker does not lead (KIP-951)."""
+    hints: LeaderHints[FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint] | None = None
     for topic in response.responses:
         for data in topic.partitions:
             if data.error_code and data.error_code in _HINTED:
-                _add_leader(services, context, response, topic.topic_id, data)
-
-
-def _add_leader(
-    services: Services,
-    context: RequestContext,
-    response: FetchResponse,
-    topic_id: bytes,
-    data: FetchResponse.PartitionData,
-) -> None:
-    image = services.image
-    topic = image.topics_by_id.get(topic_id)
-    partition = None if topic is None else topic.partitions.get(data.partition_index)
-    if partition is None:
-        return
-    data.current_leader = FetchResponse.LeaderIdAndEpoch(
-        leader_id=partition.leader, leader_epoch=partition.leader_epoch
-    )
-    broker = image.brokers.get(partition.leader)
-    endpoint = None if broker is None else broker.endpoints.get(context.session.listener_name)
-    if broker is None or endpoint is None:
-        return
-    if all(known.node_id != broker.id for known in response.node_endpoints):
-        response.node_endpoints.append(
-            FetchResponse.NodeEndpoint(
-                node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-            )
-        )
+                image = services.image
+                hints = hints or LeaderHints(
+                    image,
+                    context.session.listener_name,
+                    response.node_endpoints,
+                    FetchResponse.LeaderIdAndEpoch,
+                    FetchResponse.NodeEndpoint,
+                )
+                leader = hints.leader_of(
+                    image.topics_by_id.get(topic.topic_id), data.partition_index
+                )
+                if leader is not None:
+                    data.current_leader = leader
 
 
 def fetch_error(request: FetchRequest, code: ErrorCode, message: str) -> FetchResponse:

@@ -51,6 +51,7 @@ from kbroker.server.api_policy import (
     Versions,
 )
 from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
+from kbroker.server.handlers.leader_hints import LeaderHints
 from kbroker.server.network.divided_requests import Division
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
@@ -327,7 +328,9 @@ class _Waiting(Chained[ProduceResponse]):
 def _finish(
     services: Services, context: RequestContext, response: ProduceResponse
 ) -> ProduceResponse:
-    """Say who leads what is not led here (KIP-951), in codes that the client knows."""
+    """Replace codes that the client does not know, and name the leaders of partitions that this
+    broker does not lead (KIP-951).
+    """
     if context.api_version < STORAGE_ERROR_SINCE:
         for topic in response.responses:
             for answer in topic.partition_responses:
@@ -336,7 +339,13 @@ def _finish(
     if context.api_version < LEADER_HINT_SINCE:
         return response
     image = services.image
-    named: set[int] = set()
+    hints = LeaderHints(
+        image,
+        context.session.listener_name,
+        response.node_endpoints,
+        ProduceResponse.LeaderIdAndEpoch,
+        ProduceResponse.NodeEndpoint,
+    )
     for topic in response.responses:
         for answer in topic.partition_responses:
             if answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -346,23 +355,9 @@ def _finish(
                 if context.api_version >= TOPIC_IDS_SINCE
                 else image.topics.get(topic.name)
             )
-            partition = None if found is None else found.partitions.get(answer.index)
-            if partition is None:
-                continue
-            answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
-                leader_id=partition.leader, leader_epoch=partition.leader_epoch
-            )
-            broker = image.brokers.get(partition.leader)
-            endpoint = (
-                None if broker is None else broker.endpoints.get(context.session.listener_name)
-            )
-            if broker is not None and endpoint is not None and broker.id not in named:
-                named.add(broker.id)
-                response.node_endpoints.append(
-                    ProduceResponse.NodeEndpoint(
-                        node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                    )
-                )
+            leader = hints.leader_of(found, answer.index)
+            if leader is not None:
+                answer.current_leader = leader
     return response
 
 
