@@ -41,6 +41,7 @@ from typing import Any
 
 from benchmarks.halts import HaltWatch, Span, overlap_s
 from kbroker.node import run
+from kbroker.node.garbage import CollectorPolicy
 from kbroker.node.node import Broker
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
@@ -179,7 +180,7 @@ async def serve(config: BrokerConfig) -> dict[str, Any]:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await broker.start()
-    run.keep_collections_short()
+    CollectorPolicy().begin()
     await asyncio.sleep(0.3)  # the look that saw the end of the start is over
     watch.start, watch.looks = watch.looks, []
     watch.stalls.clear()

@@ -7,7 +7,6 @@ exit code 1.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ if sys.platform != "win32":
 from kbroker import __version__
 from kbroker.log_lines import LineFormatter
 from kbroker.model import StartupError
+from kbroker.node.garbage import CollectorPolicy
 from kbroker.node.node import Broker
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.listeners import Listener
@@ -32,15 +32,6 @@ SWITCH_SECONDS: Final = 0.0005
 """How long a worker that computes may keep the interpreter while the loop wants it: Python's 5 ms
 would be added to each of the loop's system calls, all of which let go of it.
 """
-
-COLLECTION_THRESHOLDS: Final = (700, 10, 2)
-"""Of the garbage collector: a full collection comes after some 20,000 new objects, not 70,000."""
-
-FREEZE_OBJECTS: Final = 10_000
-"""As many that outlived a full collection are walked by no later one."""
-
-REST_LOOK_SECONDS: Final = 600.0
-"""How often a broker at rest looks whether circles were frozen."""
 
 ROOM_FOR_FILES: Final = 16_384
 """Descriptors the kernel makes room for at the start (8 bytes of its memory each)."""
@@ -60,49 +51,6 @@ def serve(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
     except StartupError as error:
         print(f"kbroker: {error}", file=sys.stderr)
         return 1
-
-
-def keep_collections_short() -> None:
-    """Freeze what there is, and from now on what outlives a full collection: one that walks all
-    there is takes 0.2 us an object, so a broker of 10,000 partitions would stand still for 60 ms.
-
-    What is frozen goes with its last reference, as anything does, but not out of a circle; the
-    broker makes none that is known (tests/server/test_garbage.py), see also `collect_at_rest`.
-    """
-    gc.freeze()
-    gc.set_threshold(*COLLECTION_THRESHOLDS)
-    if freeze_survivors not in gc.callbacks:
-        gc.callbacks.append(freeze_survivors)
-
-
-def freeze_survivors(phase: str, info: dict[str, int]) -> None:
-    """For gc.callbacks."""
-    if (
-        phase == "stop"
-        and info["generation"] == 2
-        and len(gc.get_objects(generation=2)) >= FREEZE_OBJECTS
-    ):
-        gc.freeze()
-
-
-def collect_at_rest(
-    call_later: Callable[[float, Callable[[], None]], object], is_resting: Callable[[], bool]
-) -> None:
-    """The net below `keep_collections_short`: where much was frozen since the last time and nobody
-    waits, walk all there is once, so that a circle among it goes after all.
-    """
-    known = gc.get_freeze_count()
-
-    def look() -> None:
-        nonlocal known
-        if is_resting() and gc.get_freeze_count() - known >= FREEZE_OBJECTS:
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            known = gc.get_freeze_count()
-        call_later(REST_LOOK_SECONDS, look)
-
-    call_later(REST_LOOK_SECONDS, look)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -174,8 +122,11 @@ async def _serve(config: BrokerConfig) -> int:
     await asyncio.wait({starting, told, failed}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()
-        keep_collections_short()
-        collect_at_rest(asyncio.get_running_loop().call_later, lambda: broker.stalls.resting)
+        collector = CollectorPolicy()
+        collector.begin()
+        collector.collect_at_rest(
+            asyncio.get_running_loop().call_later, lambda: broker.stalls.resting
+        )
         _announce(broker)
         await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
     else:

@@ -283,9 +283,9 @@ class Appender:
         when the batches came. Raises RollDue for those of a client.
         """
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
+        if isinstance(batches, KafkaError):
+            return self._refused(log, batches)  # not raised: its traceback would hold this frame
         try:
-            if isinstance(batches, KafkaError):
-                raise batches
             info = log.append_as_leader(
                 batches,
                 leader_epoch=partition.leader_epoch,
@@ -296,15 +296,7 @@ class Appender:
                 defer_roll=origin is AppendOrigin.CLIENT,
             )
         except KafkaError as failure:
-            self._traffic.failed_produces += 1
-            return PartitionAppendResult(
-                failure.code,
-                log_start_offset=-1 if failure.code in _BEFORE_THE_LOG else log.log_start_offset,
-                error_message=failure.message or None,
-                record_errors=failure.record_errors
-                if isinstance(failure, InvalidRecords)
-                else _NO_ERRORS,
-            )
+            return self._refused(log, failure)
         except LogDirectoryError as failure:
             self._on_storage_error(partition, failure)
             return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -328,6 +320,18 @@ class Appender:
         if acks != -1 or partition.high_watermark > info.last_offset:
             return result
         return _PendingAppend(self._purgatory, partition, result).start(timeout_ms)
+
+    def _refused(self, log: PartitionLog, failure: KafkaError) -> PartitionAppendResult:
+        """The result for batches that the log or their validation refuses."""
+        self._traffic.failed_produces += 1
+        return PartitionAppendResult(
+            failure.code,
+            log_start_offset=-1 if failure.code in _BEFORE_THE_LOG else log.log_start_offset,
+            error_message=failure.message or None,
+            record_errors=failure.record_errors
+            if isinstance(failure, InvalidRecords)
+            else _NO_ERRORS,
+        )
 
     def _answer_when_flushed(
         self,

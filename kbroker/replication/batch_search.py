@@ -37,9 +37,13 @@ class Look(Deferred[None]):
 
     @property
     def result(self) -> TimestampOffset | None:
-        """What was found. Raises what looking raised."""
-        if self.error is not None:
-            raise self.error
+        """What was found. Raises what looking raised; to be asked for once."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
         return self.found
 
 

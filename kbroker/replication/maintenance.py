@@ -81,8 +81,11 @@ class ThreadOffload:
         except Exception as error:  # top frame of a thread: who waits has to hear of it
             logger.exception("%s: a surprise", self._name)
             failure = OSError(f"{type(error).__name__}: {error}")
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(then, failure)
+        try:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(then, failure)
+        finally:
+            del failure  # its traceback holds this frame
 
     def close(self) -> None:
         """Wait for what is under way. Blocks."""

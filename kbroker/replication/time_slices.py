@@ -158,7 +158,7 @@ class SlicedWork:
             if then is not None:
                 then(failure)
         finally:
-            del failure  # its traceback holds this frame
+            del failure, then  # the traceback holds this frame, and `then` perhaps the failure
         return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kbroker.coordinator.share_state.persister import (
     SharePlace,
@@ -104,26 +104,51 @@ class LocalSharePersister:
     def _try(
         self, ask: Callable[[], Deferred[T]], error_of: Callable[[T], ErrorCode]
     ) -> Deferred[T]:
-        result: Deferred[T] = Deferred()
-        tries, pause_ms = 0, FIRST_PAUSE_MS
+        tries = _Tries(ask, error_of, self._timers, self._ensure_topic)
+        tries.begin()
+        return tries
 
-        def answered(found: T) -> None:
-            nonlocal tries, pause_ms
-            tries += 1
-            if error_of(found) not in PASSING or tries == TRIES:
-                result.resolve(found)
-                return
-            self._timers.call_later(pause_ms, again)
-            pause_ms *= 2
 
-        def again() -> None:
-            try:
-                self._ensure_topic().on_done(lambda _: ask().on_done(answered))
-            except KafkaError:
-                ask().on_done(answered)
+class _Tries(Deferred[T], Generic[T]):
+    """The answer to what is asked until it is more than a passing error, `TRIES` times at most."""
 
-        ask().on_done(answered)
-        return result
+    __slots__ = ("_ask", "_count", "_ensure_topic", "_error_of", "_pause_ms", "_timers")
+
+    def __init__(
+        self,
+        ask: Callable[[], Deferred[T]],
+        error_of: Callable[[T], ErrorCode],
+        timers: Timers,
+        ensure_topic: Callable[[], Deferred[ErrorCode]],
+    ) -> None:
+        super().__init__()
+        self._ask = ask
+        self._error_of = error_of
+        self._timers = timers
+        self._ensure_topic = ensure_topic
+        self._count = 0
+        self._pause_ms = FIRST_PAUSE_MS
+
+    def begin(self) -> None:
+        """Ask once more."""
+        self._ask().on_done(self._answered)
+
+    def _answered(self, found: T) -> None:
+        self._count += 1
+        if self._error_of(found) not in PASSING or self._count == TRIES:
+            self.resolve(found)
+            return
+        self._timers.call_later(self._pause_ms, self._again)
+        self._pause_ms *= 2
+
+    def _again(self) -> None:
+        """Ask once the states have a topic, or at once where it cannot be made."""
+        try:
+            created = self._ensure_topic()
+        except KafkaError:
+            self.begin()
+        else:
+            created.on_done(lambda _: self.begin())
 
 
 def _same(error: ErrorCode) -> ErrorCode:

@@ -353,7 +353,10 @@ class ShareReader:
 
 def _raise(failure: Exception | None) -> None:
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame
 
 
 class _Batches:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kbroker.log.time_search import LOOKED_AT_BYTES
+from kbroker.log.time_search import LOOKED_AT_BYTES, Candidate
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.batch_search import Look
 from kbroker.replication.offsets import MAX_TIMESTAMP, ListedOffset
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import NOW_MS, TOPIC, World, batch
+from tests.server.garbage import found_by_collector
 
 KEY = TopicPartition(TOPIC, 0)
 CLAIMED_MS = NOW_MS + 60_000
@@ -207,3 +209,14 @@ def test_a_cancelled_search_leaves_the_queue(world: LyingWorld) -> None:
     assert world.worker.done == LYING
     assert not outcome
     assert world.pool.used == 0
+
+
+def test_what_looking_raised_is_raised_once_and_leaves_no_cycle() -> None:
+    with found_by_collector() as found:
+        look = Look(cast(Candidate, None), 0)
+        look.error = KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        with pytest.raises(KafkaError):
+            _ = look.result
+        assert look.result is None
+        del look
+    assert not found

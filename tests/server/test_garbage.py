@@ -1,30 +1,35 @@
 """The broker leaves no circles to the garbage collector: what outlives a full collection is frozen
-(`run.keep_collections_short`), and a circle among that would never go.
+(`node.garbage`), and a circle among that would never go.
 """
 
 from __future__ import annotations
 
 import gc
 import socket
+import struct
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
-from types import FunctionType
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.node import run
+from kbroker.node import garbage
+from kbroker.node.garbage import CollectorPolicy
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.groups import DeleteGroupsRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest
+from kbroker.protocol.records import build_batch
+from kbroker.protocol.schema import Message
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.e2e.wire import call, frame_of
+from tests.server.garbage import found_by_collector
 
-ROOMS = tuple(
-    f"kbroker.{room}."
-    for room in ("coordinator", "log", "metadata", "model", "quorum", "replication", "server")
-)
 OFTEN = 3
 """Each thing is done so often; what is left once is left by a start or a stop."""
 
@@ -33,12 +38,6 @@ OFTEN = 3
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as broker:
         yield broker
-
-
-def module_of(found: object) -> str:
-    if isinstance(found, FunctionType):
-        return found.__module__ + "." + found.__qualname__
-    return f"{type(found).__module__}.{type(found).__qualname__}"
 
 
 def produce_and_consume(broker: EmbeddedBroker, number: int, protocol: str) -> None:
@@ -99,6 +98,103 @@ def wait_and_leave(broker: EmbeddedBroker) -> None:
         assert connection.recv(1) == b""
 
 
+def large_requests() -> Iterator[tuple[Message, int]]:
+    """Of some 200 KB each: decoded and handled in many steps, waiting for their turn, refused."""
+    share = DescribeShareGroupOffsetsRequest
+    topics = [share.DescribeShareGroupOffsetsRequestTopic(topic_name="events")] * 20_000
+    group = share.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=topics)
+    yield share(groups=[group]), 0
+    fetched = [FetchRequest.FetchPartition(partition=number) for number in range(4000)]
+    topic = FetchRequest.FetchTopic(topic="idle", partitions=fetched)
+    yield FetchRequest(max_wait_ms=30_000, min_bytes=1, topics=[topic]), 12
+    yield DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(15_000)]), 2
+    names = [
+        DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name=f"t-{number}")
+        for number in range(15_000)
+    ]
+    yield DescribeConfigsRequest(resources=names), 4
+    yield produce_request("keyed", 0, keyless_batch(), 400), 9
+
+
+def produce_request(topic: str, acks: int, batch: bytes, times: int = 1) -> ProduceRequest:
+    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition] * times)
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data])
+
+
+def keyless_batch(count: int = 10) -> bytes:
+    """Refused by a compacted topic."""
+    return bytes(build_batch([(0, None, bytes(50), [])] * count))
+
+
+def abort(connection: socket.socket) -> None:
+    """Close with a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def end_under_way(broker: EmbeddedBroker) -> None:
+    """Large requests whose connections end while they are decoded, handled, answered or waiting."""
+    for turns in (0, 4, 40):
+        connections = []
+        for request, version in large_requests():
+            for frame in (frame_of(request, version), frame_of(request, version)[:-3] + b"..."):
+                connection = socket.create_connection((broker.host, broker.port), timeout=20)
+                connections.append(connection)
+                connection.sendall(frame)
+        for _ in range(turns):
+            broker.call(lambda _: None)
+        for connection in connections:
+            abort(connection)
+
+
+def end_with_answers_queued(broker: EmbeddedBroker) -> None:
+    """Answers behind that of a Fetch which waits."""
+    fetched = FetchRequest.FetchPartition(partition=0, fetch_offset=0)
+    topic = FetchRequest.FetchTopic(topic="idle", partitions=[fetched])
+    with socket.create_connection((broker.host, broker.port), timeout=20) as connection:
+        connection.sendall(
+            frame_of(FetchRequest(max_wait_ms=30_000, min_bytes=1, topics=[topic]), 12)
+            + frame_of(MetadataRequest(), 12) * 5
+        )
+        with socket.create_connection((broker.host, broker.port), timeout=20) as other:
+            call(other, MetadataRequest(), 12)
+        abort(connection)
+
+
+def send_malformed(broker: EmbeddedBroker) -> None:
+    """Bodies that end early or lie, small and large; each ends its connection."""
+    for request, version in large_requests():
+        frame = frame_of(request, version)
+        for size in (200, len(frame) - 8):
+            body = frame[4 : size + 4]
+            with socket.create_connection((broker.host, broker.port), timeout=20) as connection:
+                connection.sendall(len(body).to_bytes(4, "big") + body)
+                while connection.recv(65536):
+                    pass
+
+
+def be_refused(broker: EmbeddedBroker) -> None:
+    """Records that the loop refuses, records that a worker refuses, and no answer to either."""
+    with socket.create_connection((broker.host, broker.port), timeout=60) as connection:
+        for batch in (keyless_batch(), keyless_batch(3000)):
+            answer = call(connection, produce_request("keyed", -1, batch), 9)
+            (topic,) = answer.responses  # type: ignore[attr-defined]  # a ProduceResponse
+            assert topic.partition_responses[0].error_code == ErrorCode.INVALID_RECORD
+        connection.sendall(frame_of(produce_request("events", 0, keyless_batch(), 400), 9))
+        call(connection, MetadataRequest(), 12)
+        connection.sendall(frame_of(produce_request("keyed", 0, keyless_batch(), 400), 9))
+        assert connection.recv(1) == b""
+
+
+def cycles_left_by(work: Callable[[range], None]) -> dict[str, int]:
+    """The broker's objects that are left in reference cycles each time."""
+    work(range(2))  # modules, coordinators and their topics
+    with found_by_collector() as found:
+        work(range(2, 2 + OFTEN))
+    return {name: count for name, count in found.items() if count >= OFTEN}
+
+
 def test_no_circles(broker: EmbeddedBroker) -> None:
     broker.create_topic("events")
     broker.create_topic("idle")
@@ -109,58 +205,131 @@ def test_no_circles(broker: EmbeddedBroker) -> None:
             administer(broker, number)
             wait_and_leave(broker)
 
-    work(range(2))  # modules, coordinators and their topics
-    gc.collect()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        work(range(2, 2 + OFTEN))
-        gc.collect()
-        left = Counter(name for each in gc.garbage if (name := module_of(each)).startswith(ROOMS))
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-    assert {name: count for name, count in left.items() if count >= OFTEN} == {}
+    assert cycles_left_by(work) == {}
+
+
+def wait_for_connections_to_end(broker: EmbeddedBroker) -> None:
+    """So that what was under way on them has been given up."""
+    deadline = time.monotonic() + 30
+    while broker.call(lambda running: len(running.connections)):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    "attack", [end_under_way, end_with_answers_queued, send_malformed, be_refused]
+)
+def test_no_circles_under_attack(
+    broker: EmbeddedBroker, attack: Callable[[EmbeddedBroker], None]
+) -> None:
+    broker.create_topic("events")
+    broker.create_topic("idle")
+    broker.create_topic("keyed", configs={"cleanup.policy": "compact", "compression.type": "gzip"})
+
+    def work(numbers: range) -> None:
+        for _ in numbers:
+            attack(broker)
+        wait_for_connections_to_end(broker)
+
+    assert cycles_left_by(work) == {}
 
 
 def test_what_outlives_a_full_collection_is_walked_by_no_later_one() -> None:
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    policy = CollectorPolicy()
     try:
-        run.keep_collections_short()
+        policy.begin()
         before = gc.get_freeze_count()
         assert before > frozen
-        few: list[list[int]] = [[] for _ in range(run.FREEZE_OBJECTS // 2)]
+        few: list[list[int]] = [[] for _ in range(garbage.FREEZE_OBJECTS // 2)]
         gc.collect()
         assert gc.get_freeze_count() == before
-        many: list[list[int]] = [[] for _ in range(run.FREEZE_OBJECTS)]
+        many: list[list[int]] = [[] for _ in range(garbage.FREEZE_OBJECTS)]
         gc.collect()
         assert gc.get_freeze_count() > before + len(few) + len(many)
     finally:
-        gc.callbacks.remove(run.freeze_survivors)
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        end(policy, thresholds)
+
+
+class Part:
+    other: Part
+
+
+def circle() -> weakref.ref[Part]:
+    one, other = Part(), Part()
+    one.other, other.other = other, one
+    return weakref.ref(one)
+
+
+def end(policy: CollectorPolicy, thresholds: tuple[int, int, int]) -> None:
+    gc.callbacks.remove(policy.freeze_survivors)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def test_a_frozen_circle_goes_once_the_frozen_objects_have_doubled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However busy the broker is. Collections are started here only."""
+    thresholds, policy = gc.get_threshold(), CollectorPolicy()
+    gc.disable()
+    try:
+        gc.collect()
+        lost = circle()
+        policy.begin()
+        known = gc.get_freeze_count()
+        monkeypatch.setattr(garbage, "WALK_OBJECTS", 3 * garbage.FREEZE_OBJECTS)
+        kept: list[list[list[int]]] = []
+        rounds = max(known, garbage.WALK_OBJECTS) // garbage.FREEZE_OBJECTS
+        for _ in range(rounds - 1):
+            kept.append([[] for _ in range(garbage.FREEZE_OBJECTS)])
+            gc.collect()
+        assert lost() is not None and gc.get_freeze_count() < 2 * known + garbage.WALK_OBJECTS
+        while gc.get_freeze_count():
+            kept.append([[] for _ in range(garbage.FREEZE_OBJECTS)])
+            gc.collect()
+            assert len(kept) <= rounds + 2
+        assert lost() is not None, "the collection that is over did not walk it"
+        gc.collect()
+        assert lost() is None
+        assert gc.get_freeze_count() > known + len(kept) * garbage.FREEZE_OBJECTS
+        gc.collect()
+        assert gc.get_freeze_count(), "the next walk is due when they have doubled again"
+    finally:
+        gc.enable()
+        end(policy, thresholds)
+
+
+def test_what_was_frozen_and_is_freed_since_makes_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    thresholds, policy = gc.get_threshold(), CollectorPolicy()
+    gc.disable()
+    try:
+        gc.collect()
+        policy.begin()
+        known = gc.get_freeze_count()
+        monkeypatch.setattr(garbage, "WALK_OBJECTS", garbage.FREEZE_OBJECTS)
+        for _ in range(2 * known // garbage.FREEZE_OBJECTS + 2):
+            many: list[list[int]] = [[] for _ in range(garbage.FREEZE_OBJECTS)]
+            gc.collect()
+            assert gc.get_freeze_count() >= known
+            del many
+    finally:
+        gc.enable()
+        end(policy, thresholds)
 
 
 def test_at_rest_a_circle_that_was_frozen_goes() -> None:
-    class Part:
-        other: Part
-
-    def circle() -> weakref.ref[Part]:
-        one, other = Part(), Part()
-        one.other, other.other = other, one
-        return weakref.ref(one)
-
     planned: list[Callable[[], None]] = []
     resting = False
 
     def call_later(seconds: float, callback: Callable[[], None]) -> None:
-        assert seconds == run.REST_LOOK_SECONDS
+        assert seconds == garbage.REST_LOOK_SECONDS
         planned.append(callback)
 
-    run.collect_at_rest(call_later, lambda: resting)
+    CollectorPolicy().collect_at_rest(call_later, lambda: resting)
     gc.disable()
     try:
         lost = circle()
-        many: list[list[int]] = [[] for _ in range(run.FREEZE_OBJECTS)]
+        many: list[list[int]] = [[] for _ in range(garbage.FREEZE_OBJECTS)]
         gc.freeze()
         gc.collect()
         assert lost() is not None

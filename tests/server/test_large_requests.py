@@ -5,6 +5,7 @@ account of their memory, and what ends with the connection.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,13 +34,16 @@ from kbroker.server.dispatch import (
     RequestContext,
     Steps,
 )
+from kbroker.server.network.answer_queue import AnswerQueue
 from kbroker.server.network.divided_requests import PIECE_ITEMS, Division
 from kbroker.server.network.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
+from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.session import Session
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
+from tests.server.garbage import found_by_collector
 
 CONNECTION = Session("c", "PLAINTEXT", "127.0.0.1")
 STEPS_PER_SLICE = 4
@@ -377,3 +381,93 @@ def test_with_the_connection_it_ends_wherever_it_is() -> None:
     assert waiting.deferred is not None
     waiting.deferred.cancel()
     assert cast(Cancelled, world.synced[0]).is_cancelled and not world.memory.used
+
+
+def lose(world: World, *requests: PendingResponse) -> None:
+    """As their connection does when it is lost."""
+    queue = AnswerQueue(PipelineBudget(100), world.memory)
+    for pending in requests:
+        if pending.message is not None:
+            pending.deferred = None
+        queue.append(pending)
+    queue.abandon()
+
+
+def cancelled_in_the_queue(world: World) -> None:
+    large = delete_frame(*[f"{number:0200d}" for number in range(MAX_BYTES_AT_ONCE // 200)])
+    lose(world, world.send(large), world.send(large))
+
+
+def cancelled_while_handled(world: World) -> None:
+    pending = world.send(delete_frame(*groups()))
+    while not world.deleted:
+        world.turns.turn()
+    assert pending.message is None
+    lose(world, pending)
+
+
+def cancelled_while_it_waits(world: World) -> None:
+    pending = world.send(frame_of(SyncGroupRequest(group_id="g"), 5))
+    world.finish()
+    assert world.synced and pending.message is None
+    lose(world, pending)
+
+
+def malformed_and_never_rendered(world: World) -> None:
+    pending = world.send(delete_frame(*groups())[:-2])
+    world.finish()
+    assert pending.message is not None
+    lose(world, pending)
+
+
+def surprising_and_never_rendered(world: World) -> None:
+    pending = world.send(delete_frame(*groups(), surprising(world)))
+    world.finish()
+    assert pending.message is not None
+    lose(world, pending)
+
+
+def surprising(world: World) -> str:
+    """A name whose piece gets a response that cannot be merged with others."""
+    delete = world.delete
+
+    def handle(services: Any, context: RequestContext, request: Any) -> Outcome:
+        if "odd" in request.groups_names:
+            return SyncGroupResponse()
+        return delete(services, context, request)
+
+    handler = replace(delete_handler(world), handle=handle)
+    world.dispatcher = Dispatcher((handler,), world.dispatcher._services)
+    return "odd"
+
+
+def surprising_and_rendered(world: World) -> None:
+    pending = world.send(delete_frame(*groups(), surprising(world)))
+    world.finish()
+    with pytest.raises(CloseConnection):
+        world.dispatcher.render(pending)
+    assert world.dispatcher.surprises == 1
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        cancelled_in_the_queue,
+        cancelled_while_handled,
+        cancelled_while_it_waits,
+        malformed_and_never_rendered,
+        surprising_and_never_rendered,
+        surprising_and_rendered,
+    ],
+)
+def test_however_it_ends_nothing_is_left_to_the_collector(
+    life: Callable[[World], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dispatcher is kept, as in a broker. The log's record keeps the exception it is given."""
+    world = World()
+    with found_by_collector() as found:
+        life(world)
+        caplog.clear()
+        world.synced.clear()
+        world.turns.due.clear()
+    assert not found

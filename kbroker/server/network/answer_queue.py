@@ -123,7 +123,9 @@ class AnswerQueue(deque[PendingResponse]):
     def abandon(self) -> None:
         """The connection is gone: give up all responses, and cancel what waits for them."""
         while self:
-            self._abandon(self.popleft())
+            pending = self.popleft()
+            self._abandon(pending)
+            pending.message = None  # a `Refusal` may hold a traceback that leads back here
         self.encoded = self.held_bytes = 0
         self.account()
 

@@ -97,18 +97,21 @@ class NoResponseError(Exception):
 
 
 class Refusal:
-    """In place of a response: what to raise when it is to be rendered."""
+    """In place of a response: what to raise when it is to be rendered, which happens once.
 
-    __slots__ = ("_error",)
+    An exception holds the frames it passed through, with all that was decoded of the request: of
+    what the client did wrong only the text is kept, and no exception outlives its rendering.
+    """
+
+    __slots__ = ("_errors",)
 
     def __init__(self, error: Exception) -> None:
-        self._error = error
+        is_clients = isinstance(error, KafkaError | MalformedRequest)
+        self._errors = [RefusedRequest(str(error)) if is_clients else error]
 
     def _refuse(self, out: bytearray, parts: list[Part] | None) -> bytearray:
         del out, parts
-        if isinstance(self._error, KafkaError | MalformedRequest):
-            raise RefusedRequest(str(self._error)) from None
-        raise self._error
+        raise self._errors.pop()  # not kept: its traceback holds this frame
 
     ENCODERS: Final = _AnyVersion(_refuse)
 
@@ -125,8 +128,9 @@ class LargeAnswer(Deferred[Any]):
         self.on_cancel: Callable[[], None] | None = None
 
     def cancel(self) -> None:
-        if self.on_cancel is not None:
-            self.on_cancel()
+        on_cancel, self.on_cancel = self.on_cancel, None  # which holds the request, and so this
+        if on_cancel is not None:
+            on_cancel()
 
 
 class LargeRequest:
@@ -220,10 +224,11 @@ class LargeRequests:
     def begin(self, request: LargeRequest) -> LargeAnswer:
         """Handle it when it is its turn; perhaps the answer is there on return."""
         self._services.memory.charge(request.size)
-        request.answer.on_cancel = lambda: self._cancel(request)
+        answer = request.answer
+        answer.on_cancel = lambda: self._cancel(request)
         self._waiting.append(request)
         self._begin_next()
-        return request.answer
+        return answer
 
     def _begin_next(self) -> None:
         if self._is_beginning:
@@ -242,12 +247,14 @@ class LargeRequests:
         self._bytes += request.size
         request.is_counted = True
 
+        answer = request.answer
+
         def done(failure: Exception | None) -> None:
             self._let_others_begin(request)
-            request.answer.on_cancel = None
-            request.answer.resolve(
-                WrittenResponse(request.parts) if failure is None else Refusal(failure)
-            )
+            answer.on_cancel = None
+            # The failure's traceback holds the request, which must not hold the failure.
+            del request.answer
+            answer.resolve(WrittenResponse(request.parts) if failure is None else Refusal(failure))
 
         request.work = self._services.slices.begin(self._steps(request), done)
 
