@@ -1,37 +1,78 @@
-"""Creates the internal topics of streams groups (KIP-1071): repartition topics and changelogs that
-a heartbeat found missing. The member asks again until they are there.
+"""Topics that the broker has created for its clients: on a Metadata request for an unknown topic,
+and the internal topics of streams groups (KIP-1071), repartition topics and changelogs that a
+heartbeat found missing. Both clients ask again until the topics exist.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from kbroker.log_lines import shown
+from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
+logger = logging.getLogger(__name__)
+
 CreatableTopic = CreateTopicsRequest.CreatableTopic
 MAX_FAILURES: Final = 1_000
-"""The oldest is forgotten, and so tried again, before its time."""
+"""Of more failures the oldest is dropped; its topic is then tried again at once."""
 
 
 class TopicCreator(Protocol):
-    """Where topics are created; ControllerRuntime is one."""
+    """Where several topics are created at once; ControllerRuntime is one."""
 
     def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]: ...
 
 
+class AutomaticTopicCreator(Protocol):
+    """Where single topics are created; ControllerRuntime is one. Raises KafkaError if a request
+    cannot be made now.
+    """
+
+    def ensure_topic(self, name: str) -> Deferred[ErrorCode]: ...
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]: ...
+
+
+def auto_create(creator: AutomaticTopicCreator, name: str, *, node_id: int) -> ErrorCode:
+    """Request a topic with the broker's defaults. Returns the error for the client meanwhile."""
+    try:
+        if name in INTERNAL_TOPICS:
+            asked = creator.ensure_internal_topic(name)
+        else:
+            asked = creator.ensure_topic(name)
+    except KafkaError as error:
+        logger.info("node %d: topic %s is not created: %s", node_id, shown(name), shown(error))
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if asked.done and asked.value == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    def report(code: ErrorCode) -> None:
+        if code != ErrorCode.NONE:
+            logger.warning(
+                "node %d: topic %s could not be created: %s", node_id, shown(name), code.name
+            )
+
+    asked.on_done(report)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 class StreamsTopics:
-    """What is under way, and what failed lately. A failure is not tried again before its time."""
+    """Creations under way and recent failures. A failed topic is not requested again before the
+    retry time.
+    """
 
     __slots__ = ("_failures", "_under_way")
 
     def __init__(self) -> None:
         self._under_way: set[str] = set()
         self._failures: dict[str, tuple[int, str]] = {}
-        """Until when, and why."""
+        """By topic name: the end of the retry time in ms, and the reason."""
 
     def create(
         self,
@@ -41,7 +82,7 @@ class StreamsTopics:
         now_ms: int,
         retry_ms: int,
     ) -> None:
-        """Ask for those that are neither under way nor failed within retry_ms."""
+        """Request the topics that are neither under way nor failed within retry_ms."""
         for name, (until_ms, _) in list(self._failures.items()):
             if until_ms <= now_ms:
                 del self._failures[name]
@@ -65,7 +106,7 @@ class StreamsTopics:
         asked.on_done(partial(self._created, names, now_ms + retry_ms))
 
     def failures(self, topics: Iterable[CreatableTopic]) -> list[str]:
-        """What went wrong with these: name and reason."""
+        """Name and reason of each of these topics that failed."""
         return [
             f"{topic.name} ({self._failures[topic.name][1]})"
             for topic in topics

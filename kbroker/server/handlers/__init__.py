@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MODULES: Final = (
     "api_versions",
     "metadata",
+    "topic_partitions",
+    "cluster",
     "topics",
     "configs",
     "features",

@@ -1,118 +1,36 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster over a hand-made image."""
+"""Metadata over a hand-made image."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from kbroker.metadata.image import (
     BrokerRegistration,
-    Endpoint,
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
 )
-from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import (
-    DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
     MetadataRequest,
     MetadataResponse,
 )
-from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import Outcome, RequestContext
-from kbroker.server.handlers import metadata
+from kbroker.server.dispatch import RequestContext
+from kbroker.server.handlers import metadata, topic_partitions
 from kbroker.server.services import Services
-from tests.replication.test_time_slices import Ticks, Turns
-
-DIRECTORY = bytes([9] * 16)
-EVENTS_ID = bytes([1] * 16)
-LIMITS = {
-    "max.request.partition.size.limit": 2000,
-    "kbroker.auto.create.topics.per.request": 100,
-}
-MetadataRequestTopic = MetadataRequest.MetadataRequestTopic
-
-
-def broker(
-    number: int, *, fenced: bool = False, listeners: str = "PLAINTEXT"
-) -> BrokerRegistration:
-    endpoints = {name: Endpoint(name, f"host-{number}", 9092) for name in listeners.split()}
-    return BrokerRegistration(
-        number, 100 + number, bytes(16), endpoints, f"rack-{number}", fenced, log_dirs=(DIRECTORY,)
-    )
-
-
-def topic(name: str, topic_id: Uuid, partitions: int, leader: int = 1) -> TopicImage:
-    return TopicImage(
-        name,
-        topic_id,
-        {
-            index: PartitionImage((1, 2), (DIRECTORY,) * 2, (1, 2), leader=leader, leader_epoch=3)
-            for index in range(partitions)
-        },
-    )
-
-
-class Controller:
-    """Remembers which topics were to be created."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.answer: Deferred[ErrorCode] = Deferred()
-
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
-        self.asked.append(name)
-        return self.answer
-
-    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
-        self.asked.append(f"internal {name}")
-        return self.answer
-
-
-def services(
-    *, brokers: list[BrokerRegistration] | None = None, leader: int = 1, auto_create: bool = True
-) -> Services:
-    topics = [
-        topic("events", EVENTS_ID, 3, leader),
-        topic("__consumer_offsets", bytes([2] * 16), 1, leader),
-    ]
-    image = MetadataImage(
-        cluster_id="cluster",
-        brokers={b.id: b for b in brokers or [broker(1), broker(2)]},
-        topics=LayeredMap({t.name: t for t in topics}),
-        topics_by_id=LayeredMap({t.topic_id: t for t in topics}),
-    )
-    config = SimpleNamespace(get_bool=lambda name: auto_create, get_int=LIMITS.__getitem__)
-    turns = Turns()
-    return cast(
-        Services,
-        SimpleNamespace(
-            node_id=1,
-            cluster_id="cluster",
-            image=image,
-            config=config,
-            controller=Controller(),
-            timers=turns,
-            slices=FairSlices(turns, seconds=0.004, clock=Ticks()),
-        ),
-    )
-
-
-def answer(of: Services, outcome: Outcome) -> Any:
-    """The response, after as many turns of the loop as it takes."""
-    if isinstance(outcome, Deferred):
-        while not outcome.done:
-            cast(Turns, of.timers).turn()
-        return outcome.value
-    return outcome
+from tests.replication.test_time_slices import Turns
+from tests.server.handlers.metadata_world import (
+    EVENTS_ID,
+    Controller,
+    MetadataRequestTopic,
+    answer,
+    broker,
+    services,
+)
 
 
 def ask(
@@ -229,7 +147,7 @@ def test_many_names_are_looked_up_in_slices() -> None:
             RequestContext(ApiKey.METADATA, 13),
             MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]),
         ),
-        metadata.handle_describe_topic_partitions(
+        topic_partitions.handle_describe_topic_partitions(
             of,
             RequestContext(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0),
             DescribeTopicPartitionsRequest(
@@ -310,96 +228,3 @@ def test_authorized_operations() -> None:
     plain = ask(services(), ["events"], version=8)
     assert plain.cluster_authorized_operations == plain.topics[0].topic_authorized_operations
     assert plain.cluster_authorized_operations == -(2**31)
-
-
-# DescribeTopicPartitions
-
-Cursor = DescribeTopicPartitionsRequest.Cursor
-
-
-def describe(
-    names: list[str], limit: int, cursor: tuple[str, int] | None = None
-) -> tuple[list[tuple[str | None, int, list[int]]], tuple[str, int] | None]:
-    request = DescribeTopicPartitionsRequest(
-        topics=[DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names],
-        response_partition_limit=limit,
-        cursor=Cursor(topic_name=cursor[0], partition_index=cursor[1]) if cursor else None,
-    )
-    context = RequestContext(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
-    of = services()
-    response = answer(of, metadata.handle_describe_topic_partitions(of, context, request))
-    after = response.next_cursor
-    topics = response.topics
-    return (
-        [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in topics],
-        (after.topic_name, after.partition_index) if after else None,
-    )
-
-
-@pytest.mark.parametrize(
-    ("names", "limit", "cursor", "topics", "after"),
-    [
-        pytest.param(
-            [], 100, None,
-            [("__consumer_offsets", 0, [0]), ("events", 0, [0, 1, 2])], None, id="all topics",
-        ),
-        pytest.param([], 1, None, [("__consumer_offsets", 0, [0])], ("events", 0), id="limit"),
-        pytest.param([], 2, None,
-            [("__consumer_offsets", 0, [0]), ("events", 0, [0])], ("events", 1), id="inside"),
-        pytest.param([], 0, ("events", 1), [("events", 0, [1])], ("events", 2), id="at least one"),
-        pytest.param([], 9, ("events", 2), [("events", 0, [2])], None, id="the rest"),
-        pytest.param(["events"], 3, None, [("events", 0, [0, 1, 2])], None, id="by name, exactly"),
-        pytest.param(["nope"], 9, None, [("nope", 3, [])], None, id="unknown"),
-        pytest.param(["b d"], 9, None, [("b d", 17, [])], None, id="bad name"),
-        pytest.param([], 9, ("nope", 0), [], None, id="cursor behind all"),
-    ],
-)  # fmt: skip
-def test_describe_topic_partitions(
-    names: list[str],
-    limit: int,
-    cursor: tuple[str, int] | None,
-    topics: list[tuple[str, int, list[int]]],
-    after: tuple[str, int] | None,
-) -> None:
-    assert describe(names, limit, cursor) == (topics, after)
-
-
-@pytest.mark.parametrize(("names", "cursor"), [([], ("events", -1)), (["events"], ("other", 0))])
-def test_bad_cursors(names: list[str], cursor: tuple[str, int]) -> None:
-    with pytest.raises(KafkaError) as error:
-        describe(names, 10, cursor)
-    assert error.value.code == ErrorCode.INVALID_REQUEST
-
-
-# DescribeCluster
-
-
-def test_describe_cluster() -> None:
-    of = services(brokers=[broker(1), broker(2, fenced=True), broker(3, listeners="OTHER")])
-    context = RequestContext(ApiKey.DESCRIBE_CLUSTER, 2)
-    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    response = metadata.handle_describe_cluster(of, context, request)
-    assert (response.cluster_id, response.controller_id) == ("cluster", 1)
-    assert [b.broker_id for b in response.brokers] == [1]
-    assert response.cluster_authorized_operations == 8096
-    request.include_fenced_brokers = True
-    response = metadata.handle_describe_cluster(of, context, request)
-    assert [(b.broker_id, b.is_fenced) for b in response.brokers] == [(1, False), (2, True)]
-
-
-@pytest.mark.parametrize(
-    ("endpoint_type", "version", "code"),
-    [
-        (2, 1, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
-        (2, 0, ErrorCode.INVALID_REQUEST),
-        (9, 1, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
-    ],
-)
-def test_wrong_endpoint_type(endpoint_type: int, version: int, code: ErrorCode) -> None:
-    context = RequestContext(ApiKey.DESCRIBE_CLUSTER, version)
-    with pytest.raises(KafkaError) as error:
-        metadata.handle_describe_cluster(
-            services(), context, DescribeClusterRequest(endpoint_type=endpoint_type)
-        )
-    assert error.value.code == code
-    assert metadata.describe_cluster_error(DescribeClusterRequest(), code, "why").error_code == code

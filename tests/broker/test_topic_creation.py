@@ -1,8 +1,14 @@
-"""Internal topics of streams groups: asked for once, a failure is told and tried again later."""
+"""Topics created for clients: automatically, and the internal topics of streams groups, which are
+requested once; a failure is reported and tried again later.
+"""
 
 from __future__ import annotations
 
-from kbroker.broker.topic_creation import StreamsTopics
+import logging
+
+import pytest
+
+from kbroker.broker.topic_creation import StreamsTopics, auto_create
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -72,3 +78,56 @@ def test_a_controller_that_refuses_is_a_failure() -> None:
     creator.is_down = False
     streams.create(topics("a"), creator, now_ms=100, retry_ms=100)
     assert creator.asked == [["a"]]
+
+
+class SingleTopics:
+    """Where topics are created automatically."""
+
+    def __init__(self, answer: Deferred[ErrorCode] | KafkaError) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, str]] = []
+
+    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+        return self._asked("topic", name)
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        return self._asked("internal topic", name)
+
+    def _asked(self, kind: str, name: str) -> Deferred[ErrorCode]:
+        self.asked.append((kind, name))
+        if isinstance(self.answer, KafkaError):
+            raise self.answer
+        return self.answer
+
+
+def test_an_internal_topic_is_created_with_its_own_settings() -> None:
+    creator = SingleTopics(Deferred())
+    for name in ("events", "__consumer_offsets"):
+        error = auto_create(creator, name, node_id=1)
+        assert error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert creator.asked == [("topic", "events"), ("internal topic", "__consumer_offsets")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Deferred.of(ErrorCode.NONE), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (Deferred.of(ErrorCode.POLICY_VIOLATION), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (KafkaError(ErrorCode.NOT_CONTROLLER), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_what_the_client_is_told_meanwhile(
+    answer: Deferred[ErrorCode] | KafkaError, error: ErrorCode
+) -> None:
+    assert auto_create(SingleTopics(answer), "events", node_id=1) is error
+
+
+def test_a_creation_that_fails_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    creator = SingleTopics(answer := Deferred())
+    auto_create(creator, "events", node_id=1)
+    assert not caplog.records
+    answer.resolve(ErrorCode.POLICY_VIOLATION)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "events" in record.getMessage() and "POLICY_VIOLATION" in record.getMessage()
