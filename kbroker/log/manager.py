@@ -19,7 +19,6 @@ from random import Random
 from threading import Event
 from types import MappingProxyType
 
-from kbroker.log.closing import close_logs
 from kbroker.log.directories.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage, remove_all
 from kbroker.log.directories.loading import (
     LoadJob,
@@ -30,6 +29,7 @@ from kbroker.log.directories.loading import (
     open_logs,
 )
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.closing import close_logs
 from kbroker.log.state.log_state import RecoveryStopped
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import (

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kbroker.log.producer.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
+from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.records import (
@@ -25,9 +26,6 @@ from kbroker.protocol.records import (
     TRANSACTIONAL_FLAG,
     most_records,
 )
-
-if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
 
 SINCE_PRODUCE_VERSION: Final = 7
 """Requests before it have rules of their own for message sets and zstd."""
@@ -50,7 +48,7 @@ _new_tuple: Final = tuple.__new__
 
 
 def append_next_batch(
-    log: PartitionLog,
+    log: LogState,
     batches: bytearray | memoryview,
     produce_version: int | None,
     leader_epoch: int,

@@ -1,54 +1,45 @@
 """One partition's log: append, read, flush, truncate, retire. The only door to the files in its
 folder.
 
-Segments are in `segments`, how a folder becomes a log again in `recovery`, what a batch must be in
-`validator`, what producers may do in `producer_state`. High watermark and waiting are
-replication's; it tells this log its high watermark.
+The state is `state.log_state`; this class adds the operations on it. Neighbours: segments are in
+`storage`, opening in `recovery`, checks of batches in `validator`, rules for producers in
+`producer`; high watermark and waiting are replication's.
 
-An append is: validate (offsets are written into the batches in place), ask the producer's state,
-write once, note the index entry that is due. `log_end_offset` moves last. No method awaits; what
-blocks for long (open, flush, truncate) says so. All offsets are inclusive at the start and
-exclusive at the end.
+An append is: validate (offsets are written into the batches in place), check the producers' state,
+write once, note the index entry that is due. `log_end_offset` moves last. No method awaits; methods
+that block for long (open, flush, truncate) say so.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Final
+from typing import Final, Self
 
-from kbroker.log.cleaner.retention import count_before_start, count_excess, count_expired
+from kbroker.log.appending import append_validated
 from kbroker.log.cleaner.swap import SegmentSwap
-from kbroker.log.closing import close_logs
-from kbroker.log.flushing import UNKNOWN_CHANGE, Flush, FolderChanges
 from kbroker.log.next_batch import append_next_batch
-from kbroker.log.producer.markers import Marker, markers_of
-from kbroker.log.producer.producer_state import ProducerStateManager
-from kbroker.log.producer.replay import check_producers, end_transaction, replay_producer
+from kbroker.log.producer.markers import markers_of
+from kbroker.log.producer.replay import check_producers
 from kbroker.log.recovery.recovery import load
-from kbroker.log.results import AppendInfo, DirectoryNames, ReadInfo, Syncable
-from kbroker.log.state.leader_epochs import LeaderEpochCache
+from kbroker.log.results import AppendInfo, ReadInfo
+from kbroker.log.state import retention, truncation
+from kbroker.log.state.closing import begin_last_flush, close_logs, release, rename_folder
+from kbroker.log.state.flush import Flush
+from kbroker.log.state.flushing import begin_flush, flush_now
 from kbroker.log.state.log_state import LogState
-from kbroker.log.state.producers import rebuild_producers, take_snapshot
-from kbroker.log.state.roll import Roll, RollDue
-from kbroker.log.state.truncation import cut_segments, remove_segments
+from kbroker.log.state.producers import take_snapshot
+from kbroker.log.state.roll import Roll
+from kbroker.log.state.rolling import begin_roll, roll_now, settle_roll
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
-from kbroker.log.storage.files import (
-    LogDirectoryError,
-    LogFile,
-    make_directory,
-    rename,
-    sync_directory,
-)
+from kbroker.log.storage.files import make_directory
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.segments import Segments
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.time_search import (
     Search,
@@ -67,73 +58,16 @@ from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.log_config import LogConfig
 
-__all__ = ["AppendInfo", "AppendOrigin", "PartitionLog", "ReadInfo", "Syncable", "TimestampOffset"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 NO_LIMIT: Final = (1 << 63) - 1
 
 
-class PartitionLog:
-    """See the module. Made by `open`.
+class PartitionLog(LogState):
+    """See the module. Made by `open`; fields are LogState's."""
 
-    high_watermark: set by replication through `on_high_watermark`; while it is None nothing
-    replicates this log and its end counts. on_rolled: called after a roll, so that the closed
-    segment is flushed off the loop. failure: the fault after which nothing more is written here
-    (the directory is offline). cleaner_offset: compacted up to there, None never.
-    """
-
-    __slots__ = (
-        "_changes",
-        "_flushes",
-        "_opened_at",
-        "_roll",
-        "_state",
-        "cleaner_offset",
-        "closed",
-        "config",
-        "directory",
-        "failure",
-        "first_unflushed_ms",
-        "high_watermark",
-        "leader_epochs",
-        "log_end_offset",
-        "log_start_offset",
-        "on_rolled",
-        "producers",
-        "recovery_point",
-        "segments",
-        "topic_id",
-        "topic_partition",
-        "truncation_count",
-    )
-
-    topic_partition: TopicPartition
-    directory: Path
-    config: LogConfig
-    topic_id: Uuid | None
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    leader_epochs: LeaderEpochCache
-    producers: ProducerStateManager
-    segments: Segments
-    _state: LogState
-
-    def __init__(self) -> None:
-        self.failure: LogDirectoryError | None = None
-        self.high_watermark: int | None = None
-        self.on_rolled: Callable[[PartitionLog], None] | None = None
-        self.cleaner_offset: int | None = None
-        self.truncation_count = 0  # since it was opened; a round of cleaning ends when it rises
-        self.closed = False
-        self.log_end_offset = 0
-        self.first_unflushed_ms: int | None = None
-        self._changes = FolderChanges()
-        self._roll: Roll | None = None  # under way: a worker makes the files
-        self._opened_at = -1  # its end while all its files are on disk; -1: they are not
-        self._flushes: tuple[Flush, ...] = ()  # under way
+    __slots__ = ()
 
     @classmethod
     def open(
@@ -151,54 +85,48 @@ class PartitionLog:
         open_files: OpenFiles | None = None,
         random: Random | None = None,
         stop: Event | None = None,
-    ) -> PartitionLog:
-        """Open the folder, made if missing, and recover what is after recovery_point unless it was
-        closed cleanly.
+    ) -> Self:
+        """Open the folder, made if missing. Without a clean shutdown what is behind recovery_point
+        is recovered.
 
-        Blocks. topic_id: written to partition.metadata if that is missing; what the file says is in
-        `topic_id`. open_files: of the node; None: the log counts its descriptors by itself. random:
-        for segment.jitter.ms; None: segments roll without jitter. Raises LogDirectoryError,
-        CheckpointError (a file of the folder is corrupt), DamagedLogError; RecoveryStopped once
-        another thread has set `stop`.
+        Blocks. topic_id: written to partition.metadata if that file is missing; the id that the
+        file has is in `topic_id`. Raises LogDirectoryError, CheckpointError (a file of the folder
+        is corrupt), DamagedLogError; RecoveryStopped once another thread has set `stop`.
+        open_files: of the node; None: the log counts its descriptors by itself. random: for
+        segment.jitter.ms; None: segments roll without jitter.
         """
-        log = cls()
-        log.directory = directory
-        log.topic_partition = topic_partition
-        log.config = config
-        # what the process before this one had synced of names and small files is not known
         is_made = make_directory(directory)
-        log.topic_id = read_topic_id_after_stop(directory, clean_shutdown=clean_shutdown)
+        found_topic_id = read_topic_id_after_stop(directory, clean_shutdown=clean_shutdown)
+        log = cls(
+            directory,
+            topic_partition,
+            config,
+            open_files=open_files or OpenFiles(default_open_file_limit()),
+            random=random,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            clean_shutdown=clean_shutdown,
+        )
+        log.topic_id = found_topic_id
         if is_made or not clean_shutdown:
-            is_unsynced = log.topic_id is not None and not clean_shutdown
-            log._changes.changed(topic_id=is_unsynced, folder=True)
-        if log.topic_id is None and topic_id is not None:
+            # the previous process may not have synced names and small files
+            is_unsynced = found_topic_id is not None and not clean_shutdown
+            log.changes.changed(topic_id=is_unsynced, folder=True)
+        if found_topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
-        log.leader_epochs = LeaderEpochCache(directory, clean_shutdown=clean_shutdown)
         try:
-            state = load(
-                os.fspath(directory),
-                topic_partition,
-                config,
-                log.leader_epochs,
+            load(
+                log,
                 recovery_point=recovery_point,
                 log_start_offset=log_start_offset,
                 clean_shutdown=clean_shutdown,
                 is_new=is_made,
                 now_ms=now_ms,
-                producer_id_expiration_ms=producer_id_expiration_ms,
-                open_files=open_files or OpenFiles(default_open_file_limit()),
-                random=random,
                 stop=stop,
             )
         except KafkaError as error:
             raise DamagedLogError(error.message) from error
-        log._state = state
-        log.segments = state.segments
-        log.producers = state.producers
-        log.log_start_offset = state.log_start_offset
-        log.log_end_offset = state.log_end_offset
-        log.recovery_point = state.recovery_point
-        log._opened_at = state.log_end_offset if clean_shutdown else -1
+        if clean_shutdown:
+            log.on_disk_end_offset = log.log_end_offset
         log.segments.active.roll_jitter_ms = log.segments.roll_jitter_ms(config)
         return log
 
@@ -206,11 +134,6 @@ class PartitionLog:
         """Use what all logs of the node share from now on. No file of this log may be open."""
         self.segments.share(open_files, random)
         self.segments.active.roll_jitter_ms = self.segments.roll_jitter_ms(self.config)
-
-    def __repr__(self) -> str:
-        return (
-            f"PartitionLog({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"
-        )
 
     @property
     def size_bytes(self) -> int:
@@ -229,11 +152,8 @@ class PartitionLog:
         return first if first is None or first >= self.log_start_offset else self.log_start_offset
 
     def update_config(self, config: LogConfig) -> None:
-        """Take a changed topic configuration; what it means for the active segment shows at the
-        next roll.
-        """
+        """Take a changed topic configuration; the active segment follows it at the next roll."""
         self.config = config
-        self._state.config = config
         for segment in self.segments:
             segment.index_interval_bytes = config.index_interval_bytes
 
@@ -241,7 +161,7 @@ class PartitionLog:
         """Write partition.metadata."""
         write_topic_id(self.directory, topic_id)
         self.topic_id = topic_id
-        self._changes.changed(topic_id=True)
+        self.changes.changed(topic_id=True)
 
     def on_high_watermark(self, high_watermark: int) -> int | None:
         """Replication's high watermark moved: ended transactions below it become stable, segments
@@ -313,7 +233,7 @@ class PartitionLog:
                 log_append_time_ms=duplicate.timestamp,
                 duplicate=True,
             )
-        self._append(validated, markers, now_ms, defer_roll)
+        append_validated(self, validated, markers, now_ms, defer_roll)
         return AppendInfo(
             validated.base_offset,
             validated.last_offset,
@@ -332,90 +252,22 @@ class PartitionLog:
         if self.failure is not None:
             raise self.failure
         validated = validate_replicated(batches, next_offset=self.log_end_offset)
-        self._append(validated, markers_of(validated.batches, validated.headers), now_ms)
+        append_validated(self, validated, markers_of(validated.batches, validated.headers), now_ms)
         return AppendInfo(
             validated.base_offset,
             validated.last_offset,
             log_start_offset=self.log_start_offset,
         )
 
-    def _append(
-        self,
-        validated: ValidatedBatches,
-        markers: Sequence[Marker | None],
-        now_ms: int,
-        defer_roll: bool = False,
-    ) -> None:
-        """Write, then account for it: nothing of the latter can refuse what is written."""
-        batches, headers = validated.batches, validated.headers
-        max_timestamp = validated.max_timestamp
-        last_offset = validated.last_offset
-        segment = self.segments.active
-        size = len(batches)
-        if size > self.config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes are more than a segment of {self.topic_partition} holds "
-                f"({self.config.segment_bytes})",
-            )
-        try:
-            if segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms):
-                base_offset = headers[0].base_offset
-                if defer_roll and segment.size:
-                    raise RollDue(self.begin_roll(now_ms, base_offset), validated)
-                segment = self.roll(now_ms, base_offset)
-            epochs = self.leader_epochs
-            for header in headers:
-                epoch = header.partition_leader_epoch
-                if epoch >= 0 and epoch != epochs.latest_epoch:
-                    epochs.assign(epoch, header.base_offset)
-            segment.append(batches, headers)
-            for number, header in enumerate(headers):
-                if header.producer_id >= 0:
-                    completed = replay_producer(self.producers, header, markers[number])
-                    if completed is not None:
-                        end_transaction(self.producers, segment, completed)
-        except LogDirectoryError as error:
-            if not error.is_shortage:  # a file could not be opened, so nothing was written
-                self.failure = error
-            raise
-        self.log_end_offset = self.producers.map_end_offset = last_offset + 1
-        if self.first_unflushed_ms is None:
-            self.first_unflushed_ms = now_ms
-
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
         """Close the active segment and begin one at base_offset (not before the log's end). Returns
         the new one. Blocks.
         """
-        self._settle_roll()
-        base_offset = max(self.log_end_offset, base_offset or 0)
-        active = self.segments.active
-        if active.base_offset != base_offset or active.size:
-            self.begin_roll(now_ms, base_offset).settle()
-        return self.segments.active
+        return roll_now(self, now_ms, base_offset or 0)
 
     def begin_roll(self, now_ms: int, base_offset: int) -> Roll:
-        """The one that is under way, or a new one; what cannot wait for it does it itself."""
-        if self._roll is None:
-            self._roll = Roll(self._state, base_offset, now_ms=now_ms, then=self._rolled)
-        return self._roll
-
-    def _settle_roll(self) -> None:
-        if self._roll is not None:
-            self._roll.settle()
-
-    def _rolled(self, new: Segment | LogDirectoryError) -> None:
-        self._roll = None
-        if isinstance(new, LogDirectoryError):
-            self.failure = self.failure or new
-            return
-        self._changes.changed()
-        # its indexes were closed only now: the recovery point passes it once they are synced
-        self.recovery_point = min(self.recovery_point, new.base_offset - 1)
-        self._limit_flushes(new.base_offset - 1)
-        logger.info("%s: rolled to a new segment at %d", self.topic_partition, new.base_offset)
-        if self.on_rolled is not None:
-            self.on_rolled(self)
+        """The roll under way, or a new one. An operation that cannot wait for it settles it."""
+        return begin_roll(self, now_ms, base_offset)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -445,7 +297,7 @@ class PartitionLog:
             upper_offset = log_end_offset
         if fetch_offset >= upper_offset:
             if fetch_offset == log_end_offset:
-                # this reader waits at the end: what comes next will begin here
+                # this reader waits at the end: the next append begins here
                 active = self.segments.active
                 active.remember(log_end_offset, active.size)
             return ReadInfo(b"", fetch_offset)
@@ -496,58 +348,9 @@ class PartitionLog:
 
     def begin_flush(self, up_to: int | None = None) -> Flush:
         """What has to be synced so that everything before up_to (default: the end) survives a crash
-        of the machine.
-
-        Writes what is pending, syncs nothing: call `sync` on each of `files`, in a thread if need
-        be, then `finish`: recovery begins at up_to then, or where the log was cut or rolled
-        meanwhile. Indexes of the active segment are not among them; after a crash they are rebuilt
-        from its log.
+        of the machine. Syncs nothing: see `flushing`.
         """
-        if up_to is None:
-            up_to = self.log_end_offset
-        changes = self._changes
-        files: list[Syncable] = []
-        recovery_point = self.recovery_point
-        if recovery_point < up_to:
-            files += self.segments.files_to_sync(recovery_point, up_to, self._state.snapshots.find)
-        epochs = self.leader_epochs.pending(up_to)
-        if epochs:
-            files += epochs
-            changes.changed()
-        if changes.topic_id:
-            files.append(LogFile(os.fspath(self.directory / names.PARTITION_METADATA)))
-        if self.segments.renames.is_pending:
-            files.append(self.segments.renames)
-            changes.changed()
-        if changes.names:
-            files.append(DirectoryNames(os.fspath(self.directory)))
-        if changes.folder:
-            files.append(DirectoryNames(os.fspath(self.directory.parent)))
-        flush = Flush(
-            files,
-            self._end_flush,
-            up_to=up_to,
-            change=changes.last,
-            epoch_change=self.leader_epochs.change if epochs else UNKNOWN_CHANGE,
-        )
-        self._flushes += (flush,)
-        return flush
-
-    def _end_flush(self, flush: Flush, is_synced: bool) -> None:
-        self._flushes = tuple(each for each in self._flushes if each is not flush)
-        if not is_synced:
-            return
-        self._changes.synced(flush.change)
-        self.leader_epochs.synced(flush.epoch_change)
-        if flush.up_to > self.recovery_point:
-            self.recovery_point = min(flush.up_to, self.log_end_offset)
-        if self.recovery_point == self.log_end_offset:
-            self.first_unflushed_ms = None
-
-    def _limit_flushes(self, offset: int) -> None:
-        """Those under way do not sync what was cut and written again, or closed, meanwhile."""
-        for flush in self._flushes:
-            flush.up_to = min(flush.up_to, offset)
+        return begin_flush(self, self.log_end_offset if up_to is None else up_to)
 
     @property
     def is_flush_due(self) -> bool:
@@ -560,154 +363,34 @@ class PartitionLog:
 
     def flush(self, up_to: int | None = None) -> None:
         """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
-        if up_to is None:
-            up_to = self.log_end_offset
-        is_synced = up_to <= self.recovery_point and not self._changes.names
-        if is_synced and not self.leader_epochs.needs_flush(up_to):
-            return
-        try:
-            flush = self.begin_flush(up_to)
-            flush.sync()
-        except LogDirectoryError as error:
-            # after a failed fsync nobody knows what is on disk: never try it again
-            self.failure = error
-            raise
-        flush.finish()
+        flush_now(self, self.log_end_offset if up_to is None else up_to)
 
     # -- cutting and retiring ---------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, now_ms: int = 0) -> bool:
-        """Make offset the log's end; a batch that contains it goes whole. Returns whether anything
-        was cut. Blocks.
+        """Make offset the log's end; a batch that contains it is removed as a whole. Returns
+        whether anything was cut. Blocks.
         """
-        if offset < 0:
-            raise InvariantError(f"{self.topic_partition}: truncation to {offset}")
-        self._settle_roll()
-        if offset >= self.log_end_offset:
-            self.leader_epochs.truncate_from_end(offset)
-            return False
-        if offset < self.segments.first.base_offset:
-            self.truncate_fully(offset, now_ms=now_ms)
-            return True
-        logger.info("%s: truncated to offset %d", self.topic_partition, offset)
-        try:
-            cut_segments(self._state, offset, now_ms=now_ms)
-            self.leader_epochs.truncate_from_end(offset)
-            self._sync_epochs()
-            begin = max(min(self.log_start_offset, offset), self.segments.first.base_offset)
-            self._moved_end(offset, begin, now_ms)
-        except LogDirectoryError as error:
-            self.failure = error
-            raise
-        return True
+        return truncation.truncate_to(self, offset, now_ms=now_ms)
 
     def truncate_fully(self, offset: int, *, now_ms: int = 0) -> None:
-        """Delete everything and begin anew, empty, at offset. Blocks."""
-        logger.info("%s: truncated fully, begins at offset %d", self.topic_partition, offset)
-        try:
-            self._settle_roll()
-            remove_segments(self._state, list(self.segments)[::-1], now_ms=now_ms)
-            self.segments.create_active(offset, config=self.config, now_ms=now_ms)
-            self.leader_epochs.clear()
-            self._sync_epochs()
-            for snapshot in list(self._state.snapshots.offsets):
-                self._state.snapshots.delete(snapshot)
-            self._moved_end(offset, offset, now_ms)
-        except LogDirectoryError as error:
-            self.failure = error
-            raise
-
-    def _sync_epochs(self) -> None:
-        """The leader epochs, and all names of the folder."""
-        self.leader_epochs.write()
-        LogFile(os.fspath(self.leader_epochs.path)).sync()
-        self.leader_epochs.unsynced = False
-        sync_directory(self.directory)
-
-    def _moved_end(self, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
-        state = self._state
-        self.truncation_count += 1
-        self._opened_at = -1
-        self._limit_flushes(log_end_offset)
-        self.log_end_offset = state.log_end_offset = log_end_offset
-        self.log_start_offset = state.log_start_offset = log_start_offset
-        self.recovery_point = min(self.recovery_point, log_end_offset)
-        if self.cleaner_offset is not None:
-            self.cleaner_offset = min(self.cleaner_offset, log_end_offset)
-        if self.high_watermark is not None:
-            self.high_watermark = min(self.high_watermark, log_end_offset)
-        rebuild_producers(state, now_ms=now_ms, clean_shutdown=False)
+        """Delete all records; the empty log begins at offset. Blocks."""
+        truncation.truncate_fully(self, offset, now_ms=now_ms)
 
     def delete_records_before(self, offset: int) -> bool:
-        """Move the log's start up to offset (DeleteRecords). Files go with the next retention run.
+        """Move the log's start up to offset (DeleteRecords). Returns whether it moved.
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) beyond the high watermark.
         """
-        if offset > self._upper_bound():
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"cannot delete up to {offset} in {self.topic_partition}: "
-                f"the high watermark is {self._upper_bound()}",
-            )
-        return self._move_start(offset)
-
-    def _move_start(self, offset: int) -> bool:
-        if offset <= self.log_start_offset:
-            return False
-        self.log_start_offset = self._state.log_start_offset = offset
-        self.leader_epochs.truncate_from_start(offset)
-        map_end_offset = self.producers.map_end_offset
-        self.producers.on_log_start_offset(offset)
-        self.producers.map_end_offset = max(map_end_offset, offset)
-        return True
-
-    def _upper_bound(self) -> int:
-        return (
-            self.log_end_offset
-            if self.high_watermark is None
-            else min(self.high_watermark, self.log_end_offset)
-        )
+        return retention.delete_records_before(self, offset)
 
     def delete_old_segments(self, now_ms: int, *, defer: bool = False) -> int:
-        """Retire segments by retention.ms and retention.bytes (cleanup.policy delete) and those
-        before the log's start. Returns how many. Files are renamed now, with `defer` by who works
-        off `segments.renames`, and deleted by `delete_due_files`.
-        """
-        upper, end = self._upper_bound(), self.log_end_offset
-        count = count_expired(self.segments, self.config, now_ms, upper_offset=upper, end=end)
-        deleted = self._remove_oldest(count, now_ms, "retention.ms", defer)
-        count = count_excess(self.segments, self.config, upper_offset=upper, end=end)
-        deleted += self._remove_oldest(count, now_ms, "retention.bytes", defer)
-        count = count_before_start(self.segments, self.log_start_offset)
-        return deleted + self._remove_oldest(count, now_ms, "log start offset", defer)
-
-    def _remove_oldest(self, count: int, now_ms: int, why: str, defer: bool) -> int:
-        if count == 0:
-            return 0
-        try:
-            if count == len(self.segments):
-                self.roll(now_ms)
-            doomed = list(self.segments)[:count]
-            self._move_start(self.segments[count].base_offset)
-            remove_segments(self._state, doomed, now_ms=now_ms, defer=defer)
-        except LogDirectoryError as error:
-            self.failure = error
-            raise
-        logger.info(
-            "%s: %d segments deleted by %s, the log begins at %d",
-            self.topic_partition,
-            count,
-            why,
-            self.log_start_offset,
-        )
-        return count
+        """Remove segments that retention does not keep. Returns how many. See `retention`."""
+        return retention.delete_old_segments(self, now_ms, defer=defer)
 
     def prepare_swap(self, old: Sequence[Segment]) -> SegmentSwap:
         """For the cleaner: neighbouring segments that a rewritten one shall replace."""
-        return SegmentSwap(self._state, old, self._names_changed)
-
-    def _names_changed(self) -> None:
-        self._changes.changed()  # the next flush syncs the folder
+        return SegmentSwap(self, old)
 
     def delete_due_files(self, now_ms: int) -> int:
         """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""
@@ -722,62 +405,43 @@ class PartitionLog:
         self.release()
 
     def begin_last_flush(self) -> Flush:
-        """Write what is pending for a clean stop. What has to be synced for it."""
-        self._settle_roll()
-        self.segments.renames.settle()
-        self.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
-        take_snapshot(self._state)
-        self.segments.active.close()
-        flush = self.begin_flush()
-        snapshots = self._state.snapshots.take_unsynced()
-        if self.log_end_offset != self._opened_at or snapshots:
-            # the next start takes them as they are
-            paths = self.segments.active.file_paths() + snapshots
-            flush.files += [LogFile(path) for path in paths]
-            flush.files.append(DirectoryNames(os.fspath(self.directory)))
-        return flush
+        """Write what is pending for a clean shutdown. Returns what has to be synced for it."""
+        return begin_last_flush(self)
 
     def release(self) -> None:
-        """Let go of all descriptors; what is in flight keeps its own."""
-        self.closed = True
-        self.leader_epochs.end_writes()
-        self.segments.renames.drop()
-        if self._roll is not None:
-            self._roll.drop()
-        for segment in self.segments:
-            if segment.file is not None:
-                segment.open_files.forget(segment)
-                segment.file = None
+        """Close all descriptors; reads in flight keep theirs."""
+        release(self)
 
     def mark_for_deletion(self, unique: str) -> Path:
         """Rename the folder to `<topic>-<partition>.<unique>-delete` (unique: 32 hex digits).
         Returns the new path.
         """
-        return self._rename(
-            names.marked_directory_name(self.topic_partition, unique, names.DELETE_SUFFIX)
+        suffix = names.DELETE_SUFFIX
+        return rename_folder(
+            self, names.marked_directory_name(self.topic_partition, unique, suffix)
         )
 
     def mark_as_stray(self, unique: str) -> Path:
-        """Rename the folder to `...-stray`: no metadata knows this partition; kept for the operator
-        to look at.
+        """Rename the folder to `...-stray`: the metadata does not know this partition; the operator
+        may look at it. Returns the new path.
         """
-        return self._rename(
-            names.marked_directory_name(self.topic_partition, unique, names.STRAY_SUFFIX)
+        suffix = names.STRAY_SUFFIX
+        return rename_folder(
+            self, names.marked_directory_name(self.topic_partition, unique, suffix)
         )
 
-    def become_current(self, *, now_ms: int) -> PartitionLog:
-        """Rename the folder from `...-future` to the partition's own name and open it there: the
-        log to go on with. This one is closed. Syncs nothing; reads the folder anew, so it blocks
-        shortly.
+    def become_current(self, *, now_ms: int) -> Self:
+        """Rename the folder from `...-future` to the partition's own name and open it there.
+        Returns the log that replaces this one, which is closed. Syncs nothing; blocks shortly, to
+        read the folder anew.
         """
-        self._settle_roll()
+        settle_roll(self)
         recovery_point = self.recovery_point
-        take_snapshot(self._state)
+        take_snapshot(self)
         self.leader_epochs.write()
         self.segments.active.close()
-        target = self._rename(str(self.topic_partition))
-        log = PartitionLog.open(
-            target,
+        log = self.open(
+            rename_folder(self, str(self.topic_partition)),
             self.topic_partition,
             self.config,
             recovery_point=recovery_point,
@@ -790,30 +454,21 @@ class PartitionLog:
             random=self.segments.random,
         )
         log.recovery_point = min(recovery_point, log.log_end_offset)
-        log._changes.changed(folder=True)
+        log.changes.changed(folder=True)
         log.first_unflushed_ms = self.first_unflushed_ms
         log.on_rolled = self.on_rolled
         return log
 
     def take_over(self, other: PartitionLog) -> None:
-        """Be the other log from now on, which has the same records: its epochs, producers, start
+        """Continue as the other log, which has the same records: take its epochs, producers, start
         and high watermark.
         """
         if self.log_end_offset != other.log_end_offset:
             raise InvariantError(f"{self} cannot take over {other}")
         self.leader_epochs.replace(other.leader_epochs.entries)
         self.cleaner_offset = other.cleaner_offset
-        self.producers = self._state.producers = other.producers
-        self._state.last_snapshot_offset = -1
-        self._move_start(other.log_start_offset)
+        self.producers = other.producers
+        self.last_snapshot_offset = -1
+        retention.move_start(self, other.log_start_offset)
         if other.high_watermark is not None:
             self.on_high_watermark(other.high_watermark)
-
-    def _rename(self, name: str) -> Path:
-        target = self.directory.with_name(name)
-        self._settle_roll()  # a worker would find the folder gone
-        self.segments.renames.settle()
-        self.release()
-        rename(self.directory, target)
-        self.directory = target
-        return target

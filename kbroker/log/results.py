@@ -2,29 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from kbroker.log.storage.files import FileSlice, sync_directory
-
-
-class Syncable(Protocol):
-    """A file, or a directory's names, that a flush has to sync. Safe to call in another thread."""
-
-    @property
-    def path(self) -> str: ...
-    def sync(self) -> None: ...
-
-
-class DirectoryNames:
-    """The names in a directory, as a Syncable."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def sync(self) -> None:
-        sync_directory(self.path)
+from kbroker.log.storage.files import FileSlice
 
 
 class AppendInfo:

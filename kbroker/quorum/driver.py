@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
-from kbroker.log.partition_log import Syncable
+from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.records import build_batch

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.flush import Flush
 from kbroker.log.storage.checkpoint import CheckpointError
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import FileSlice, file_size, make_directory, unlink

@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kbroker.log.cleaner.cleaner import LogCleaner, plan
 from kbroker.log.manager import LogManager
-from kbroker.log.partition_log import AppendOrigin, PartitionLog
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.roll import RollDue
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.log.validator import ValidatedBatches
+from kbroker.log.validator import AppendOrigin, ValidatedBatches
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.records import Compression, build_batch, build_end_transaction_marker
 from kbroker.settings.broker import BrokerConfig

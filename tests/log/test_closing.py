@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import closing
-from kbroker.log.closing import close_logs
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state import closing
+from kbroker.log.state.closing import close_logs
 from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition

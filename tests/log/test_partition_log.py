@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import time_search
-from kbroker.log.flushing import Flush
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.flush import Flush
 from kbroker.log.storage import files, names
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles

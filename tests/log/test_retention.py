@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.cleaner.retention import count_before_start, count_excess, count_expired
+from kbroker.log.state.retention import count_before_start, count_excess, count_expired
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
 from kbroker.protocol.records import build_batch, read_batch_header

@@ -14,7 +14,7 @@ import pytest
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.results import DirectoryNames
+from kbroker.log.state.flush import DirectoryNames
 from kbroker.log.storage import renames
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.partition_log import AppendOrigin, PartitionLog
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.roll import Roll, RollDue
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
+from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig

@@ -14,7 +14,8 @@ from random import Random
 
 import pytest
 
-from kbroker.log.partition_log import PartitionLog, Syncable
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
 from kbroker.protocol.records import iter_batches

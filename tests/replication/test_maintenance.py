@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.directories.directory import remove_all
-from kbroker.log.flushing import Flush
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.flush import Flush
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred

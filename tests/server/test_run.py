@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kbroker import __version__
-from kbroker.log.partition_log import Syncable
+from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.node import run
 from kbroker.node.run import ROOM_FOR_FILES

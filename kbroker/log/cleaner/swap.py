@@ -65,7 +65,7 @@ class SwappedSegment(Segment):
 
 
 class SegmentSwap:
-    """One swap. old: neighbours, none of them active. renamed: called when all have their names."""
+    """One swap. old: neighbours, none of them active."""
 
     __slots__ = (
         "_base_offset",
@@ -75,22 +75,18 @@ class SegmentSwap:
         "_lock",
         "_old",
         "_paths",
-        "_renamed",
         "_segment",
         "_sizes",
         "_state",
         "_undone",
     )
 
-    def __init__(
-        self, state: LogState, old: Sequence[Segment], renamed: Callable[[], None]
-    ) -> None:
+    def __init__(self, state: LogState, old: Sequence[Segment]) -> None:
         self._state = state
         self._config = state.config
         self._old = list(old)
         self._sizes = [segment.size for segment in old]
         self._base_offset = self._old[0].base_offset
-        self._renamed = renamed
         prefix = f"{state.segments.directory}/{names.offset_name(self._base_offset, '')}"
         self._paths = [prefix + kind for kind in (names.LOG, names.INDEX, names.TIME_INDEX)]
         self._paths.append(prefix + names.TRANSACTION_INDEX)
@@ -176,7 +172,7 @@ class SegmentSwap:
     def _named(self) -> None:
         if self._segment is not None:
             self._segment.names_taken(self._state.segments.open_files)
-        self._renamed()
+        self._state.changes.changed()  # the next flush syncs the folder
 
     def undo(self) -> None:
         """Delete what was written, unless `finish` has begun: then only a start can settle it. The

@@ -1,25 +1,21 @@
-"""From a partition's folder to its loaded state: temporary files, segments, torn tail, producers.
+"""Loads a log from its folder: temporary files, segments, torn tail, producers.
 
-After a clean stop only the end of the last segment and the newest snapshot are read. After any
-other stop each segment from the one with the recovery point on is read whole: batches are checked,
-both indexes, the transaction index and the producer snapshots written anew, and the log is cut
-before the first batch that is not sound. All of it blocks.
+After a clean shutdown only the end of the last segment and the newest producer snapshot are read.
+After any other stop each segment from the one with the recovery point on is read whole: batches are
+checked, indexes and producer snapshots rebuilt, and the log is truncated before the first invalid
+batch. All of it blocks. Neighbours: `leftovers`, `found_segments` and `segment_recovery` have the
+steps.
 """
 
 from __future__ import annotations
 
 import logging
-from random import Random
+import os
 from threading import Event
 
-from kbroker.log.producer.producer_state import (
-    ProducerStateManager,
-)
-from kbroker.log.producer.snapshots import ProducerSnapshots
 from kbroker.log.recovery.found_segments import find_segments
 from kbroker.log.recovery.leftovers import settle_temporary_files
 from kbroker.log.recovery.segment_recovery import recover_segment
-from kbroker.log.state.leader_epochs import LeaderEpochCache
 from kbroker.log.state.log_state import LogState
 from kbroker.log.state.producers import rebuild_producers
 from kbroker.log.state.truncation import remove_segments
@@ -28,48 +24,32 @@ from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.files import (
     sync_directory,
 )
-from kbroker.log.storage.open_files import OpenFiles
-from kbroker.log.storage.segments import Segments
-from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
 
 def load(
-    directory: str,
-    topic_partition: TopicPartition,
-    config: LogConfig,
-    epochs: LeaderEpochCache,
+    state: LogState,
     *,
     recovery_point: int,
     log_start_offset: int,
     clean_shutdown: bool,
     is_new: bool,
     now_ms: int,
-    producer_id_expiration_ms: int,
-    open_files: OpenFiles,
-    random: Random | None,
     stop: Event | None = None,
-) -> LogState:
-    """Open what is in directory. is_new: it was just made. Raises LogDirectoryError,
-    CheckpointError, RecoveryStopped once `stop` is set.
+) -> None:
+    """Load the log in the state's folder. is_new: the folder was just made. Blocks.
+
+    Raises LogDirectoryError, CheckpointError, KafkaError for a damaged log, RecoveryStopped once
+    `stop` is set.
     """
+    directory, epochs = os.fspath(state.directory), state.leader_epochs
     found = settle_temporary_files(directory)
-    state = LogState(
-        topic_partition,
-        config,
-        Segments(directory, open_files, random),
-        ProducerSnapshots(
-            epochs.path.parent, [offset for offset, kind in found if kind == names.SNAPSHOT]
-        ),
-        ProducerStateManager(topic_partition, expiration_ms=producer_id_expiration_ms),
-        epochs,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
-        stop=stop,
-    )
+    state.snapshots.offsets = sorted(offset for offset, kind in found if kind == names.SNAPSHOT)
+    state.recovery_point = recovery_point
+    state.log_start_offset = log_start_offset
+    state.stop = stop
     unsound = find_segments(state, directory, found, now_ms, clean_shutdown=clean_shutdown)
     recovered_from = recovery_point
     if clean_shutdown or not len(state.segments):
@@ -105,27 +85,18 @@ def load(
     for segment in state.segments:
         segment.close_file()
     state.stop = None
-    return state
+    state.check()
 
 
 def _floor(state: LogState, offset: int) -> int:
     return state.segments.floor_index(offset)
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
-# -- reading batches ------------------------------------------------------------------------------
-
-
-# -- recovery -------------------------------------------------------------------------------------
-
-
 def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
     """Recover the segments from the one with the recovery point on; those behind a cut go."""
     segments = state.segments
     first = segments.floor_index(recovery_point)
-    state.epochs.begin_recovery(segments[first].base_offset)
+    state.leader_epochs.begin_recovery(segments[first].base_offset)
     for segment in list(segments)[first:]:
         removed_bytes = recover_segment(state, segment, now_ms=now_ms, cut_following=True)
         if removed_bytes:
@@ -147,11 +118,13 @@ def _restore_epochs(state: LogState) -> None:
         for header, _ in read_batches(segment.path, 0, segment.size):
             state.check_stop()
             epoch = header.partition_leader_epoch
-            latest = -1 if state.epochs.latest_epoch is None else state.epochs.latest_epoch
+            latest = (
+                -1 if state.leader_epochs.latest_epoch is None else state.leader_epochs.latest_epoch
+            )
             if epoch > latest:
-                state.epochs.assign(epoch, header.base_offset)
-    if state.epochs.entries:
-        state.epochs.write()
+                state.leader_epochs.assign(epoch, header.base_offset)
+    if state.leader_epochs.entries:
+        state.leader_epochs.write()
 
 
 def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
@@ -180,7 +153,7 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
                 state.log_start_offset,
             )
             remove_segments(state, list(segments)[::-1], now_ms=now_ms)
-            state.epochs.clear()
+            state.leader_epochs.clear()
             changed = True
     if changed:
         segments.create_active(state.log_start_offset, config=state.config, now_ms=now_ms)
@@ -193,6 +166,3 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
         state.recovery_point = state.log_end_offset
     else:
         state.recovery_point = min(state.recovery_point, state.log_end_offset)
-
-
-# -- producers ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from copy import copy
 from typing import Final
 
 from kbroker.log.producer.markers import marker_of
@@ -161,7 +162,8 @@ def recover_segment(
     producers = ProducerStateManager(
         state.topic_partition, expiration_ms=state.producers.expiration_ms
     )
-    scratch = _with_producers(state, producers, log_end_offset=segment.base_offset)
+    scratch = copy(state)  # the producers' state at the segment's end, for its snapshot
+    scratch.producers, scratch.log_end_offset = producers, segment.base_offset
     rebuild_producers(scratch, now_ms=now_ms, clean_shutdown=False)
     indexes = IndexRebuild(segment)
     position = _recover_batches(state, segment, indexes, producers)
@@ -211,7 +213,7 @@ def _recover_batches(
                 at,
                 position,
                 producers.map_end_offset,
-                state.epochs.latest_epoch,
+                state.leader_epochs.latest_epoch,
                 last_of_producers,
             )
             if at and len(data) - at < BATCH_OVERHEAD and position + len(data) < end:
@@ -257,7 +259,7 @@ def _recover_batch(
     except KafkaError:
         return False
     indexes.batch(header, position)
-    state.epochs.recover(
+    state.leader_epochs.recover(
         header.partition_leader_epoch, producers.map_end_offset, header.base_offset
     )
     completed = replay_producer(producers, header, marker)
@@ -277,19 +279,3 @@ def _replay_last(
                 producers.update(BatchHeader(*header))
         producers.map_end_offset = end_offset
         last_of_producers.clear()
-
-
-def _with_producers(
-    state: LogState, producers: ProducerStateManager, *, log_end_offset: int
-) -> LogState:
-    return LogState(
-        state.topic_partition,
-        state.config,
-        state.segments,
-        state.snapshots,
-        producers,
-        state.epochs,
-        log_start_offset=state.log_start_offset,
-        log_end_offset=log_end_offset,
-        stop=state.stop,
-    )

@@ -1,44 +1,162 @@
-"""The state of one partition's log."""
+"""The state of one partition's log: all of it, in one place.
+
+`PartitionLog` is this class with the operations that other rooms call. Recovery fills the state in;
+the functions of this room (`truncation`, `retention`, `flushing`, `rolling`, `closing`) and the
+cleaner read and change it, on the loop thread. `check` states what holds between the fields.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from threading import Event
+from typing import Final, Self
 
-from kbroker.log.producer.producer_state import (
-    ProducerStateManager,
-)
+from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.producer.snapshots import ProducerSnapshots
+from kbroker.log.state.flush import Flush, FolderChanges
 from kbroker.log.state.leader_epochs import LeaderEpochCache
+from kbroker.log.state.roll import Roll
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
-from kbroker.model import TopicPartition
+from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.settings.log_config import LogConfig
+
+NOT_ON_DISK: Final = -1
 
 
 class RecoveryStopped(Exception):
     """The start was told to stop. The files are as a crash at this moment would leave them."""
 
 
-@dataclass(slots=True)
 class LogState:
-    """What a partition log is made of, while it is loaded and afterwards.
+    """log_start_offset is inclusive, log_end_offset exclusive. recovery_point: everything before it
+    is on disk. high_watermark: set by replication; None while no replication is attached, and then
+    log_end_offset counts. cleaner_offset: compacted up to there, None never.
 
-    stop: set when the start is to stop; None once the log is loaded.
+    failure: the fault after which nothing more is written here (its directory is offline). closed:
+    the log has released its files. truncation_count: since the log was opened; a cleaning round
+    ends when it rises. first_unflushed_ms: when the oldest record was appended that is not flushed.
+
+    changes: names and small files of the folder that are not synced. flushes: those under way.
+    roll: the one under way. on_disk_end_offset: log_end_offset while no file has changed since a
+    clean shutdown, NOT_ON_DISK otherwise. last_snapshot_offset: of the newest producer snapshot
+    that was written or loaded. on_rolled: called after a roll, so that the closed segment is
+    flushed off the loop. stop: set when the start is to stop; None once the log is loaded.
     """
 
-    topic_partition: TopicPartition
-    config: LogConfig
-    segments: Segments
-    snapshots: ProducerSnapshots
-    producers: ProducerStateManager
-    epochs: LeaderEpochCache
-    last_snapshot_offset: int = 0
-    log_start_offset: int = 0
-    log_end_offset: int = 0
-    recovery_point: int = 0
-    stop: Event | None = None
+    __slots__ = (
+        "changes",
+        "cleaner_offset",
+        "closed",
+        "config",
+        "directory",
+        "failure",
+        "first_unflushed_ms",
+        "flushes",
+        "high_watermark",
+        "last_snapshot_offset",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "on_disk_end_offset",
+        "on_rolled",
+        "producers",
+        "recovery_point",
+        "roll_under_way",
+        "segments",
+        "snapshots",
+        "stop",
+        "topic_id",
+        "topic_partition",
+        "truncation_count",
+    )
+
+    on_rolled: Callable[[Self], None] | None
+
+    def __init__(
+        self,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        open_files: OpenFiles,
+        random: Random | None,
+        producer_id_expiration_ms: int,
+        clean_shutdown: bool = True,
+    ) -> None:
+        """The state of a folder whose segments are not loaded yet (`recovery`). Reads the leader
+        epochs. Raises CheckpointError, LogDirectoryError.
+        """
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.config = config
+        self.topic_id: Uuid | None = None
+        self.leader_epochs = LeaderEpochCache(directory, clean_shutdown=clean_shutdown)
+        self.segments = Segments(os.fspath(directory), open_files, random)
+        self.snapshots = ProducerSnapshots(directory)
+        self.producers = ProducerStateManager(
+            topic_partition, expiration_ms=producer_id_expiration_ms
+        )
+        self.last_snapshot_offset = 0
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        self.high_watermark: int | None = None
+        self.cleaner_offset: int | None = None
+        self.truncation_count = 0
+        self.first_unflushed_ms: int | None = None
+        self.failure: LogDirectoryError | None = None
+        self.closed = False
+        self.changes = FolderChanges()
+        self.flushes: tuple[Flush, ...] = ()
+        self.roll_under_way: Roll | None = None
+        self.on_disk_end_offset = NOT_ON_DISK
+        self.on_rolled = None
+        self.stop: Event | None = None
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def deletable_offset(self) -> int:
+        """Records below this offset may be deleted: the high watermark, within the log."""
+        if self.high_watermark is None:
+            return self.log_end_offset
+        return min(self.high_watermark, self.log_end_offset)
 
     def check_stop(self) -> None:
         """Raise RecoveryStopped if the start is to stop."""
         if self.stop is not None and self.stop.is_set():
             raise RecoveryStopped
+
+    def check(self) -> None:
+        """Raise InvariantError unless the fields agree with each other. For a log at rest: loaded,
+        and between two operations.
+        """
+        segments = self.segments
+        rules = (
+            (
+                segments.first.base_offset <= self.log_start_offset,
+                "the start is before its segment",
+            ),
+            (self.log_start_offset <= self.log_end_offset, "the start is behind the end"),
+            (segments.active.base_offset <= self.log_end_offset, "the end is before its segment"),
+            (self.recovery_point <= self.log_end_offset, "the recovery point is behind the end"),
+            ((self.cleaner_offset or 0) <= self.log_end_offset, "more is compacted than there is"),
+            (
+                self.producers.map_end_offset == self.log_end_offset,
+                "the producers' state does not end with the log",
+            ),
+            (
+                self.last_snapshot_offset <= self.log_end_offset,
+                "a producer snapshot is behind the end",
+            ),
+        )
+        for holds, what in rules:
+            if not holds:
+                raise InvariantError(f"{self}: {what}")

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
-from kbroker.log.state.log_state import LogState
+from kbroker.log.producer.producer_state import ProducerStateManager
+from kbroker.log.producer.snapshots import ProducerSnapshots
 from kbroker.log.storage.files import LogDirectoryError, atomic_write
 from kbroker.log.storage.segment import Segment
+from kbroker.log.storage.segments import Segments
 from kbroker.log.validator import ValidatedBatches
+from kbroker.settings.log_config import LogConfig
 
 
 class RollDue(Exception):
@@ -33,7 +36,7 @@ class RollDue(Exception):
 
 class Roll:
     """base_offset: of the new segment. then: called once on the loop, with the fault if there is
-    no new segment, unless it was dropped.
+    no new segment, unless it was dropped. snapshots: None if no new producer snapshot is needed.
     """
 
     __slots__ = (
@@ -42,8 +45,9 @@ class Roll:
         "_is_over",
         "_lock",
         "_new",
+        "_segments",
         "_snapshot",
-        "_state",
+        "_snapshots",
         "_then",
         "_trims",
         "base_offset",
@@ -51,34 +55,42 @@ class Roll:
 
     def __init__(
         self,
-        state: LogState,
+        segments: Segments,
+        producers: ProducerStateManager,
+        snapshots: ProducerSnapshots | None,
+        config: LogConfig,
         base_offset: int,
         *,
         now_ms: int,
         then: Callable[[Segment | LogDirectoryError], None],
     ) -> None:
         self.base_offset = base_offset
-        self._state = state
+        self._segments = segments
+        self._snapshots = snapshots
         self._then = then
-        self._active = state.segments.active
+        self._active = segments.active
         self._trims = self._active.begin_closing()
-        state.producers.map_end_offset = base_offset
+        producers.map_end_offset = base_offset
         self._snapshot: tuple[str, bytes] | None = None
-        if base_offset > state.last_snapshot_offset:
-            path = state.snapshots.path(base_offset)
-            self._snapshot = (path, state.producers.to_snapshot())
+        if snapshots is not None:
+            self._snapshot = (snapshots.path(base_offset), producers.to_snapshot())
         self._create = partial(
             Segment.create,
-            state.segments.directory,
+            segments.directory,
             base_offset,
-            config=state.config,
-            open_files=state.segments.open_files,
+            config=config,
+            open_files=segments.open_files,
             now_ms=now_ms,
-            roll_jitter_ms=state.segments.roll_jitter_ms(state.config),
+            roll_jitter_ms=segments.roll_jitter_ms(config),
         )
         self._new: Segment | None = None
         self._lock = Lock()  # held while the files are made
         self._is_over = False
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether a producer snapshot is written at the new segment's base offset."""
+        return self._snapshots is not None
 
     def work(self) -> None:
         """Make the files, unless that was done; in any thread. Blocks. Raises LogDirectoryError."""
@@ -100,7 +112,7 @@ class Roll:
             if failure is not None:
                 if isinstance(failure, LogDirectoryError):
                     raise failure
-                raise LogDirectoryError(self._state.segments.directory, "roll in", failure)
+                raise LogDirectoryError(self._segments.directory, "roll in", failure)
             self._finish()
         except LogDirectoryError as error:
             self._is_over = True
@@ -119,14 +131,12 @@ class Roll:
         self._is_over = True
 
     def _finish(self) -> None:
-        state, new = self._state, self._new
+        new = self._new
         if new is None:
             raise RuntimeError("the files were not made")
         self._active.end_closing(self._trims)
-        if self._snapshot is not None:
-            state.snapshots.written(self.base_offset)
-            state.last_snapshot_offset = self.base_offset
-        new.index_interval_bytes = state.config.index_interval_bytes
-        state.segments.add(new)
+        if self._snapshots is not None:
+            self._snapshots.written(self.base_offset)
+        self._segments.add(new)
         self._is_over = True
         self._then(new)

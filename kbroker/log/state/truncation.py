@@ -1,13 +1,23 @@
-"""Removing whole segments, and cutting a log at an offset."""
+"""Truncation: cutting a log at an offset, and removing whole segments for it or for retention."""
 
 from __future__ import annotations
 
-from kbroker.log.state.log_state import LogState
+import logging
+import os
+
+from kbroker.log.state.flushing import limit_flushes
+from kbroker.log.state.log_state import NOT_ON_DISK, LogState
+from kbroker.log.state.producers import rebuild_producers
+from kbroker.log.state.rolling import settle_roll
 from kbroker.log.storage.files import (
+    LogDirectoryError,
     LogFile,
     sync_directory,
 )
 from kbroker.log.storage.segment import Segment
+from kbroker.model import InvariantError
+
+logger = logging.getLogger(__name__)
 
 
 def remove_segments(
@@ -18,9 +28,11 @@ def remove_segments(
     sync: bool = False,
     defer: bool = False,
 ) -> None:
-    """Remove segments and the snapshots that go with them, delayed. sync: before what is in front
-    of them is cut, else a crash of the machine may keep the cut and bring them back behind it.
-    defer: their names are changed by who works off `renames`; else all that waits there is done.
+    """Remove segments and their producer snapshots; the files are deleted after
+    file.delete.delay.ms. sync: also sync the names, for a caller that cuts the segment in front of
+    them next: a crash of the machine could keep that cut and bring these segments back behind it.
+    defer: leave the renames to the thread that works off `renames`; otherwise all pending renames
+    are done here.
     """
     due_ms = now_ms + state.config.file_delete_delay_ms
     for segment in doomed:
@@ -35,9 +47,9 @@ def remove_segments(
 
 
 def cut_segments(state: LogState, offset: int, *, now_ms: int) -> None:
-    """Make offset the end of the last segment, which is the active one then: what contains it, and
-    what is behind, goes. That is on disk afterwards, so that it can't come back behind what is
-    appended next. Blocks.
+    """Make offset the end of the last segment, which becomes the active one. The batch that
+    contains offset and all later records are removed, and the removal is synced: a crash of the
+    machine can't bring them back behind later appends. Blocks.
     """
     segments, config = state.segments, state.config
     remove_segments(state, segments.at_or_after(offset + 1)[::-1], now_ms=now_ms, sync=True)
@@ -49,8 +61,73 @@ def cut_segments(state: LogState, offset: int, *, now_ms: int) -> None:
     active.truncate_to(offset, index_bytes=config.segment_index_bytes, now_ms=now_ms)
     active.log_file().sync()
     if active.next_offset() < offset:
-        # compaction took what lay before offset: a new segment is to say where the log ends
+        # compaction removed the records before offset: a new segment keeps the log's end
         active.become_inactive()
         for path in active.file_paths():
             LogFile(path).sync()
         segments.create_active(offset, config=config, now_ms=now_ms)
+
+
+def truncate_to(state: LogState, offset: int, *, now_ms: int) -> bool:
+    """Make offset the log's end; a batch that contains it is removed as a whole. Returns whether
+    anything was cut. Blocks. Raises LogDirectoryError.
+    """
+    if offset < 0:
+        raise InvariantError(f"{state.topic_partition}: truncation to {offset}")
+    settle_roll(state)
+    if offset >= state.log_end_offset:
+        state.leader_epochs.truncate_from_end(offset)
+        return False
+    if offset < state.segments.first.base_offset:
+        truncate_fully(state, offset, now_ms=now_ms)
+        return True
+    logger.info("%s: truncated to offset %d", state.topic_partition, offset)
+    try:
+        cut_segments(state, offset, now_ms=now_ms)
+        state.leader_epochs.truncate_from_end(offset)
+        _sync_epochs(state)
+        begin = max(min(state.log_start_offset, offset), state.segments.first.base_offset)
+        _move_end(state, offset, begin, now_ms)
+    except LogDirectoryError as error:
+        state.failure = error
+        raise
+    return True
+
+
+def truncate_fully(state: LogState, offset: int, *, now_ms: int) -> None:
+    """Delete all records; the empty log begins at offset. Blocks. Raises LogDirectoryError."""
+    logger.info("%s: truncated fully, begins at offset %d", state.topic_partition, offset)
+    try:
+        settle_roll(state)
+        remove_segments(state, list(state.segments)[::-1], now_ms=now_ms)
+        state.segments.create_active(offset, config=state.config, now_ms=now_ms)
+        state.leader_epochs.clear()
+        _sync_epochs(state)
+        for snapshot in list(state.snapshots.offsets):
+            state.snapshots.delete(snapshot)
+        _move_end(state, offset, offset, now_ms)
+    except LogDirectoryError as error:
+        state.failure = error
+        raise
+
+
+def _sync_epochs(state: LogState) -> None:
+    """Write and sync the leader epochs, and sync all names of the folder."""
+    state.leader_epochs.write()
+    LogFile(os.fspath(state.leader_epochs.path)).sync()
+    state.leader_epochs.unsynced = False
+    sync_directory(state.directory)
+
+
+def _move_end(state: LogState, log_end_offset: int, log_start_offset: int, now_ms: int) -> None:
+    state.truncation_count += 1
+    state.on_disk_end_offset = NOT_ON_DISK
+    limit_flushes(state, log_end_offset)
+    state.log_end_offset = log_end_offset
+    state.log_start_offset = log_start_offset
+    state.recovery_point = min(state.recovery_point, log_end_offset)
+    if state.cleaner_offset is not None:
+        state.cleaner_offset = min(state.cleaner_offset, log_end_offset)
+    if state.high_watermark is not None:
+        state.high_watermark = min(state.high_watermark, log_end_offset)
+    rebuild_producers(state, now_ms=now_ms, clean_shutdown=False)

@@ -1,19 +1,39 @@
-"""One flush of a log on its way to the disk, and what is known of the log's files meanwhile.
+"""One flush of a log: the files to sync, and the marks that say what is not synced yet.
 
-A flush takes down what has to be synced and leaves all marks as they are; only when every sync has
-succeeded are they cleared, and only those that are not newer than the flush. So a flush that fails,
-or that is never carried out, is repeated in full, and two at a time do not rely on each other.
-Neighbours: `partition_log` begins and ends flushes, `closing` the last one.
+A flush lists what has to be synced and leaves the marks as they are. They are cleared once every
+sync has succeeded, and only those that are not newer than the flush. A flush that fails, or that is
+never carried out, is therefore repeated in full; two concurrent flushes do not rely on each other.
+Neighbours: `flushing` begins and ends flushes, `closing` begins the last one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from kbroker.log.results import Syncable
+from kbroker.log.storage.files import sync_directory
 
 UNKNOWN_CHANGE: Final = -1
+
+
+class Syncable(Protocol):
+    """A file, or the names in a directory, that a flush has to sync; safe to call in any thread."""
+
+    @property
+    def path(self) -> str: ...
+    def sync(self) -> None: ...
+
+
+class DirectoryNames:
+    """The names in a directory, as a Syncable."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def sync(self) -> None:
+        sync_directory(self.path)
 
 
 class Flush:

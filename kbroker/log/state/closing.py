@@ -1,0 +1,137 @@
+"""Closing logs: cleanly and many at once, or just letting go of their files.
+
+A stop of many partitions waits for syncs. A file system commits the writes of many logs in one go,
+so a batch of logs is written first and synced afterwards, by several threads, as Kafka syncs with
+num.recovery.threads.per.data.dir.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from kbroker.log.state.flush import DirectoryNames, Flush, Syncable
+from kbroker.log.state.flushing import begin_flush
+from kbroker.log.state.log_state import LogState
+from kbroker.log.state.producers import take_snapshot
+from kbroker.log.state.rolling import settle_roll
+from kbroker.log.storage.files import LogDirectoryError, LogFile, rename
+
+BATCH_LOGS: Final = 50
+"""Logs that are synced together, at most; some ten descriptors each."""
+
+OPEN_FILES_PER_LOG: Final = 16
+"""Of the files that logs may keep open, for each log that is synced together with others: a process
+that may open few files closes fewer logs at once.
+"""
+
+
+def close_logs(
+    logs: Iterable[LogState],
+    *,
+    threads: int = 1,
+    open_files: int = BATCH_LOGS * OPEN_FILES_PER_LOG,
+) -> None:
+    """Flush and close all cleanly: a snapshot at the end, index files cut to size. Blocks.
+
+    threads: that sync; all else is done here. open_files: how many segments of the node may keep
+    their file open, which bounds the logs that are closed at once. Raises LogDirectoryError, and
+    also if a log failed before: it was not synced.
+    """
+    left = iter(logs)
+    batch_logs = min(BATCH_LOGS, max(1, open_files // OPEN_FILES_PER_LOG))
+    parents: set[str] = set()
+    with ThreadPoolExecutor(threads, thread_name_prefix="kbroker-closing") as pool:
+        while batch := list(islice(left, batch_logs)):
+            closing = [
+                (log, _begin(log)) for log in batch if log.failure is not None or not log.closed
+            ]
+            files = [file for log, flush in closing for file in _to_sync(log, flush.files, parents)]
+            try:
+                for _ in map(_sync, files) if len(closing) < 2 else pool.map(_sync, files):
+                    pass
+            except LogDirectoryError as error:
+                for log, _ in closing:
+                    # after a failed fsync the state of the disk is unknown: never retry it
+                    log.failure = error
+                raise
+            for log, flush in closing:
+                flush.finish()
+                release(log)
+
+
+def _sync(file: Syncable) -> None:
+    file.sync()
+
+
+def _begin(log: LogState) -> Flush:
+    """Write what is pending of a log."""
+    if log.failure is not None:
+        raise log.failure
+    try:
+        return begin_last_flush(log)
+    except LogDirectoryError as error:
+        log.failure = error
+        raise
+
+
+def _to_sync(log: LogState, files: Iterable[Syncable], parents: set[str]) -> list[Syncable]:
+    """Each file once, names last; those of a folder in `parents` are done."""
+    parent = os.fspath(log.directory.parent)
+    found: dict[tuple[type, str], Syncable] = {}
+    for file in files:
+        if not (isinstance(file, DirectoryNames) and file.path == parent):
+            found[type(file), file.path] = file
+        elif parent not in parents:
+            parents.add(parent)
+            found[type(file), parent] = file
+    return sorted(found.values(), key=lambda file: isinstance(file, DirectoryNames))
+
+
+def begin_last_flush(state: LogState) -> Flush:
+    """Write everything that a clean shutdown leaves behind. Returns what has to be synced for it.
+    Blocks. Raises LogDirectoryError.
+    """
+    settle_roll(state)
+    state.segments.renames.settle()
+    state.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
+    take_snapshot(state)
+    state.segments.active.close()
+    flush = begin_flush(state, state.log_end_offset)
+    snapshots = state.snapshots.take_unsynced()
+    if state.log_end_offset != state.on_disk_end_offset or snapshots:
+        # the next start trusts these files
+        paths = state.segments.active.file_paths() + snapshots
+        flush.files += [LogFile(path) for path in paths]
+        flush.files.append(DirectoryNames(os.fspath(state.directory)))
+    return flush
+
+
+def release(state: LogState) -> None:
+    """Close all descriptors; reads in flight keep theirs. Nothing is written any more."""
+    state.closed = True
+    state.leader_epochs.end_writes()
+    state.segments.renames.drop()
+    if state.roll_under_way is not None:
+        state.roll_under_way.drop()
+    for segment in state.segments:
+        if segment.file is not None:
+            segment.open_files.forget(segment)
+            segment.file = None
+
+
+def rename_folder(state: LogState, name: str) -> Path:
+    """Close the log and give its folder another name. Returns the new path. Blocks. Raises
+    LogDirectoryError.
+    """
+    target = state.directory.with_name(name)
+    settle_roll(state)  # a worker would not find the folder
+    state.segments.renames.settle()
+    release(state)
+    rename(state.directory, target)
+    state.directory = target
+    return target

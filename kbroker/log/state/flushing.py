@@ -1,0 +1,83 @@
+"""Flushing a log: what has to be synced for a recovery point, and moving that point afterwards.
+
+Neighbours: `flush` has the value that leaves the loop, `closing` flushes for a clean stop.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from kbroker.log.state.flush import UNKNOWN_CHANGE, DirectoryNames, Flush, Syncable
+from kbroker.log.state.log_state import LogState
+from kbroker.log.storage import names
+from kbroker.log.storage.files import LogDirectoryError, LogFile
+
+
+def begin_flush(state: LogState, up_to: int) -> Flush:
+    """What has to be synced so that everything before up_to survives a crash of the machine.
+
+    Writes pending index entries and syncs nothing: call `sync` on each of `files`, in any thread,
+    then `finish`. Recovery begins at up_to then, or where the log was cut or rolled meanwhile. The
+    indexes of the active segment are left out; after a crash they are rebuilt from its log.
+    """
+    changes = state.changes
+    files: list[Syncable] = []
+    recovery_point = state.recovery_point
+    if recovery_point < up_to:
+        files += state.segments.files_to_sync(recovery_point, up_to, state.snapshots.find)
+    epochs = state.leader_epochs.pending(up_to)
+    if epochs:
+        files += epochs
+        changes.changed()
+    if changes.topic_id:
+        files.append(LogFile(os.fspath(state.directory / names.PARTITION_METADATA)))
+    if state.segments.renames.is_pending:
+        files.append(state.segments.renames)
+        changes.changed()
+    if changes.names:
+        files.append(DirectoryNames(os.fspath(state.directory)))
+    if changes.folder:
+        files.append(DirectoryNames(os.fspath(state.directory.parent)))
+    flush = Flush(
+        files,
+        partial(_end_flush, state),
+        up_to=up_to,
+        change=changes.last,
+        epoch_change=state.leader_epochs.change if epochs else UNKNOWN_CHANGE,
+    )
+    state.flushes += (flush,)
+    return flush
+
+
+def _end_flush(state: LogState, flush: Flush, is_synced: bool) -> None:
+    state.flushes = tuple(each for each in state.flushes if each is not flush)
+    if not is_synced:
+        return
+    state.changes.synced(flush.change)
+    state.leader_epochs.synced(flush.epoch_change)
+    if flush.up_to > state.recovery_point:
+        state.recovery_point = min(flush.up_to, state.log_end_offset)
+    if state.recovery_point == state.log_end_offset:
+        state.first_unflushed_ms = None
+
+
+def limit_flushes(state: LogState, offset: int) -> None:
+    """Flushes under way do not cover what is cut and written again, or closed, from now on."""
+    for flush in state.flushes:
+        flush.up_to = min(flush.up_to, offset)
+
+
+def flush_now(state: LogState, up_to: int) -> None:
+    """Sync everything before up_to. Blocks. Raises LogDirectoryError."""
+    is_synced = up_to <= state.recovery_point and not state.changes.names
+    if is_synced and not state.leader_epochs.needs_flush(up_to):
+        return
+    try:
+        flush = begin_flush(state, up_to)
+        flush.sync()
+    except LogDirectoryError as error:
+        # after a failed fsync the state of the disk is unknown: never retry it
+        state.failure = error
+        raise
+    flush.finish()

@@ -1,0 +1,66 @@
+"""Rolling a log to a new segment. At most one roll of a log is under way; `roll` is its job."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from kbroker.log.state.flushing import limit_flushes
+from kbroker.log.state.log_state import LogState
+from kbroker.log.state.roll import Roll
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+def roll_now(state: LogState, now_ms: int, base_offset: int = 0) -> Segment:
+    """Close the active segment and begin one at base_offset (not before the log's end). Returns the
+    new one. Blocks. Raises LogDirectoryError.
+    """
+    settle_roll(state)
+    base_offset = max(state.log_end_offset, base_offset)
+    active = state.segments.active
+    if active.base_offset != base_offset or active.size:
+        begin_roll(state, now_ms, base_offset).settle()
+    return state.segments.active
+
+
+def begin_roll(state: LogState, now_ms: int, base_offset: int) -> Roll:
+    """The roll under way, or a new one. An operation that cannot wait for it settles it."""
+    roll = state.roll_under_way
+    if roll is None:
+        is_new_snapshot = base_offset > state.last_snapshot_offset
+        roll = state.roll_under_way = Roll(
+            state.segments,
+            state.producers,
+            state.snapshots if is_new_snapshot else None,
+            state.config,
+            base_offset,
+            now_ms=now_ms,
+            then=partial(_rolled, state),
+        )
+    return roll
+
+
+def settle_roll(state: LogState) -> None:
+    """Finish the roll under way here and now. Blocks. Raises LogDirectoryError."""
+    if state.roll_under_way is not None:
+        state.roll_under_way.settle()
+
+
+def _rolled(state: LogState, new: Segment | LogDirectoryError) -> None:
+    roll, state.roll_under_way = state.roll_under_way, None
+    if isinstance(new, LogDirectoryError):
+        state.failure = state.failure or new
+        return
+    if roll is not None and roll.has_snapshot:
+        state.last_snapshot_offset = new.base_offset
+    new.index_interval_bytes = state.config.index_interval_bytes  # perhaps changed meanwhile
+    state.changes.changed()
+    # the indexes were closed only now: the recovery point passes them once they are synced
+    state.recovery_point = min(state.recovery_point, new.base_offset - 1)
+    limit_flushes(state, new.base_offset - 1)
+    logger.info("%s: rolled to a new segment at %d", state.topic_partition, new.base_offset)
+    if state.on_rolled is not None:
+        state.on_rolled(state)
