@@ -239,3 +239,107 @@ def test_no_destructor_reaches_the_state_of_the_loop() -> None:
                 is_told |= called in ("ref", "proxy") and len(node.args) + len(node.keywords) > 1
                 assert not is_told, f"{name}:{node.lineno}: {ast.unparse(node)}"
     assert found == OWN_DESTRUCTORS
+
+
+TOUCHES_FILES = {
+    "kbroker/log/storage/files.py": "the files of log directories",
+    "kbroker/log/storage/directory_lock.py": "the lock of a log directory",
+    "kbroker/log/storage/descriptor_reserve.py": "the null device, for spare descriptors",
+    "kbroker/node/run.py": "the null device, for room in the table of descriptors",
+    "kbroker/server/network/response_writer.py": "sendfile, on a duplicate of the socket",
+    "kbroker/server/network/page_cache.py": "looks at the page cache, through open files",
+    "kbroker/server/metrics.py": "/proc",
+    "kbroker/settings/properties.py": "the configuration file",
+    "kbroker/__main__.py": "standard streams that are closed",
+}
+"""Modules that may call the system for files, and for which. Those of `cli` (its user's files) and
+`testing` (temporary folders) may, too.
+"""
+
+FILE_CALLS = set(
+    [
+        "open",
+        "close",
+        "read",
+        "write",
+        "pread",
+        "preadv",
+        "pwrite",
+        "pwritev",
+        "sendfile",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "truncate",
+        "stat",
+        "fstat",
+        "lstat",
+        "statvfs",
+        "rename",
+        "replace",
+        "unlink",
+        "remove",
+        "rmdir",
+        "mkdir",
+        "makedirs",
+        "removedirs",
+        "listdir",
+        "scandir",
+        "walk",
+        "link",
+        "symlink",
+        "chmod",
+        "fchmod",
+        "utime",
+        "access",
+        "dup",
+        "dup2",
+        "fdopen",
+        "lseek",
+        "mkfifo",
+    ]
+)
+PATH_CALLS = set(
+    [
+        "exists",
+        "is_file",
+        "is_dir",
+        "iterdir",
+        "glob",
+        "rglob",
+        "mkdir",
+        "rmdir",
+        "stat",
+        "chmod",
+        "read_text",
+        "read_bytes",
+        "write_text",
+        "write_bytes",
+        "symlink_to",
+        "hardlink_to",
+        "samefile",
+    ]
+)
+
+
+def test_only_one_module_touches_the_disk() -> None:
+    """A simulated disk takes the place of `log.storage.files`: it sees all that is written."""
+    for path in tracked_files():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix != ".py" or not name.startswith("kbroker/") or not path.is_file():
+            continue
+        if name in TOUCHES_FILES or name.startswith(("kbroker/cli/", "kbroker/testing/")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            where = f"{name}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                modules = {each.name for each in node.names} | {getattr(node, "module", None)}
+                assert not modules & {"shutil", "tempfile", "fcntl"}, where
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            assert called != "open", where
+            owner, _, function = called.rpartition(".")
+            assert owner != "os" or function not in FILE_CALLS, f"{where}: {called}"
+            assert owner != "os.path" or not function.startswith(("exists", "is", "get")), where
+            assert not owner or function not in PATH_CALLS, f"{where}: {called}"

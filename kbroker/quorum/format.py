@@ -19,7 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from kbroker.log.storage.files import LogDirectoryError, list_directory, make_directory, unlink
+from kbroker.log.storage.files import (
+    LogDirectoryError,
+    exists,
+    list_directory,
+    make_directory,
+    sync_directory,
+    unlink,
+)
 from kbroker.model import StartupError, Uuid, random_uuid, uuid_to_string
 from kbroker.quorum.bootstrap import METADATA_VERSION_NAME, default_bootstrap_records
 from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint
@@ -158,7 +165,7 @@ def ensure_formatted(
 def load_bootstrap_records(config: BrokerConfig) -> list[bytes]:
     """The framed records of bootstrap.checkpoint; those of a new cluster if the file is missing."""
     path = Path(config.metadata_log_dir) / BOOTSTRAP
-    return read_snapshot(path).records if path.exists() else default_bootstrap_records()
+    return read_snapshot(path).records if exists(path) else default_bootstrap_records()
 
 
 def static_voters(config: BrokerConfig) -> tuple[Voter, ...]:
@@ -251,7 +258,7 @@ def _check_consistent(
 
 def _entries(path: Path) -> list[str]:
     """What makes a directory count as not empty."""
-    if not path.exists():
+    if not exists(path):
         return []
     entries = []
     for name, _, is_directory in list_directory(path):
@@ -289,6 +296,7 @@ def _format_one(
         write_meta_properties(
             directory, DirectoryProperties(cluster_id, config.node_id, directory_id)
         )
+        sync_directory(directory.parent)  # else a power loss could take the new directory away
     except LogDirectoryError as error:
         raise StartupError(f"log directory {path} cannot be formatted: {error}") from error
     if path != config.metadata_log_dir:

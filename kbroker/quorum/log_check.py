@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.log.storage import names
-from kbroker.log.storage.files import list_directory, modified_ms, read_file
+from kbroker.log.storage.files import exists, list_directory, modified_ms, read_file
 from kbroker.model import StartupError
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import (
@@ -102,7 +102,7 @@ def _was_closed(path: Path) -> bool:
     the last append.
     """
     marker = path.parent.parent / names.CLEAN_SHUTDOWN
-    return marker.is_file() and modified_ms(os.fspath(marker)) >= modified_ms(os.fspath(path))
+    return exists(marker) and modified_ms(os.fspath(marker)) >= modified_ms(os.fspath(path))
 
 
 def _damaged(path: Path, why: str) -> StartupError:

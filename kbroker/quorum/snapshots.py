@@ -8,20 +8,18 @@ read-only and renamed, so a file of the final name is whole.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kbroker.log.storage.descriptor_reserve import opening
 from kbroker.log.storage.files import (
-    LogDirectoryError,
     list_directory,
     read_file,
     rename,
     sync_directory,
     unlink,
+    write_read_only,
 )
 from kbroker.model import StartupError
 from kbroker.protocol.errors import KafkaError
@@ -114,17 +112,7 @@ def build_snapshot(
 
 def write_snapshot(path: Path, part_path: Path, batches: Iterable[bytes]) -> None:
     """Write a snapshot's file by way of part_path. Blocks. Raises LogDirectoryError."""
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
-        fd = opening(lambda: os.open(part_path, flags, 0o600))
-        with os.fdopen(fd, "wb") as file:
-            for batch in batches:
-                file.write(batch)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part_path, 0o400)
-    except OSError as error:
-        raise LogDirectoryError(part_path, "write", error) from error
+    write_read_only(part_path, batches)
     rename(part_path, path)
     sync_directory(path.parent)
 

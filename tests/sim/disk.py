@@ -1,5 +1,5 @@
-"""A disk in memory below `kbroker.log.storage.files`: it crashes at any operation, tears and
-reorders unsynced writes, fills up, fails, and turns read-only.
+"""A disk in memory below `kbroker.log.storage.files` and `directory_lock`: it crashes at any
+operation, tears and reorders unsynced writes, fills up, fails, and turns read-only.
 
 What the kernel holds (the page cache and the directories as they look) is kept apart from what is
 on disk. A kill of the process loses nothing that was written. A loss of power keeps, of each file,
@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from kbroker.log.storage import files
+from kbroker.log.storage import directory_lock, files
 
 SECTOR_BYTES = 64
 """What a write tears at; smaller than a real one, as the files of the tests are."""
@@ -91,13 +91,19 @@ class SimDisk:
         self.has_crashed = False
         self._numbers = 0
         self._descriptors: dict[int, Inode | Directory] = {}
+        self._locked: dict[int, int] = {}
+        """The descriptor that has the lock of a file, by the file's number."""
 
     # -- what a test does -------------------------------------------------------------------------
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Everything that kbroker does with files meets this disk."""
-        with mock.patch.multiple(files, os=SimOs(self), open=self.open_reader, create=True):
+        simulated_os = SimOs(self)
+        with (
+            mock.patch.multiple(files, os=simulated_os, open=self.open_reader, create=True),
+            mock.patch.multiple(directory_lock, os=simulated_os, fcntl=SimLocks(self)),
+        ):
             yield
 
     def inject(self, name: str, after: int) -> None:
@@ -125,6 +131,7 @@ class SimDisk:
     def restart(self, *, power_loss: bool) -> None:
         """The process begins anew, after a loss of power with what reached the disk."""
         self._descriptors.clear()
+        self._locked.clear()
         self.has_crashed = False
         self.crash_after = None
         if power_loss:
@@ -285,7 +292,17 @@ class SimDisk:
 
     def close(self, fd: int) -> None:
         """os.close; nothing for descriptors of a process that is gone."""
-        self._descriptors.pop(fd, None)
+        node = self._descriptors.pop(fd, None)
+        if node is not None and self._locked.get(node.number) == fd:
+            del self._locked[node.number]
+
+    def lock(self, fd: int, operation: int) -> None:
+        """fcntl.flock, fcntl.lockf: exclusive, not waited for."""
+        del operation
+        node = self._file(fd)
+        self.step("lock")
+        if self._locked.setdefault(node.number, fd) != fd:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
         """os.pread."""
@@ -417,6 +434,12 @@ class SimDisk:
         self._file(fd)
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
+    def chmod(self, path: Any, mode: int) -> None:
+        """os.chmod; modes are not kept."""
+        del mode
+        self.step("chmod")
+        self._find(path)
+
     def utime(self, path: Any, *, ns: tuple[int, int]) -> None:
         """os.utime."""
         self.step("write")
@@ -497,6 +520,7 @@ class SimOs:
         self.stat, self.fstat, self.scandir = disk.stat, disk.fstat, disk.scandir
         self.replace, self.unlink, self.rmdir = disk.replace, disk.unlink, disk.unlink
         self.makedirs, self.utime, self.fspath = disk.makedirs, disk.utime, os.fspath
+        self.chmod = disk.chmod
 
     def _exists(self, path: Any) -> bool:
         try:
@@ -509,3 +533,12 @@ class SimOs:
         if name.startswith(("O_", "RWF_", "SEEK_")):
             return getattr(os, name)
         raise AttributeError(f"SimDisk has no os.{name}")
+
+
+class SimLocks:
+    """What `kbroker.log.storage.directory_lock` uses of `fcntl`."""
+
+    LOCK_EX, LOCK_NB = 2, 4
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.flock = self.lockf = disk.lock

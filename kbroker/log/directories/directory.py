@@ -15,6 +15,8 @@ from kbroker.log.storage.damaged import DamagedLog
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import (
     LogDirectoryError,
+    exists,
+    is_directory,
     read_file,
     remove_tree,
     rename,
@@ -117,7 +119,7 @@ class LogDirectory:
         points = {key: log.recovery_point for key, log in self.damaged.items() if log.was_clean}
         if points:
             write_offsets(path, points)
-        elif path.exists():
+        elif exists(path):
             unlink(path)
             sync_directory(self.path)
 
@@ -167,7 +169,7 @@ def remove_all(paths: Iterable[str]) -> None:
     failure: LogDirectoryError | None = None
     for path in paths:
         try:
-            if os.path.isdir(path):
+            if is_directory(path):
                 remove_tree(path)
             else:
                 unlink(path)

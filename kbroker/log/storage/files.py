@@ -1,4 +1,6 @@
-"""The only module that opens, writes, syncs and renames files of a log directory.
+"""The only module that opens, writes, syncs and renames files of a log directory, those of the
+metadata quorum among them (`directory_lock` beside it has the lock). A simulated disk takes the
+place of the `os` of both.
 
 A `LogFile` owns one descriptor and closes it when its last reference goes, so a `FileSlice` that
 still waits to be sent keeps reading its own bytes after the segment was renamed or deleted. Every
@@ -12,6 +14,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 from kbroker.log.storage.descriptor_reserve import OUT_OF_DESCRIPTORS, opening
@@ -247,20 +250,36 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
     name = os.fspath(path)
     temporary = name + ".tmp"
     try:
-        fd = opening(lambda: _open_new(temporary))
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            if sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        _write_new(temporary, (data,), sync=sync)
         os.replace(temporary, name)
     except OSError as error:
         raise LogDirectoryError(name, "write", error) from error
     if sync:
         sync_directory(os.path.dirname(name) or ".")
+
+
+def write_read_only(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
+    """Make a file of parts, one behind the other, sync it and make it read-only. Its name is not
+    synced. parts: taken one by one, so the whole need not be in memory.
+    """
+    try:
+        _write_new(os.fspath(path), parts)
+        os.chmod(path, 0o400)
+    except OSError as error:
+        raise LogDirectoryError(path, "write", error) from error
+
+
+def _write_new(path: str, parts: Iterable[bytes], *, sync: bool = True) -> None:
+    fd = opening(lambda: _open_new(path))
+    try:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(fd, view) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _open(path: str, flags: int) -> int:
@@ -400,6 +419,22 @@ def list_directory(path: str | os.PathLike[str]) -> list[tuple[str, int, bool]]:
         raise LogDirectoryError(path, "list", error) from error
     found.sort()
     return found
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether a file or a directory has that name."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise LogDirectoryError(path, "stat", error) from error
+    return True
+
+
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether that name is a directory's; False if it cannot be looked up."""
+    return os.path.isdir(path)
 
 
 def file_size(path: str) -> int:

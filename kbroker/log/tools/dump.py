@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.log.producer.producer_state import ProducerState, read_snapshot
 from kbroker.log.storage import names
-from kbroker.log.storage.files import LogFile, read_file
+from kbroker.log.storage.files import LogFile, exists, file_size, is_directory, read_file
 from kbroker.log.storage.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -96,7 +96,7 @@ def dump_file(
     records: also what is in the batches. record_text: how keys and values are shown.
     Raises DumpError for files of no known kind, LogDirectoryError.
     """
-    if not path.is_file():
+    if not exists(path) or is_directory(path):
         raise DumpError(f"{path}: no such file")
     name = path.name
     if name in TEXT_FILES:
@@ -130,7 +130,7 @@ def _dump_snapshot_header(name: str) -> Iterator[str]:
 
 
 def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
-    name, size = str(path), path.stat().st_size
+    name, size = str(path), file_size(str(path))
     try:
         # of a file that is all preallocation Kafka shows the first entry
         if kind == names.INDEX:

@@ -23,7 +23,7 @@ from kbroker.log.storage.checkpoint import (
     CheckpointError,
     read_offsets,
 )
-from kbroker.log.storage.files import LogDirectoryError, list_directory, written_bytes
+from kbroker.log.storage.files import LogDirectoryError, exists, list_directory, written_bytes
 from kbroker.log.tools.findings import Finding, Problem
 from kbroker.log.tools.verify_node_files import (
     CHECKPOINT,
@@ -112,7 +112,7 @@ def _synced_offset(
     data_folder: Path, recovery_points: Mapping[TopicPartition, int], place: TopicPartition
 ) -> int | None:
     """Up to where the files of a partition must agree; None for all of it."""
-    if (data_folder / names.CLEAN_SHUTDOWN).exists():
+    if exists(data_folder / names.CLEAN_SHUTDOWN):
         return None
     return recovery_points.get(place, 0)
 

@@ -14,7 +14,7 @@ from kbroker.log.storage.checkpoint import (
     read_entries,
     read_topic_id,
 )
-from kbroker.log.storage.files import LogDirectoryError, list_directory, read_file
+from kbroker.log.storage.files import LogDirectoryError, exists, list_directory, read_file
 from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.tools.findings import Finding, Problem, Progress
@@ -116,7 +116,7 @@ class PartitionCheck:
 
     def _is_deleted(self, path: Path) -> bool:
         """Whether a file was deleted by the broker that uses the folder."""
-        return self._synced_offset is not None and not path.exists()
+        return self._synced_offset is not None and not exists(path)
 
     def _may_lag(self, header: BatchHeader, known_epoch: int | None) -> bool:
         """Whether the epoch of a batch may be missing in the checkpoint of epochs."""
