@@ -31,6 +31,12 @@ from kbroker.broker.transaction_gate import (
     produce_error_of,
     produce_message_of,
 )
+from kbroker.broker.transactional_produce import (
+    is_transactional,
+    keep_records,
+    reverify,
+    verify_partitions,
+)
 from kbroker.log.validator import RECORD_ERROR_BYTES
 from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
@@ -55,12 +61,6 @@ from kbroker.server.handlers.leader_hints import LeaderHints
 from kbroker.server.network.divided_requests import Division
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
-from kbroker.server.transactional_produce import (
-    asked_again,
-    is_transactional,
-    keep_records,
-    verdicts_on,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,9 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
         return _append_all(services, context, request, None)
     if request.acks == 0:
         raise CloseConnection("a transactional Produce request with acks=0")
-    verdicts = verdicts_on(services, context.api_version, request)
+    verdicts = verify_partitions(
+        services.replicas, services.partition_gate, context.api_version, request
+    )
     if not isinstance(verdicts, Deferred):
         return _append_all(services, context, request, verdicts)
     kept_bytes = keep_records(request)
@@ -170,7 +172,7 @@ def _append_all(
                     transaction_version=transaction_version,
                     admit=None
                     if verdicts is None
-                    else asked_again(services, version, request, partition, records),
+                    else reverify(services.partition_gate, version, request, partition, records),
                     now_ms=now_ms,
                 )
                 if isinstance(outcome, Deferred):

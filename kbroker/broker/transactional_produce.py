@@ -1,8 +1,9 @@
-"""Transactional batches in a Produce request: found by their headers, and asked about.
+"""Transactional batches in a Produce request: recognised by their headers, and verified with the
+transaction coordinator before they are appended.
 
-One producer per request and all of its partitions in one question to the coordinator. From v12 on
-the broker adds the partitions to the transaction (KIP-890); before, the producer has done so and
-the broker makes sure.
+A request has one producer, and all its partitions are verified together. From v12 on the broker
+adds the partitions to the transaction (KIP-890); before, the producer has added them and the broker
+makes sure. The neighbour is `transaction_gate`, which asks the coordinator.
 """
 
 from __future__ import annotations
@@ -11,40 +12,50 @@ import struct
 from collections.abc import Callable
 from typing import Final, cast
 
-from kbroker.broker.transaction_gate import ADDS_ITSELF_SINCE, Verdicts, produce_error_of
+from kbroker.broker.transaction_gate import (
+    ADDS_ITSELF_SINCE,
+    PartitionGate,
+    Verdicts,
+    produce_error_of,
+)
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import BATCH_OVERHEAD, MAGIC
+from kbroker.protocol.records import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_FLAG,
+)
+from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
-from kbroker.server.services import Services
 
 TOPIC_IDS_SINCE: Final = 13
 
-_MAGIC_POSITION: Final = 16
-_ATTRIBUTES_POSITION: Final = 22  # the low byte of a batch's attributes
-_TRANSACTIONAL_BIT: Final = 0x10
+_ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
 _PRODUCER: Final = struct.Struct(">qh")
 _PRODUCER_POSITION: Final = 43
 
 
 def is_transactional(records: memoryview | bytearray) -> bool:
-    """Whether the (first) batch belongs to a transaction; of too few bytes the log says more."""
+    """Whether the first batch belongs to a transaction. False for too few bytes, which the log then
+    refuses.
+    """
     return (
-        len(records) > _ATTRIBUTES_POSITION
-        and bool(records[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
-        and records[_MAGIC_POSITION] == MAGIC
+        len(records) > _ATTRIBUTES_LOW_BYTE
+        and bool(records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG)
+        and records[MAGIC_POSITION] == MAGIC
     )
 
 
-def verdicts_on(
-    services: Services, version: int, request: ProduceRequest
+def verify_partitions(
+    replicas: ReplicaManager, gate: PartitionGate, version: int, request: ProduceRequest
 ) -> Verdicts | Deferred[Verdicts]:
-    """The coordinator's word on every partition led here that gets a transactional batch."""
+    """The coordinator's answer for every partition led here that gets a transactional batch."""
     producers: dict[TopicPartition, Producer] = {}
-    replicas = services.replicas
     for asked in request.topic_data:
         by_id = version >= TOPIC_IDS_SINCE
         topic = replicas.topic_by_id(asked.topic_id) if by_id else replicas.topic(asked.name)
@@ -62,7 +73,7 @@ def verdicts_on(
         return {}
     if len(set(producers.values())) > 1:
         return dict.fromkeys(producers, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    return services.partition_gate.ask(
+    return gate.ask(
         request.transactional_id or "",
         next(iter(producers.values())),
         producers,
@@ -70,15 +81,15 @@ def verdicts_on(
     )
 
 
-def asked_again(
-    services: Services,
+def reverify(
+    gate: PartitionGate,
     version: int,
     request: ProduceRequest,
     partition: Partition,
     records: memoryview | bytearray,
 ) -> Callable[[], ErrorCode] | None:
-    """For a transactional batch that is written later: whether its transaction is still open then.
-    None for other batches.
+    """A check, for a transactional batch that is appended later, whether its transaction is still
+    open then. None for other batches.
     """
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
@@ -87,7 +98,7 @@ def asked_again(
     transactional_id = request.transactional_id or ""  # the request holds the receive buffer
 
     def ask() -> ErrorCode:
-        verdicts = services.partition_gate.ask(transactional_id, producer, [key], adds=False)
+        verdicts = gate.ask(transactional_id, producer, [key], adds=False)
         if isinstance(verdicts, Deferred):
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return produce_error_of(verdicts.get(key, ErrorCode.NONE), version)
@@ -96,8 +107,8 @@ def asked_again(
 
 
 def keep_records(request: ProduceRequest) -> int:
-    """Copy the batches out of the receive buffer: they are appended later than in this call.
-    Returns their bytes.
+    """Copy the batches out of the receive buffer, since they are appended after this call. Returns
+    their size in bytes.
     """
     kept_bytes = 0
     for topic in request.topic_data:
