@@ -170,11 +170,11 @@ class Maintenance:
             "deletion": (DELETION_CHECK_MS, self.delete_due_files),
             "recovery points": (
                 interval("log.flush.offset.checkpoint.interval.ms"),
-                lambda: self._write(self._logs.recovery_point_checkpoints()),
+                lambda: self._write(self._logs.checkpoints.of_recovery_points()),
             ),
             "start offsets": (
                 interval("log.flush.start.offset.checkpoint.interval.ms"),
-                lambda: self._write(self._logs.start_offset_checkpoints()),
+                lambda: self._write(self._logs.checkpoints.of_start_offsets()),
             ),
             "high watermarks": (
                 interval("replica.high.watermark.checkpoint.interval.ms"),
@@ -281,7 +281,7 @@ class Maintenance:
         """Write the high watermarks if any changed since the last time."""
         watermarks = self._high_watermarks()
         if watermarks != self._written and self._write(
-            self._logs.high_watermark_checkpoints(watermarks)
+            self._logs.checkpoints.of_high_watermarks(watermarks)
         ):
             self._written = watermarks
 

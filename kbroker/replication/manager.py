@@ -299,7 +299,7 @@ class ReplicaManager:
             self.on_directory is not None
             and here is not None
             and here not in (ZERO_UUID, order.directory_id)
-            and self.logs.future_directory_id(key) != order.directory_id
+            and self.logs.moves.future_directory_id(key) != order.directory_id
         ):
             self.on_directory(key, order.topic_id, here)
 
@@ -327,7 +327,7 @@ class ReplicaManager:
             self._mark_unopened(order)
             return None
         if self._watermarks is None:
-            self._watermarks = self.logs.read_high_watermarks()
+            self._watermarks = self.logs.checkpoints.read_high_watermarks()
         partition = Partition(
             key,
             order.topic_id,
@@ -597,13 +597,13 @@ class ReplicaManager:
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
             found = self.find(topic_partition.topic, topic_partition.partition)
             if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                self.logs.prefer(topic_partition, path)
+                self.logs.moves.prefer(topic_partition, path)
                 return ErrorCode.REPLICA_NOT_AVAILABLE
             if isinstance(found, ErrorCode):
                 return found
             if not found.role:
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            if self.logs.create_future(topic_partition, path):
+            if self.logs.moves.create_future(topic_partition, path):
                 self.mover.begin(topic_partition)
         except KafkaError as error:
             self._refused_moves.log(
@@ -729,10 +729,10 @@ class ReplicaManager:
         """Write replication-offset-checkpoint. Blocks."""
         watermarks: Mapping[TopicPartition, int] = self.high_watermarks()
         if self._watermarks is None:  # a start that ended before any partition was hosted
-            self._watermarks = self.logs.read_high_watermarks()
+            self._watermarks = self.logs.checkpoints.read_high_watermarks()
         if self._watermarks:
             watermarks = {**self._watermarks, **watermarks}
-        self.logs.write_high_watermarks(watermarks)
+        self.logs.checkpoints.write_high_watermarks(watermarks)
 
     def close(self) -> None:
         """Stop the periodic work, answer who waits with what there is, write the high watermarks.

@@ -112,7 +112,7 @@ class LogMover:
     def start(self) -> None:
         """Take up the moves that the last stop or crash interrupted."""
         self.running = True
-        for key in self._logs.future_partitions():
+        for key in self._logs.moves.future_partitions():
             self.begin(key)
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class LogMover:
 
     def begin(self, key: TopicPartition) -> None:
         """Go on with the future log of a partition; one that is being copied already is."""
-        future = self._logs.future(key)
+        future = self._logs.moves.future(key)
         known = self._moves.get(key)
         if future is None or not self.running or (known is not None and known.future is future):
             return
@@ -143,7 +143,7 @@ class LogMover:
         move.throttled = None
         if self._moves.get(move.key) is not move:
             return
-        source, future = self._logs.get(move.key), self._logs.future(move.key)
+        source, future = self._logs.get(move.key), self._logs.moves.future(move.key)
         if source is None or future is not move.future:
             del self._moves[move.key]
             return
@@ -165,7 +165,7 @@ class LogMover:
         """End a move; what was copied is deleted."""
         if self._moves.get(move.key) is move:
             del self._moves[move.key]
-            self._logs.drop_future(move.key)
+            self._logs.moves.drop_future(move.key)
 
     def _advance(self, move: _Move, source: PartitionLog) -> None:
         future = move.future
@@ -284,7 +284,7 @@ class LogMover:
         self._offload(sync, done)
 
     def _assign(self, move: _Move, source: PartitionLog) -> None:
-        directory_id = self._logs.future_directory_id(move.key)
+        directory_id = self._logs.moves.future_directory_id(move.key)
         if self.assign is None or directory_id is None or source.topic_id is None:
             move.is_assigned = True
             self._later(move, 0)
@@ -302,7 +302,7 @@ class LogMover:
         if partition is None:
             self._later(move, RETRY_MS)
             return
-        log = self._logs.promote_future(move.key)
+        log = self._logs.moves.promote_future(move.key)
         partition.replace_log(log)
         self._on_replaced(source, log)
         self._moves.pop(move.key, None)

@@ -311,9 +311,9 @@ class CrashMachine(RuleBasedStateMachine):
         manager = self.manager
 
         def write(log: PartitionLog) -> None:
-            manager.checkpoint_recovery_points()
-            manager.checkpoint_start_offsets()
-            manager.write_high_watermarks({KEY: log.log_end_offset})
+            manager.checkpoints.write_recovery_points()
+            manager.checkpoints.write_start_offsets()
+            manager.checkpoints.write_high_watermarks({KEY: log.log_end_offset})
 
         if self.do(write):
             self.truth.begins_from = self.truth.begins_to

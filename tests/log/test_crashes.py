@@ -238,7 +238,7 @@ def test_what_follows_a_truncation_before_the_start_is_not_taken_for_deleted(
         for number in range(4):
             append(log, timestamp=number)
         log.delete_records_before(3)
-        manager.checkpoint_start_offsets()
+        manager.checkpoints.write_start_offsets()
         manager.truncate(TOPIC_PARTITION, 1)
         append(log, timestamp=10)
         log.flush()

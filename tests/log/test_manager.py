@@ -92,7 +92,7 @@ def test_a_start_offset_inside_a_segment_survives(start: Start, tmp_path: Path) 
     manager = start()
     fill(manager, A0)
     manager.logs[A0].delete_records_before(3)
-    manager.checkpoint_start_offsets()
+    manager.checkpoints.write_start_offsets()
     assert read_offsets(tmp_path / "d1" / names.LOG_START_OFFSETS) == {A0: 3}
     manager.close(clean=False)
     manager = start()
@@ -112,10 +112,10 @@ def test_the_recovery_point_on_disk_stays_within_an_active_segment(
     assert read_offsets(path) == {A0: 19}
     log = manager.logs[A0]
     log.roll(NOW_MS)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     assert read_offsets(path) == {A0: 19}
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     assert read_offsets(path) == {A0: 20}
 
 
@@ -126,11 +126,11 @@ def test_recovery_points_and_high_watermarks_are_checkpointed(start: Start, tmp_
     assert manager.logs_to_flush(NOW_MS) == [manager.logs[A0], manager.logs[A1]]
     manager.logs[A0].flush()
     assert manager.logs_to_flush(NOW_MS) == [manager.logs[A1]]
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     assert read_offsets(tmp_path / "d1" / names.RECOVERY_POINTS) == {A0: 19}
     assert read_offsets(tmp_path / "d2" / names.RECOVERY_POINTS) == {A1: 0}
-    manager.write_high_watermarks({A0: 18, A1: 7, B0: 1})
-    assert manager.read_high_watermarks() == {A0: 18, A1: 7}
+    manager.checkpoints.write_high_watermarks({A0: 18, A1: 7, B0: 1})
+    assert manager.checkpoints.read_high_watermarks() == {A0: 18, A1: 7}
 
 
 def test_a_deleted_partition_is_renamed_then_removed(start: Start, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_corrupt_checkpoints(start: Start, tmp_path: Path) -> None:
     assert manager.logs[A0].log_end_offset == 20
     # are found again: by each leader of its followers
     (tmp_path / "d1" / names.HIGH_WATERMARKS).write_text("junk")
-    assert manager.read_high_watermarks() == {}
+    assert manager.checkpoints.read_high_watermarks() == {}
     manager.close()
     # would cost history
     (tmp_path / "d1" / "a-0" / names.LEADER_EPOCHS).write_text("junk")
@@ -294,8 +294,8 @@ def test_a_damaged_log_is_offline_until_it_is_mended(
             manager.get_or_create(A0, TOPIC_ID, CONFIG, is_new=False)
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         fill(manager, B0)
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_start_offsets()
+        manager.checkpoints.write_recovery_points()
+        manager.checkpoints.write_start_offsets()
         manager.close(clean=clean)
         assert {each: each.read_bytes() for each in path.parent.iterdir()} == files
     path.write_bytes(sound)
@@ -380,7 +380,7 @@ def test_a_damaged_future_log(
     assert str(path) in caplog.text
     assert set(manager.logs) == (set() if is_alone else {A0})
     assert manager.offline_partitions == ({A0} if is_alone else set())
-    assert future.is_dir() and not manager.future_partitions()
+    assert future.is_dir() and not manager.moves.future_partitions()
 
 
 def test_the_list_of_damaged_logs_is_damaged_itself(

@@ -203,7 +203,9 @@ def test_a_killed_and_damaged_kafka_directory_becomes_what_kafka_makes_of_it(
         assert any(cut in message and "cut at offset" in message for message in caplog.messages)
     for log in manager.logs.values():
         log.leader_epochs.assign(6, log.log_end_offset)  # the broker that wrote `expected` led in 6
-    manager.write_high_watermarks({key: log.log_end_offset for key, log in manager.logs.items()})
+    manager.checkpoints.write_high_watermarks(
+        {key: log.log_end_offset for key, log in manager.logs.items()}
+    )
     manager.close(broker_epoch=272)
     actual = files_of(data)
     for name, content in expected.items():

@@ -57,7 +57,7 @@ def retired(opened: Opened) -> tuple[LogManager, PartitionLog]:
         if number % 2:
             log.roll(NOW_MS)
     log.delete_records_before(START)
-    manager.checkpoint_start_offsets()
+    manager.checkpoints.write_start_offsets()
     assert [count for _, count in manager.retire(NOW_MS, defer=True)] == [2]
     return manager, log
 
@@ -101,8 +101,8 @@ def test_a_kill_between_any_two_names(opened: Opened, done: int) -> None:
     """The start that clients were told stays, though the checkpoint was written meanwhile."""
     manager, log = retired(opened)
     work(log, done)
-    manager.checkpoint_start_offsets()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_start_offsets()
+    manager.checkpoints.write_recovery_points()
     manager.close(clean=False)
     manager, log = opened()
     assert (log.log_start_offset, log.log_end_offset) == (START, 2 * SEGMENTS + 1)

@@ -335,10 +335,10 @@ def test_a_start_is_not_forgotten_before_the_files_are_gone(tmp_path: Path) -> N
     bench = filled(tmp_path, worker)
     log, end = bench.log, bench.log.log_end_offset
     log.delete_records_before(end - TAIL)
-    bench.logs.checkpoint_start_offsets()
+    bench.logs.checkpoints.write_start_offsets()
     log.segments.remove(list(log.segments)[:-1], due_ms=0)
     assert log.log_start_offset == log.segments.first.base_offset
-    bench.logs.checkpoint_start_offsets()
+    bench.logs.checkpoints.write_start_offsets()
     bench.logs.close(clean=False)
     bench.open()
     assert bench.log.log_start_offset == end - TAIL

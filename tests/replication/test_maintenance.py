@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.directories.checkpoints import OffsetCheckpoints
 from kbroker.log.directories.directory import remove_all
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
@@ -89,9 +90,9 @@ def test_a_flipped_magic_byte_ends_retention_of_no_log(make_world: Callable[...,
 WORK = {
     "retention": (PartitionLog, "delete_old_segments"),
     "flush": (PartitionLog, "begin_flush"),
-    "recovery points": (LogManager, "recovery_point_checkpoints"),
-    "start offsets": (LogManager, "start_offset_checkpoints"),
-    "high watermarks": (LogManager, "high_watermark_checkpoints"),
+    "recovery points": (OffsetCheckpoints, "of_recovery_points"),
+    "start offsets": (OffsetCheckpoints, "of_start_offsets"),
+    "high watermarks": (OffsetCheckpoints, "of_high_watermarks"),
     "deletion": (LogManager, "take_due_files"),
 }
 

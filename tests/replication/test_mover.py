@@ -79,7 +79,7 @@ class TwoDirs(World):
         self.timers.advance(1)
 
     def finish(self) -> None:
-        while self.logs.future(KEY) is not None:
+        while self.logs.moves.future(KEY) is not None:
             self.step()
 
     @property
@@ -214,7 +214,7 @@ def test_a_move_back_ends_the_move(world: TwoDirs) -> None:
     world.move(1)
     world.step(2)
     assert world.move(0) == ErrorCode.NONE
-    assert world.logs.future(KEY) is None and world.folders(1) == ["events-0-delete"]
+    assert world.logs.moves.future(KEY) is None and world.folders(1) == ["events-0-delete"]
     world.step(5)
     assert world.place == 0 and world.values() == list(range(60))
     assert world.move(1) == world.move(1) == ErrorCode.NONE
@@ -261,7 +261,7 @@ def test_the_new_disk_fails(world: TwoDirs, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(LogFile, "write_at", fail)
     world.step(3)
-    assert world.logs.future(KEY) is None
+    assert world.logs.moves.future(KEY) is None
     assert list(world.logs.offline_directories) == [world.dirs[1]]
     assert world.values() == list(range(60))
     assert world.append() is not None and world.log_end == 61
@@ -282,7 +282,7 @@ def test_a_surprise_ends_the_move_not_the_log(
         patch.setattr(PartitionLog, owned, surprise)
         assert world.move(1) == ErrorCode.NONE
         world.step(20)
-    assert world.logs.future(KEY) is None
+    assert world.logs.moves.future(KEY) is None
     assert world.values() == list(range(60))
     assert world.move(1) == ErrorCode.NONE  # it can be moved later
     world.finish()
@@ -294,7 +294,7 @@ def test_a_follower_that_was_truncated_cuts_the_copy(world: TwoDirs) -> None:
         world.append(batches=batch(3))
     world.move(1)
     world.step(5)
-    future, source = world.logs.future(KEY), world.logs.get(KEY)
+    future, source = world.logs.moves.future(KEY), world.logs.get(KEY)
     assert future is not None and source is not None and future.log_end_offset > 30
     world.host(leader=2, epoch=1, replicas=(NODE_ID, 2))
     source.truncate_to(30, now_ms=world.timers.now_ms())
@@ -314,7 +314,7 @@ def test_a_throttled_move_takes_its_time(world: TwoDirs) -> None:
     world.replicas.mover.bytes_per_second = 1000
     world.move(1)
     world.step(3)
-    future = world.logs.future(KEY)
+    future = world.logs.moves.future(KEY)
     assert future is not None
     copied = future.log_end_offset
     world.step(20)
@@ -330,7 +330,7 @@ def test_a_higher_limit_counts_at_once(world: TwoDirs) -> None:
     world.replicas.mover.bytes_per_second = 1
     world.move(1)
     world.step(3)
-    future = world.logs.future(KEY)
+    future = world.logs.moves.future(KEY)
     assert future is not None
     copied = future.log_end_offset
     world.step(20)
@@ -366,7 +366,7 @@ def test_the_current_log_is_gone_and_the_metadata_says_where_it_is(world: TwoDir
     world.append(batches=batch(3))
     world.move(1)
     world.step(1)
-    future = world.logs.future(KEY)
+    future = world.logs.moves.future(KEY)
     assert future is not None
     world.logs.close(clean=False)
     current = world.dirs[0] / str(KEY)
@@ -378,7 +378,7 @@ def test_the_current_log_is_gone_and_the_metadata_says_where_it_is(world: TwoDir
         logs.set_directory_ids(ids)
         logs.load(assigned=lambda key, at=assigned: ids[str(world.dirs[at])])
         assert logs.directory_of(KEY) == expected
-        assert logs.future_partitions() == ([KEY] if expected is None else [])
+        assert logs.moves.future_partitions() == ([KEY] if expected is None else [])
         logs.close(clean=False)
     world.crash()
     assert world.values() == [0, 1, 2]
@@ -413,7 +413,7 @@ def test_who_waits_for_a_flush_waits_for_the_log_that_moved(world: TwoDirs) -> N
     for _ in range(3):
         world.append()
     assert world.move(1) == ErrorCode.NONE
-    future = world.logs.future(KEY)
+    future = world.logs.moves.future(KEY)
     assert future is not None
     while future.recovery_point < 3:
         world.step()

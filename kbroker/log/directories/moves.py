@@ -1,0 +1,123 @@
+"""Moving a log to another log directory of the node (AlterReplicaLogDirs).
+
+The copy grows in a `-future` folder until it has all records, then it replaces the current log.
+`replication.mover` copies the records. docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+from kbroker.log.directories.directory import LogDirectory
+from kbroker.log.directories.log_directories import LogDirectories
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import names
+from kbroker.log.storage.files import (
+    LogDirectoryError,
+)
+from kbroker.model import (
+    InvariantError,
+    TopicPartition,
+    Uuid,
+)
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+
+class LogMoves:
+    """preferred: directories asked for partitions whose logs do not exist yet."""
+
+    __slots__ = ("_directories", "preferred")
+
+    def __init__(self, directories: LogDirectories) -> None:
+        self._directories = directories
+        self.preferred: dict[TopicPartition, LogDirectory] = {}
+
+    def prefer(self, topic_partition: TopicPartition, path: str) -> None:
+        """Remember the directory for a log that does not exist yet."""
+        if topic_partition not in self._directories.logs:
+            self.preferred[topic_partition] = self._directories.directory(path)
+
+    def future(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """The copy under way, None without a move."""
+        directory = self._future_directory(topic_partition)
+        return None if directory is None else directory.futures[topic_partition]
+
+    def future_directory_id(self, topic_partition: TopicPartition) -> Uuid | None:
+        """The directory that the copy is in, None without a move."""
+        directory = self._future_directory(topic_partition)
+        return None if directory is None else directory.directory_id
+
+    def _future_directory(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        for directory in self._directories.all_directories:
+            if topic_partition in directory.futures:
+                return directory
+        return None
+
+    def future_partitions(self) -> list[TopicPartition]:
+        """All partitions that have a future log."""
+        return [key for directory in self._directories.all_directories for key in directory.futures]
+
+    def create_future(self, topic_partition: TopicPartition, path: str) -> bool:
+        """Begin a move of a log to the directory with that path; a move to another directory ends.
+
+        Returns whether a move is under way: not if the log is in that directory. Raises KafkaError.
+        """
+        directory = self._directories.directory(path)
+        current = self._directories.logs[topic_partition]
+        moving_to = self._future_directory(topic_partition)
+        if moving_to is directory:
+            return True
+        self.drop_future(topic_partition)
+        if self._directories.hosting(topic_partition) is directory:
+            return False
+        name = names.marked_directory_name(
+            topic_partition, self._directories.unique(), names.FUTURE_SUFFIX
+        )
+        try:
+            log = self._directories.open_log(
+                directory.path / name, topic_partition, current.topic_id, current.config
+            )
+            log.truncate_fully(current.log_start_offset, now_ms=self._directories.now_ms())
+        except LogDirectoryError as error:
+            self._directories.directory_failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        log.on_rolled = self._directories.on_rolled
+        directory.futures[topic_partition] = log
+        return True
+
+    def drop_future(self, topic_partition: TopicPartition) -> None:
+        """End a move; the copy is deleted."""
+        directory = self._future_directory(topic_partition)
+        if directory is not None:
+            try:
+                self._directories.schedule_delete(directory, directory.futures.pop(topic_partition))
+            except LogDirectoryError as error:
+                self._directories.fail(directory, error)
+
+    def promote_future(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The future log takes the place of the current one, whose folder becomes `-delete`.
+
+        Blocks shortly. If the system crashes in between there is only the future log, which the
+        next start promotes. Raises LogDirectoryError; a directory that failed is offline then.
+        """
+        directory = self._future_directory(topic_partition)
+        if directory is None:
+            raise InvariantError(f"{topic_partition} has no future log")
+        future = directory.futures[topic_partition]
+        current = self._directories.get(topic_partition)
+        source = self._directories.hosting(topic_partition)
+        if current is not None and source is not None:
+            try:
+                self._directories.schedule_delete(source, current)
+            except LogDirectoryError as error:
+                self._directories.fail(source, error)
+                raise
+            self._directories.remove(topic_partition)
+        del directory.futures[topic_partition]
+        try:
+            log = future.become_current(now_ms=self._directories.now_ms())
+            if current is not None:
+                log.take_over(current)
+        except LogDirectoryError as error:
+            self._directories.fail(directory, error)
+            raise
+        self._directories.add(directory, topic_partition, log)
+        return log
