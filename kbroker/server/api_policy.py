@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, Flag
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kbroker.protocol.acl_operations import (
     AUTHORIZATION_FAILED,
@@ -19,8 +19,14 @@ from kbroker.protocol.acl_operations import (
     AclOperation,
     AclResource,
 )
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.session import Session
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import MetadataImage
+    from kbroker.settings.broker import BrokerConfig
+
+PROTOCOLS: Final = "group.coordinator.rebalance.protocols"
 
 
 class Versions(NamedTuple):
@@ -62,6 +68,17 @@ class Forward(Enum):
     TO_CONTROLLER = "the active controller answers"
 
 
+class GroupProtocol(NamedTuple):
+    """A group type that a broker or its cluster may not serve.
+
+    name: in `group.coordinator.rebalance.protocols`. feature: its finalized level is 0 while the
+    cluster does not serve the type.
+    """
+
+    name: str
+    feature: str
+
+
 class Quota(Enum):
     """The client quota that a request is charged to (`ClientQuotaManager` of Kafka). All but EXEMPT
     are also charged to the request quota.
@@ -93,7 +110,7 @@ class ApiPolicy:
     """See the module docstring.
 
     waits_for_others: the response may wait until another client acts; meanwhile other large
-    requests are begun.
+    requests are begun. group_protocol: UNSUPPORTED_VERSION while it is not served.
     """
 
     versions: Versions
@@ -103,7 +120,11 @@ class ApiPolicy:
     quota: Quota = Quota.REQUEST
     memory_class: MemoryClass = MemoryClass.LARGE_RESPONSE
     waits_for_others: bool = False
+    group_protocol: GroupProtocol | None = None
 
+
+CONSUMER_PROTOCOL: Final = GroupProtocol("consumer", "group.version")
+STREAMS_PROTOCOL: Final = GroupProtocol("streams", "streams.version")
 
 # Permissions that more than one API needs
 
@@ -121,7 +142,36 @@ WRITE_TRANSACTIONAL_ID: Final = Access(
 )
 
 
-# The step of `dispatch`
+# The steps of `dispatch`
+
+# Any: each API has a request class of its own
+Check = Callable[[Session, Any], None]
+"""A step of `dispatch` before the handler: raises KafkaError to refuse the whole request."""
+
+
+class BrokerState(Protocol):
+    """What a check may read of the broker. `Services` is one."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+def group_protocol_check(policy: ApiPolicy, broker: BrokerState) -> Check | None:
+    """The check that the API's group protocol is served; None for an API without one."""
+    protocol = policy.group_protocol
+    if protocol is None:
+        return None
+
+    def check(session: Session, request: Any) -> None:
+        del session, request
+        if protocol.name not in broker.config.get_list(PROTOCOLS):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{PROTOCOLS} has no {protocol.name}")
+        if broker.image.features.get(protocol.feature, 0) < 1:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{protocol.feature} is 0")
+
+    return check
 
 
 class Authorizer(Protocol):
@@ -133,10 +183,6 @@ class Authorizer(Protocol):
         """Whether the session's principal may perform the operation on the named resource."""
         ...
 
-
-# Any: each API has a request class of its own
-Check = Callable[[Session, Any], None]
-"""A step of `dispatch` before the handler: raises KafkaError to refuse the whole request."""
 
 RESOURCE_FIELDS: Final = {
     AclResource.GROUP: "group_id",

@@ -1,6 +1,6 @@
 """From a request's bytes to the handler and back, as a chain that each API's `ApiPolicy` steers.
 
-    header -> version -> decode -> authorised? -> handle -> error mapping
+    header -> version -> decode -> group type served? -> authorised? -> handle -> error mapping
 
 An API that a listener does not serve, and a version outside its range, are refused before anything
 is decoded. The checks before the handler come from the policy and are chosen once, when the API is
@@ -35,10 +35,12 @@ from kbroker.protocol.schema import Message, Request
 from kbroker.server.api_policy import (
     ApiPolicy,
     Authorizer,
+    BrokerState,
     Check,
     ListenerType,
     MemoryClass,
     authorisation_check,
+    group_protocol_check,
 )
 from kbroker.server.network.divided_requests import Division
 from kbroker.server.network.large_requests import (
@@ -175,12 +177,14 @@ class _Route:
         "request_type",
     )
 
-    def __init__(self, handler: ApiHandler, authorizer: Authorizer | None) -> None:
+    def __init__(
+        self, handler: ApiHandler, services: Services, authorizer: Authorizer | None
+    ) -> None:
         policy = handler.policy
         self.handler = handler
         self.min_version, self.max_version = policy.versions
         self.flexible_from = api_info(handler.api_key).flexible_from
-        self.checks = checks_of(policy, authorizer)
+        self.checks = checks_of(policy, services, authorizer)
         self.request_type: type[Request] | None = None
 
 
@@ -214,7 +218,9 @@ class Dispatcher:
     ) -> None:
         """handlers: those whose policy does not name the listener type are left out."""
         served = [handler for handler in handlers if listener in handler.policy.listeners]
-        self._routes = {int(handler.api_key): _Route(handler, authorizer) for handler in served}
+        self._routes = {
+            int(handler.api_key): _Route(handler, services, authorizer) for handler in served
+        }
         self._services = services
         self._failures = LogThrottle(logger, logging.ERROR, lines=FAILURES_PER_SECOND)
         self._large = LargeRequests(services)
@@ -353,14 +359,14 @@ class Dispatcher:
     def _handle(self, route: _Route, context: RequestContext, request: Message) -> Outcome:
         handler = route.handler
         try:
-            for check in route.checks:
-                check(context.session, request)
             if self.interceptors:
                 interceptor = self.interceptors.get(handler.api_key)
                 if interceptor is not None:
                     outcome = interceptor(context, request)
                     if outcome is not None:
                         return outcome
+            for check in route.checks:
+                check(context.session, request)
             return handler.handle(self._services, context, request)
         except (CloseConnection, MalformedRequest, InvariantError):
             raise
@@ -403,9 +409,12 @@ class Dispatcher:
         return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
 
-def checks_of(policy: ApiPolicy, authorizer: Authorizer | None) -> tuple[Check, ...]:
+def checks_of(
+    policy: ApiPolicy, broker: BrokerState, authorizer: Authorizer | None
+) -> tuple[Check, ...]:
     """The steps between decoding a request and its handler that an API needs, in their order."""
-    return tuple(check for check in (authorisation_check(policy, authorizer),) if check is not None)
+    steps = (group_protocol_check(policy, broker), authorisation_check(policy, authorizer))
+    return tuple(check for check in steps if check is not None)
 
 
 def _unsupported_version(

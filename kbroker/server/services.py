@@ -12,7 +12,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kbroker.broker.topic_creation import StreamsTopics
-from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.network.memory_pool import MemoryPool
 
 if TYPE_CHECKING:
@@ -65,19 +64,3 @@ class Services:
     def image(self) -> MetadataImage:
         """The metadata as of now; hold it in a local for the length of one call, never longer."""
         return self.controller.image
-
-    def require_feature(self, name: str) -> None:
-        """For an API that is off while this feature's finalized level is 0. Raises
-        KafkaError(UNSUPPORTED_VERSION) then.
-        """
-        if self.image.features.get(name, 0) < 1:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{name} is 0")
-
-    def require_group_protocol(self, protocol: str, feature: str) -> None:
-        """For an API of groups of this kind: the broker's configuration may not list it, or its
-        feature be off. Raises KafkaError(UNSUPPORTED_VERSION) then.
-        """
-        name = "group.coordinator.rebalance.protocols"
-        if protocol not in self.config.get_list(name):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{name} has no {protocol}")
-        self.require_feature(feature)

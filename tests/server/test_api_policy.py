@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -17,15 +18,20 @@ from kbroker.protocol.acl_operations import (
     AclResource,
 )
 from kbroker.protocol.apis import ApiKey, request_class
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.api_policy import (
+    NO_AUTHORISATION,
     RESOURCE_FIELDS,
+    STREAMS_PROTOCOL,
     Access,
+    ApiPolicy,
     Extent,
     Forward,
     ListenerType,
     Quota,
+    Versions,
     authorisation_check,
+    group_protocol_check,
 )
 from kbroker.server.dispatch import ApiHandler, small_responses
 from kbroker.server.handlers import all_handlers
@@ -178,6 +184,42 @@ def test_requests_that_keep_a_client_alive_have_small_responses() -> None:
         ApiKey.WRITE_TXN_MARKERS,
     }
     assert small == kept_alive
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_apis_of_a_group_protocol_check_that_it_is_served(handler: ApiHandler) -> None:
+    """Kafka: isConsumerGroupProtocolEnabled, isStreamsGroupProtocolEnabled."""
+    kind = handler.api_key.name.partition("_GROUP_")[0].lower()
+    protocol = handler.policy.group_protocol
+    assert (protocol is not None) == (kind in ("consumer", "streams"))
+    if protocol is not None:
+        assert protocol.name == kind
+
+
+@pytest.mark.parametrize(
+    ("served", "level", "message"),
+    [
+        pytest.param(["classic", "streams"], 1, None, id="served"),
+        pytest.param(["classic"], 1, "has no streams", id="not configured"),
+        pytest.param(["classic", "streams"], 0, "streams.version is 0", id="feature is off"),
+    ],
+)
+def test_a_group_protocol_that_is_not_served(
+    served: list[str], level: int, message: str | None
+) -> None:
+    policy = ApiPolicy(Versions(0, 0), NO_AUTHORISATION, group_protocol=STREAMS_PROTOCOL)
+    broker: Any = SimpleNamespace(
+        config=SimpleNamespace(get_list=lambda name: served),
+        image=SimpleNamespace(features={"streams.version": level}),
+    )
+    check = group_protocol_check(policy, broker)
+    assert check is not None
+    if message is None:
+        check(Session(), None)
+        return
+    with pytest.raises(KafkaError, match=message) as caught:
+        check(Session(), None)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 class Recorded:

@@ -103,7 +103,6 @@ class Asking:
             share_groups=shares.coordinator,
             memory=self.memory,
             slices=FairSlices(self.world.timers, clock=Ticks()),
-            require_group_protocol=lambda *_: None,
         )
         self.limit(1 << 26)
         self.turns = 0

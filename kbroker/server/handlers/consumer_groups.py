@@ -18,6 +18,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 from kbroker.server.api_policy import (
+    CONSUMER_PROTOCOL,
     DESCRIBE_EACH_GROUP,
     READ_GROUP,
     Access,
@@ -36,7 +37,6 @@ def handle_consumer_group_heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Outcome:
     """Answered when what it says is committed."""
-    services.require_group_protocol("consumer", "group.version")
     return services.groups.consumer_heartbeat(context, request)
 
 
@@ -67,7 +67,6 @@ def handle_consumer_group_describe(
 ) -> Steps[ConsumerGroupDescribeResponse]:
     """Each group on its own; see `group_descriptions`."""
     del context
-    services.require_group_protocol("consumer", "group.version")
     groups = yield from described_groups(
         services,
         request.group_ids,
@@ -87,6 +86,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(0, 1),
             (READ_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
             memory_class=MemoryClass.SMALL_RESPONSE,
+            group_protocol=CONSUMER_PROTOCOL,
         ),
     ),
     ApiHandler(
@@ -97,6 +97,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             # DESCRIBE on topics: all of a group's, or the group is refused.
             Versions(0, 1),
             (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+            group_protocol=CONSUMER_PROTOCOL,
         ),
     ),
 )

@@ -26,6 +26,7 @@ from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
     READ_GROUP,
+    STREAMS_PROTOCOL,
     Access,
     ApiPolicy,
     Extent,
@@ -45,7 +46,6 @@ def handle_streams_group_heartbeat(
     services: Services, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> Outcome:
     """Answered when what it says is committed and missing topics are asked for."""
-    services.require_group_protocol("streams", "streams.version")
     decision, outcome = services.groups.streams_heartbeat(context, request)
     if not isinstance(outcome, Deferred):
         return _answer(services, decision, outcome)
@@ -104,7 +104,6 @@ def handle_streams_group_describe(
 ) -> Steps[StreamsGroupDescribeResponse]:
     """Each group on its own; see `group_descriptions`."""
     del context
-    services.require_group_protocol("streams", "streams.version")
     groups = yield from described_groups(
         services,
         request.group_ids,
@@ -130,6 +129,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 Access(Extent.SOME, AclResource.TOPIC, (AclOperation.CREATE,)),
             ),
             memory_class=MemoryClass.SMALL_RESPONSE,
+            group_protocol=STREAMS_PROTOCOL,
         ),
     ),
     ApiHandler(
@@ -140,6 +140,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             # DESCRIBE on topics: all of a group's, or the group is refused.
             Versions(0, 0),
             (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
+            group_protocol=STREAMS_PROTOCOL,
         ),
     ),
 )
