@@ -116,7 +116,9 @@ def test_a_surprise_ends_no_periodic_work(
     def surprise(self: object, *args: object, **options: object) -> object:
         seen.append(self)
         is_log_0 = isinstance(self, PartitionLog) and self.topic_partition.partition == 0
-        if (is_log_0 or isinstance(self, LogManager)) and (not first_only or seen.count(self) == 1):
+        if (is_log_0 or isinstance(self, LogManager | OffsetCheckpoints)) and (
+            not first_only or seen.count(self) == 1
+        ):
             raise IndexError("list index out of range")
         return original(self, *args, **options)
 
