@@ -17,12 +17,14 @@ from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.share_groups import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
@@ -427,3 +429,84 @@ def test_a_connection_keeps_no_long_name_of_its_client() -> None:
             ApiVersionsRequest(client_software_name="x" * 1025, client_software_version="1"),
         )
     assert error.value.code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [11, 13])
+def test_the_refusal_of_metadata_for_many_topics_is_made_in_steps(version: int) -> None:
+    """The last of them has no name."""
+    kind = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(
+        topics=[*[kind(name=f"t-{number}") for number in range(20 * MANY)], kind(name=None)]
+    )
+    sliced = Sliced(cluster_id="c")
+    image = SimpleNamespace(usable_brokers=list)
+    sliced.image = image  # type: ignore[attr-defined]
+    context = RequestContext(ApiKey.METADATA, version)
+    outcome = HANDLER_OF[ApiKey.METADATA].handle(sliced.services, context, request)
+    assert isinstance(outcome, Deferred) and not outcome.done
+    response = sliced.answer(outcome)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert len(response.topics) == len(request.topics or ())
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
+
+
+class FeatureController:
+    """Keeps what it is asked for, and says that all is well."""
+
+    def __init__(self) -> None:
+        self.asked: list[UpdateFeaturesRequest] = []
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int
+    ) -> Deferred[UpdateFeaturesResponse]:
+        self.asked.append(request)
+        line = UpdateFeaturesResponse.UpdatableFeatureResult
+        return Deferred.of(
+            UpdateFeaturesResponse(
+                results=[
+                    line(feature=each.feature, error_message="NONE")
+                    for each in request.feature_updates
+                ]
+            )
+        )
+
+
+def feature_updates(*names: str) -> UpdateFeaturesRequest:
+    kind = UpdateFeaturesRequest.FeatureUpdateKey
+    return UpdateFeaturesRequest(
+        feature_updates=[
+            kind(feature=name, max_version_level=number % 9) for number, name in enumerate(names)
+        ]
+    )
+
+
+def test_the_controller_is_given_the_updates_that_decide() -> None:
+    controller = FeatureController()
+    sliced = Sliced(controller=controller)
+    names = [f"unknown-{number}" for number in range(20 * MANY)]
+    request = feature_updates("group.version", *names, "unknown-0", "share.version")
+    outcome = begin(sliced, ApiKey.UPDATE_FEATURES, request, version=2)
+    assert isinstance(outcome, Deferred) and not outcome.done and not controller.asked
+    sliced.answer(outcome)
+    decisive = controller.asked[0].feature_updates
+    assert [each.feature for each in decisive] == ["group.version", "unknown-0", "share.version"]
+    assert decisive[1] is request.feature_updates[-2], "the last one of a name counts"
+    assert len(request.feature_updates) == len(names) + 3
+
+
+def test_each_update_of_a_feature_has_its_line() -> None:
+    sliced = Sliced(controller=FeatureController())
+    request = feature_updates(*["group.version", "share.version"] * 5 * MANY)
+    response = sliced.answer(begin(sliced, ApiKey.UPDATE_FEATURES, request, version=1))
+    assert [line.feature for line in response.results] == [
+        update.feature for update in request.feature_updates
+    ]
+    assert {line.error_message for line in response.results} == {"NONE"}
+
+
+def test_a_small_update_of_features_has_no_pause() -> None:
+    """The next request of its connection is not handled before it."""
+    controller = FeatureController()
+    sliced = Sliced(controller=controller)
+    begin(sliced, ApiKey.UPDATE_FEATURES, feature_updates(*["group.version"] * 5000), version=1)
+    assert controller.asked

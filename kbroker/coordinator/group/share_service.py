@@ -302,6 +302,7 @@ class ShareGroupCoordinator:
         group = host.shard.share.require_empty(request.group_id)
         topics = self._topics().topics
         states = group.states
+        with_states = {*states.initialized, *states.initializing, *states.deleting}
         response = DeleteShareGroupOffsetsResponse()
         results: dict[Uuid, _DeletedTopic] = {}
         for topic in request.topics:
@@ -311,7 +312,7 @@ class ShareGroupCoordinator:
             if known is None:
                 _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            if known.topic_id in {*states.initialized, *states.initializing, *states.deleting}:
+            if known.topic_id in with_states:
                 results[known.topic_id] = result
                 result.topic_id = known.topic_id
             else:

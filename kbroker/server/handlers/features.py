@@ -8,27 +8,24 @@ Deviation: kraft.version stays what it is (INVALID_UPDATE_VERSION).
 
 from __future__ import annotations
 
-from kbroker.ports import Deferred
+import sys
+from collections.abc import Generator
+from copy import copy
+from typing import Final
+
+from kbroker.metadata.features import SUPPORTED_FEATURES
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
 from kbroker.server.services import Services
+from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
 
-
-def handle_update_features(
-    services: Services, context: RequestContext, request: UpdateFeaturesRequest
-) -> Outcome:
-    """Hand the request to the controller."""
-    deferred = services.controller.update_features(request, api_version=context.api_version)
-    if deferred.done:
-        return deferred.value
-    later: Deferred[Message] = Deferred()
-    deferred.on_done(later.resolve)
-    return later
+MIN_UPDATE_BYTES: Final = 5
+"""Of an update on the wire."""
 
 
 def update_features_error(
@@ -37,6 +34,56 @@ def update_features_error(
     """None of them."""
     del request
     return UpdateFeaturesResponse(error_code=code, error_message=message or None)
+
+
+@sliced(update_features_error)
+def handle_update_features(
+    services: Services, context: RequestContext, request: UpdateFeaturesRequest
+) -> Steps[UpdateFeaturesResponse]:
+    """Hand to the controller what decides the request, and answer a line per update up to v1."""
+    is_small = len(request.feature_updates) * MIN_UPDATE_BYTES <= LARGE_REQUEST_BYTES
+    pace = Pace(sys.maxsize if is_small else CHEAP_ITEMS)
+    decisive = yield from _decisive(request, pace)
+    deferred = services.controller.update_features(decisive, api_version=context.api_version)
+    yield deferred
+    response = deferred.value
+    if len(decisive.feature_updates) < len(request.feature_updates) and response.results:
+        line = response.results[0]
+        response.results = []
+        for update in request.feature_updates:
+            if pace.is_due():
+                yield None
+            response.results.append(
+                UpdateFeaturesResponse.UpdatableFeatureResult(
+                    feature=update.feature,
+                    error_code=line.error_code,
+                    error_message=line.error_message,
+                )
+            )
+    return response
+
+
+def _decisive(
+    request: UpdateFeaturesRequest, pace: Pace
+) -> Generator[None, None, UpdateFeaturesRequest]:
+    """The request with the last update of each name, in the place of its first one, and of the
+    names that are not supported only the first: the request is refused for that one at the latest.
+    """
+    found: dict[str, UpdateFeaturesRequest.FeatureUpdateKey] = {}
+    unsupported: str | None = None
+    for update in request.feature_updates:
+        if pace.is_due():
+            yield
+        name = update.feature
+        if name not in SUPPORTED_FEATURES:
+            if unsupported is None:
+                unsupported = name
+            elif name != unsupported:
+                continue
+        found[name] = update
+    decisive = copy(request)
+    decisive.feature_updates = list(found.values())
+    return decisive
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

@@ -41,7 +41,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, Steps, once_each, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, Steps, at_once, once_each, sliced
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 
@@ -57,15 +57,23 @@ _Pauses = Generator[None, None, None]
 
 def metadata_error(request: MetadataRequest, error: ErrorCode, message: str) -> MetadataResponse:
     """The error stands at each topic asked for, and in v13 at the whole answer."""
-    return MetadataResponse(
-        topics=[
+    del message
+    return at_once(_error_in_steps(request, error))
+
+
+def _error_in_steps(
+    request: MetadataRequest, error: ErrorCode
+) -> Generator[None, None, MetadataResponse]:
+    response = MetadataResponse(error_code=error)
+    for count, entry in enumerate(request.topics or (), 1):
+        if count % CHEAP_ITEMS == 0:
+            yield
+        response.topics.append(
             MetadataResponse.MetadataResponseTopic(
                 error_code=error, name=entry.name or "", topic_id=entry.topic_id
             )
-            for entry in request.topics or ()
-        ],
-        error_code=error,
-    )
+        )
+    return response
 
 
 @sliced(metadata_error)
@@ -94,6 +102,12 @@ def handle_metadata(
     elif version >= IDS_SINCE and (yield from _any_id(wanted)):
         yield from _topics_by_id(view, wanted, version, response)
     else:
+        if not (yield from _is_by_name(request, version)):
+            if len(request.topics or ()) > CHEAP_ITEMS:  # not in one step
+                return (yield from _error_in_steps(request, ErrorCode.INVALID_REQUEST))
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "A topic needs a name, or from version 12 on an id."
+            )
         yield from _topics_by_name(services, view, request, version, response)
     if request.include_topic_authorized_operations:
         for count, topic in enumerate(response.topics, 1):
@@ -143,6 +157,16 @@ def _topics_by_id(
         )
 
 
+def _is_by_name(request: MetadataRequest, version: int) -> Generator[None, None, bool]:
+    """Whether each topic has a name, and before `IDS_SINCE` no id."""
+    for count, entry in enumerate(request.topics or (), 1):
+        if count % CHEAP_ITEMS == 0:
+            yield
+        if entry.name is None or (version < IDS_SINCE and entry.topic_id != ZERO_UUID):
+            return False
+    return True
+
+
 def _topics_by_name(
     services: Services,
     view: ClusterView,
@@ -150,19 +174,9 @@ def _topics_by_name(
     version: int,
     response: MetadataResponse,
 ) -> _Pauses:
-    wanted = request.topics or []
-    if version < IDS_SINCE:
-        for count, entry in enumerate(wanted, 1):
-            if count % CHEAP_ITEMS == 0:
-                yield None
-            if entry.name is None or entry.topic_id != ZERO_UUID:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"Topics go by name in version {version}, not by id."
-                )
-    asked = yield from once_each(entry.name for entry in wanted)
-    names = [name for name in asked if name is not None]
-    if len(names) < len(asked):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
+    names = yield from once_each(
+        entry.name for entry in request.topics or () if entry.name is not None
+    )
     config = services.config
     creations = 0
     if request.allow_auto_topic_creation and config.get_bool("auto.create.topics.enable"):
