@@ -287,7 +287,7 @@ def test_a_frozen_circle_goes_once_the_frozen_objects_have_doubled(
         while gc.get_freeze_count():
             kept.append([[] for _ in range(garbage.FREEZE_OBJECTS)])
             gc.collect()
-            assert len(kept) <= rounds + 2
+            assert len(kept) <= 2 * rounds
         assert lost() is not None, "the collection that is over did not walk it"
         gc.collect()
         assert lost() is None
