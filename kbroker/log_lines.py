@@ -77,7 +77,13 @@ class LogThrottle:
         self._begin_ms: float | None = None
         self._withheld = 0
 
-    def log(self, now_ms: float, message: str, *arguments: object, exc_info: bool = False) -> None:
+    def log(
+        self,
+        now_ms: float,
+        message: str,
+        *arguments: object,
+        exc_info: bool | BaseException | None = False,
+    ) -> None:
         """Log now, or count the line if this second had its lines. now_ms: any steady clock."""
         if self._begin_ms is None or now_ms - self._begin_ms >= LOG_INTERVAL_MS:
             self._begin_ms, self._left = now_ms, self._lines

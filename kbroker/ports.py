@@ -1,129 +1,428 @@
-"""What a core may use without knowing asyncio: deadlines, and answers that come later.
+"""Ports: what cores and loops need from their surroundings, and `Deferred`, a later result.
 
-`Deferred` carries an answer from stage two of a request back to its connection; `Timers` is the
-port through which loops get their deadlines.
+`Timers`, `Offload`, `Memory` and `Random` are implemented in `node/` (asyncio, threads) and in
+`server/network/memory_pool`; tests have simulated ones in `tests/sim`. This module is above
+`protocol` in the import order because a `Deferred` fails with `protocol.errors.KafkaError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+import logging
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Generic, Protocol, TypeVar, overload
 
 from kbroker.model import InvariantError
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+Random = random.Random
+"""Random numbers as a port: node/ passes one in, a simulation passes a seeded one."""
+
+
+class Surprise(KafkaError):
+    """UNKNOWN_SERVER_ERROR in place of an exception that is not a KafkaError and that was logged
+    with its traceback. `server/dispatch` counts it and logs which request it was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class Deferred(Generic[T]):
-    """A value that comes later, on the loop thread. Resolved once; callbacks run at once, in order
-    of registration.
+    """A result that comes later, on the loop thread: a value, or a KafkaError.
 
-    Unlike asyncio.Future it needs no loop, so cores may hand it out, and a callback costs no extra
-    turn of the loop.
+    pending -> resolved (`resolve`) or failed (`fail`), once; done is true for both. Callbacks run
+    inside `resolve` and `fail`, in the order of registration. Unlike asyncio.Future it needs no
+    loop, so cores may return one, and a callback costs no extra turn of the loop.
+
+    The creator resolves or fails every Deferred it returned, in particular when it loses what the
+    Deferred waits for: the leader, the controller, the coordinator or the disk. The one exception
+    is `cancel`.
     """
 
-    __slots__ = ("_callbacks", "_value", "done")
+    __slots__ = ("_callbacks", "_on_failed", "_value", "done", "error")
 
     _value: T
 
     def __init__(self) -> None:
         self.done = False
-        self._callbacks: list[Callable[[T], None]] | None = None
+        self._callbacks: list[Callable[[T], object]] | None = None
+        self._on_failed: list[Callable[[KafkaError], object]] | None = None
+        self.error: KafkaError | None = None
+        """The error of a failed Deferred; None while it is pending, and of a resolved one."""
 
     @classmethod
     def of(cls, value: T) -> Deferred[T]:
-        """An already resolved Deferred."""
+        """A resolved Deferred."""
         deferred: Deferred[T] = cls()
         deferred.done = True
         deferred._value = value
         return deferred
 
+    @classmethod
+    def failed(cls, error: KafkaError) -> Deferred[T]:
+        """A failed Deferred."""
+        deferred: Deferred[T] = cls()
+        deferred.fail(error)
+        return deferred
+
     @property
     def value(self) -> T:
-        """The value. Raises InvariantError before it is there."""
+        """The value. Raises the KafkaError of a failed one and InvariantError while pending."""
         if not self.done:
             raise InvariantError("Deferred read before it was resolved")
+        if self.error is not None:
+            raise _copy_of(self.error)
         return self._value
 
     def resolve(self, value: T) -> None:
-        """Give the value and run the callbacks. Raises InvariantError the second time."""
+        """Set the value and run the callbacks. Raises InvariantError if it is done already."""
         if self.done:
             raise InvariantError("Deferred resolved twice")
         self.done = True
         self._value = value
+        self._on_failed = None
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback(value)
 
-    def on_done(self, callback: Callable[[T], None]) -> None:
-        """Call back with the value: now if it is there, else when it comes."""
+    def fail(self, error: KafkaError) -> None:
+        """Set the error and run the failure callbacks. Raises InvariantError if it is done already.
+
+        A failure that reaches callers without on_failed only is logged.
+        """
         if self.done:
+            raise InvariantError("Deferred failed after it was resolved or failed")
+        self.done = True
+        error.__traceback__ = error.__context__ = None  # their frames may hold this Deferred
+        self.error = error
+        callbacks, self._callbacks = self._callbacks, None
+        on_failed, self._on_failed = self._on_failed, None
+        if callbacks is not None and on_failed is None:
+            _log_unobserved(error)
+        for callback in on_failed or ():
+            callback(error)
+
+    def on_done(
+        self,
+        callback: Callable[[T], object],
+        on_failed: Callable[[KafkaError], object] | None = None,
+    ) -> None:
+        """Call callback with the value or on_failed with the error: now if this is done, otherwise
+        when it is.
+
+        A caller that passes no on_failed is not told of a failure: see `fail`.
+        """
+        if not self.done:
+            if self._callbacks is None:
+                self._callbacks = [callback]
+            else:
+                self._callbacks.append(callback)
+            if on_failed is not None:
+                if self._on_failed is None:
+                    self._on_failed = [on_failed]
+                else:
+                    self._on_failed.append(on_failed)
+        elif self.error is None:
             callback(self._value)
-        elif self._callbacks is None:
-            self._callbacks = [callback]
+        elif on_failed is not None:
+            on_failed(self.error)
         else:
-            self._callbacks.append(callback)
+            _log_unobserved(self.error)
+
+    @overload
+    def then(
+        self, function: Callable[[T], Deferred[U]], *, cancels_source: bool = False
+    ) -> Deferred[U]: ...
+    @overload
+    def then(
+        self, function: Callable[[T], U | Deferred[U]], *, cancels_source: bool = False
+    ) -> Deferred[U]: ...
+    def then(
+        self, function: Callable[[T], U | Deferred[U]], *, cancels_source: bool = False
+    ) -> Deferred[U]:
+        """The result of function, called with the value; a Deferred that function returns is
+        followed.
+
+        A failure of this Deferred is passed on, and so is a KafkaError that function raises. Any
+        other exception fails the result with `Surprise`; InvariantError is raised to the caller of
+        `resolve`. cancels_source: whether `cancel` of the result also cancels this Deferred and
+        skips function, which is right for reads. By default work that has begun is completed when
+        its client is gone.
+        """
+        result: Deferred[U] = Chained(self) if cancels_source else Deferred()
+        self.on_done(partial(_continue, result, function), result.fail)
+        return result
+
+    def recover(
+        self, function: Callable[[KafkaError], T | Deferred[T]], *, cancels_source: bool = False
+    ) -> Deferred[T]:
+        """This result, or in place of a failure the result of function; see `then`."""
+        result: Deferred[T] = Chained(self) if cancels_source else Deferred()
+        self.on_done(result.resolve, partial(_continue, result, function))
+        return result
 
     def cancel(self) -> None:
-        """Nobody reads the value any more. What waits may stop waiting, and then never resolves;
-        here nothing happens.
+        """The connection that waits for the result is closed. Does nothing here.
+
+        A subclass that can stop waiting does so; it then neither resolves nor fails, which is the
+        only case in which a Deferred stays pending for ever. No callback is called, and callers
+        that hold resources for the answer release them in their own `cancel`.
         """
 
 
 class Cancellable(Protocol):
-    """What can be waited for, and given up; harmless when it is over."""
+    """Work in progress that can be given up; cancelling it when it is over is harmless."""
 
     def cancel(self) -> None: ...
 
 
 class Chained(Deferred[T], Generic[T]):
-    """A Deferred whose value is made of what others give: a request that waits in several steps.
+    """A Deferred that passes `cancel` on to what it waits for at present.
 
-    waits_for: what it waits for now; `cancel` is passed on to it. is_cancelled: nobody reads the
-    value any more, so the next step need not begin. A cancelled one never resolves.
+    waits_for: the step in progress. is_cancelled: the next step need not begin. One caller waits
+    for it, since a second one would lose its answer when the first one cancels.
     """
 
     __slots__ = ("is_cancelled", "waits_for")
 
-    def __init__(self) -> None:
+    def __init__(self, waits_for: Cancellable | None = None) -> None:
         super().__init__()
         self.is_cancelled = False
-        self.waits_for: Cancellable | None = None
+        self.waits_for = waits_for
 
     def resolve(self, value: T) -> None:
-        """As Deferred.resolve; does nothing once it was cancelled."""
+        """As Deferred.resolve; does nothing after `cancel`."""
         self.waits_for = None  # no reference cycle is left
         if not self.is_cancelled:
             super().resolve(value)
 
+    def fail(self, error: KafkaError) -> None:
+        """As Deferred.fail; does nothing after `cancel`."""
+        self.waits_for = None
+        if not self.is_cancelled:
+            super().fail(error)
+
     def cancel(self) -> None:
-        """Give up what is waited for. Harmless once resolved."""
+        """Cancel the step in progress. Harmless once this is done."""
         if self.done:
             return
         self.is_cancelled = True
-        self._callbacks = None
+        self._callbacks = self._on_failed = None
         waits_for, self.waits_for = self.waits_for, None
         if waits_for is not None:
             waits_for.cancel()
 
 
+def _copy_of(error: KafkaError) -> KafkaError:
+    """An error to raise. The traceback it gets may hold the Deferred: if the Deferred held the same
+    error, that would be a reference cycle.
+    """
+    kind = type(error)
+    copy = kind.__new__(kind, *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+def _log_unobserved(error: KafkaError) -> None:
+    logger.error("a Deferred failed and its caller does not observe failures: %s", error)
+
+
+def _continue(result: Deferred[U], function: Callable[[T], U | Deferred[U]], argument: T) -> None:
+    """The next step of a chain: give result what function makes of argument."""
+    if isinstance(result, Chained) and result.is_cancelled:
+        return
+    failure: KafkaError
+    try:
+        outcome = function(argument)
+    except KafkaError as error:
+        failure = error
+    except InvariantError:
+        raise
+    except Exception:  # one request's surprise must not fail the others
+        logger.exception("unexpected exception in a step of a request")
+        failure = Surprise()
+    else:
+        follow(result, outcome)
+        return
+    result.fail(failure)
+
+
+def follow(result: Deferred[T], outcome: T | Deferred[T]) -> None:
+    """Give result the outcome: now, or when it is done."""
+    if not isinstance(outcome, Deferred):
+        result.resolve(outcome)
+        return
+    if isinstance(result, Chained):
+        result.waits_for = outcome
+    outcome.on_done(result.resolve, result.fail)
+
+
+class _Gathering(Generic[T]):
+    """The results of several Deferreds on their way into one; `cancel` cancels the Deferreds."""
+
+    __slots__ = ("_pending_count", "_result", "_results", "_sources")
+
+    def __init__(self, sources: list[Deferred[T]], result: Deferred[list[T]]) -> None:
+        self._result = result
+        self._results: list[T | None] = [None] * len(sources)
+        self._pending_count = len(sources)
+        self._sources = sources
+        if isinstance(result, Chained):
+            result.waits_for = self
+
+    def start(self) -> None:
+        """Follow each of the Deferreds."""
+        for index, source in enumerate(self._sources):
+            source.on_done(partial(self._put, index), self._fail)
+
+    def cancel(self) -> None:
+        """Cancel each of the Deferreds."""
+        sources, self._sources = self._sources, []
+        for source in sources:
+            source.cancel()
+
+    def _put(self, index: int, value: T) -> None:
+        self._results[index] = value
+        self._pending_count -= 1
+        if not self._pending_count:
+            self._sources = []
+            self._result.resolve(self._results)  # type: ignore[arg-type]  # all are there
+
+    def _fail(self, error: KafkaError) -> None:
+        self._sources = []
+        if not self._result.done:  # an earlier failure counts
+            self._result.fail(error)
+
+
+def gather(deferreds: Iterable[Deferred[T]], *, cancels_sources: bool = False) -> Deferred[list[T]]:
+    """The values of all deferreds, in their order, or the first failure, without waiting for the
+    others. cancels_sources: as for `Deferred.then`.
+    """
+    sources = list(deferreds)
+    if not sources:
+        return Deferred.of([])
+    result: Deferred[list[T]] = Chained() if cancels_sources else Deferred()
+    _Gathering(sources, result).start()
+    return result
+
+
+def gather_results(
+    deferreds: Iterable[Deferred[T]], *, cancels_sources: bool = False
+) -> Deferred[list[T | KafkaError]]:
+    """The value or the error of each of deferreds, in their order; never fails."""
+    return gather(map(_with_error, deferreds), cancels_sources=cancels_sources)
+
+
+def _with_error(deferred: Deferred[T]) -> Deferred[T | KafkaError]:
+    result: Chained[T | KafkaError] = Chained(deferred)
+    deferred.on_done(result.resolve, result.resolve)
+    return result
+
+
 class TimerHandle(Protocol):
-    """What `Timers.call_later` gives; cancelling twice or after it fired is harmless."""
+    """What `Timers.call_later` returns; cancelling twice or after it fired is harmless."""
 
     def cancel(self) -> None: ...
 
 
 class Timers(Protocol):
-    """Time as a port: the loop in a broker, virtual time in a test."""
+    """Time as a port: the event loop's in a broker, virtual time in a test."""
 
     def now_ms(self) -> int:
-        """Wall clock, ms since the epoch: for record timestamps and expiry of what is on disk."""
+        """Wall clock, ms since the epoch: for record timestamps and for expiry times on disk."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Time that nobody sets, from an unknown origin: for every deadline that is not stored."""
+        """Monotonic clock with an unknown origin: for every deadline that is not stored."""
         ...
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> TimerHandle:
         """Run callback on the loop thread after delay_ms of monotonic time."""
         ...
+
+
+class Offload(Protocol):
+    """Runs blocking work outside the loop thread (docs/adr/0007).
+
+    work gets bytes and file handles, never live objects. then is called on the loop thread with the
+    OSError that work raised, or None; any other exception of work is logged and becomes an OSError.
+    A test may run both within the call.
+    """
+
+    def __call__(
+        self, work: Callable[[], None], then: Callable[[OSError | None], None]
+    ) -> None: ...
+
+
+class Memory(Protocol):
+    """The account of the memory that clients make the broker hold, in bytes; `MemoryPool` in
+    `server/network/memory_pool` implements it.
+
+    `charge` accounts for bytes that exist already, whether they fit or not. `keep` and `lend` are
+    for bytes that outlive their request (sessions): they have a share of their own and are refused
+    beyond it.
+    """
+
+    @property
+    def is_short(self) -> bool:
+        """Whether callers wait for memory, or would have to."""
+        ...
+
+    def has_room(self, count: int) -> bool:
+        """Whether count more bytes are within the limit."""
+        ...
+
+    def charge(self, count: int) -> None: ...
+    def release(self, count: int) -> None: ...
+    def keep(self, count: int) -> bool:
+        """Charge bytes that outlive their request, if their share has room."""
+        ...
+
+    def lend(self, count: int) -> bool:
+        """As `keep`, with a larger share while no caller waits for memory; see `overdrawn`."""
+        ...
+
+    @property
+    def overdrawn(self) -> int:
+        """The lent bytes that have to be dropped when a caller begins to wait for memory."""
+        ...
+
+    def drop(self, count: int) -> None:
+        """Release bytes that were kept or lent."""
+        ...
+
+
+class UnlimitedMemory:
+    """`Memory` without an account: everything fits."""
+
+    is_short = False
+    overdrawn = 0
+
+    def has_room(self, count: int) -> bool:
+        """Always true."""
+        return True
+
+    def charge(self, count: int) -> None:
+        """Accounts for nothing."""
+
+    def release(self, count: int) -> None:
+        """Accounts for nothing."""
+
+    def keep(self, count: int) -> bool:
+        """Always true."""
+        return True
+
+    def lend(self, count: int) -> bool:
+        """Always true."""
+        return True
+
+    def drop(self, count: int) -> None:
+        """Accounts for nothing."""

@@ -500,14 +500,18 @@ def controller_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:
 
 
 async def as_future(deferred: Deferred[R]) -> R:
-    """Wait for a Deferred from a coroutine."""
+    """Wait for a Deferred from a coroutine. Raises the KafkaError it fails with."""
     future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
     def resolve(value: Any) -> None:  # Any: the future's type is checked by the signature above
         if not future.done():
             future.set_result(value)
 
-    deferred.on_done(resolve)
+    def fail(error: KafkaError) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    deferred.on_done(resolve, fail)
     return await future
 
 

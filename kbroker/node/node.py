@@ -34,6 +34,7 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import InvariantError, StartupError, TopicPartition, Uuid
+from kbroker.node.offload import ExecutorOffload
 from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.node.timers import LoopTimers
@@ -50,7 +51,6 @@ from kbroker.server.network.descriptors import descriptor_budget
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, resolve_overrides
 from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.offload import ExecutorOffload
 from kbroker.server.services import Services
 from kbroker.server.stall_probe import StallProbe
 from kbroker.settings.broker import BrokerConfig

@@ -11,9 +11,8 @@ from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
 from kbroker.model import TopicPartition
-from kbroker.ports import Timers
+from kbroker.ports import Memory, Timers
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.offsets import LATEST
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
@@ -46,7 +45,7 @@ def build_share_services(
     log: StateLog,
     timers: Timers,
     group_configs: GroupConfigs,
-    memory: MemoryPort | None = None,
+    memory: Memory | None = None,
 ) -> ShareServices:
     """All of it, connected."""
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: controller.image)

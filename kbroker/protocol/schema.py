@@ -161,6 +161,14 @@ class Field:
             return self.default
         return [] if self.type_name == "array" else self.struct()
 
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether decoding gives views on the message's bytes, in this field or in its structs."""
+        kind = self.element if self.type_name == "array" else self.type_name
+        if kind == "struct":
+            return any(field.holds_bytes for field in self.struct.FIELDS)
+        return kind in ("bytes", "records")
+
     def __repr__(self) -> str:
         return f"Field({self.name!r}, {self.type_name}, {self.versions})"
 

@@ -12,23 +12,22 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from kbroker.log.time_search import Candidate, TimestampOffset, look_or_believe
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Memory, Offload, UnlimitedMemory
 from kbroker.protocol.errors import KafkaError
-from kbroker.replication.maintenance import OffloadPort, ThreadOffload
-from kbroker.replication.memory_port import MemoryPort, NoAccount
+from kbroker.replication.maintenance import ThreadOffload
 
 
 class Look(Deferred[None]):
-    """A batch in the queue. Resolved once `found` or `error` are there; never, if cancelled."""
+    """A batch in the queue. Resolved once `found` or `failure` is set; never, if cancelled."""
 
-    __slots__ = ("candidate", "error", "found", "is_cancelled", "max_bytes")
+    __slots__ = ("candidate", "failure", "found", "is_cancelled", "max_bytes")
 
     def __init__(self, candidate: Candidate, max_bytes: int) -> None:
         super().__init__()
         self.candidate = candidate
         self.max_bytes = max_bytes
         self.found: TimestampOffset | None = None
-        self.error: KafkaError | OSError | None = None
+        self.failure: KafkaError | OSError | None = None
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -38,12 +37,12 @@ class Look(Deferred[None]):
     @property
     def result(self) -> TimestampOffset | None:
         """What was found. Raises what looking raised; to be asked for once."""
-        error, self.error = self.error, None
-        if error is not None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
             try:
-                raise error
+                raise failure
             finally:
-                del error  # its traceback holds this frame
+                del failure  # its traceback holds this frame
         return self.found
 
 
@@ -56,12 +55,12 @@ class BatchSearcher:
 
     def __init__(
         self,
-        offload: OffloadPort,
-        memory: MemoryPort | None = None,
+        offload: Offload,
+        memory: Memory | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
         self._offload = offload
-        self._memory = memory or NoAccount()
+        self._memory = memory or UnlimitedMemory()
         self._unpacking = unpacking or nullcontext()
         self._queue: deque[Look] = deque()
         self._running: Look | None = None
@@ -96,13 +95,13 @@ class BatchSearcher:
             try:
                 look.found = look_or_believe(look.candidate, look.max_bytes)
             except KafkaError as error:
-                look.error = error.with_traceback(None)  # which holds what was unpacked
+                look.failure = error.with_traceback(None)  # which holds what was unpacked
 
     def _done(self, look: Look, size: int, failure: OSError | None) -> None:
         self._memory.release(size)
         self._running = None
         if failure is not None:
-            look.error = failure
+            look.failure = failure
         self._begin()
         if not look.is_cancelled:
             look.resolve(None)

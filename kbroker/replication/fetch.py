@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from kbroker.metrics import TopicTraffic
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Memory, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_session import FetchContext, FetchPartition, FetchSet, TopicKey
-from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.replication.partition import Partition
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
 
@@ -109,10 +108,10 @@ class FetchReader:
         purgatory: Purgatory,
         timers: Timers,
         traffic: TopicTraffic,
-        memory: MemoryPort | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._traffic = traffic
-        self.memory = memory or NoAccount()
+        self.memory = memory or UnlimitedMemory()
         self._heavy: set[_PendingFetch] = set()
         self._find = find
         self._on_storage_error = on_storage_error

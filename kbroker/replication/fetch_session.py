@@ -25,9 +25,9 @@ from random import Random
 from typing import ClassVar, Final, Protocol
 
 from kbroker.model import Uuid
+from kbroker.ports import Memory, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.replication.partition import Partition
 
 NO_SESSION_ID: Final = 0
@@ -295,10 +295,10 @@ class FetchSessionCache:
 
     __slots__ = ("_memory", "_random", "_sessions", "evictions", "slots")
 
-    def __init__(self, slots: int, random: Random, memory: MemoryPort | None = None) -> None:
+    def __init__(self, slots: int, random: Random, memory: Memory | None = None) -> None:
         self.slots = slots
         self._random = random
-        self._memory = memory or NoAccount()
+        self._memory = memory or UnlimitedMemory()
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from kbroker.log.cleaner.cleaner import LogCleaner
 from kbroker.log.directories.directory import remove_all
@@ -25,8 +25,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.checkpoint import Checkpoint
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition
-from kbroker.ports import TimerHandle, Timers
-from kbroker.replication.memory_port import MemoryPort
+from kbroker.ports import Memory, Offload, TimerHandle, Timers
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
@@ -43,16 +42,6 @@ MIN_INTERVAL_MS: Final = 10
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
 """Timers are set no further ahead; Kafka's "never" is a 64-bit number."""
-
-
-class OffloadPort(Protocol):
-    """Runs work in a thread, and then on the loop thread with the OSError it raised, or None; any
-    other exception is logged and comes as an OSError.
-    """
-
-    def __call__(
-        self, work: Callable[[], None], then: Callable[[OSError | None], None]
-    ) -> None: ...
 
 
 class ThreadOffload:
@@ -129,18 +118,18 @@ class Maintenance:
         timers: Timers,
         config: BrokerConfig,
         *,
-        offload: OffloadPort | None,
+        offload: Offload | None,
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         on_retention: Callable[[], None],
         slices: TimeSlices,
-        memory: MemoryPort | None = None,
+        memory: Memory | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
         self._node_id = node_id
         self._logs = logs
         self._timers = timers
         self._own_offload = ThreadOffload() if offload is None else None
-        self._offload: OffloadPort = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
+        self._offload: Offload = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
         threads = max(config.get_int("log.cleaner.threads"), 1)
         self._cleaner_offload = ThreadOffload("kbroker-cleaner", threads)
         self.cleaner = LogCleaner(

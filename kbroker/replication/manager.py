@@ -24,7 +24,7 @@ from kbroker.log_lines import LogThrottle, shown
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.metrics import TopicTraffic
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Memory, Offload, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication import offsets
@@ -32,8 +32,7 @@ from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.batch_search import BatchSearcher
 from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
-from kbroker.replication.maintenance import Maintenance, OffloadPort, ThreadOffload
-from kbroker.replication.memory_port import MemoryPort
+from kbroker.replication.maintenance import Maintenance, ThreadOffload
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset
 from kbroker.replication.partition import Partition, ReadResult
@@ -87,9 +86,9 @@ class ReplicaManager:
         config: BrokerConfig,
         *,
         knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
-        offload: OffloadPort | None = None,
+        offload: Offload | None = None,
         random: Random,
-        memory: MemoryPort | None = None,
+        memory: Memory | None = None,
         slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
     ) -> None:
         self.node_id = node_id

@@ -32,11 +32,10 @@ from kbroker.log.validator import (
     validate_batches,
 )
 from kbroker.model import TopicPartition
-from kbroker.ports import Timers
+from kbroker.ports import Memory, Offload, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BATCH_OVERHEAD
-from kbroker.replication.maintenance import OffloadPort, ThreadOffload
-from kbroker.replication.memory_port import MemoryPort, NoAccount
+from kbroker.replication.maintenance import ThreadOffload
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -130,10 +129,10 @@ class Preparation:
 
     def __init__(
         self,
-        check: OffloadPort,
-        roll: OffloadPort,
+        check: Offload,
+        roll: Offload,
         timers: Timers,
-        memory: MemoryPort | None = None,
+        memory: Memory | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
         self._unpacking = unpacking or nullcontext()
@@ -141,7 +140,7 @@ class Preparation:
         self._roll_in = roll
         self._timers = timers
         self._left_bytes = LOOP_TURN_BYTES  # for this turn of the loop
-        self._memory = memory or NoAccount()
+        self._memory = memory or UnlimitedMemory()
         self.queues: dict[TopicPartition, deque[_Job]] = {}
         """Batches that wait their turn."""
         self._closed = False

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -46,11 +47,15 @@ class PendingResponse(Deferred[T], Generic[T]):
         self._waiter = None  # no circle is left: a waiter knows its response
         super().resolve(value)
 
+    def fail(self, error: KafkaError) -> None:
+        self._waiter = None
+        super().fail(error)
+
     def cancel(self) -> None:
-        """Nobody reads the answer any more: stop waiting, never resolve. Harmless once resolved."""
+        """Stop waiting, see `Deferred.cancel`. Harmless once this is done."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            self._callbacks = None
+            self._callbacks = self._on_failed = None
             waiter.cancel()
 
 

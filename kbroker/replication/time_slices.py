@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from kbroker.model import InvariantError
@@ -113,7 +114,9 @@ class TimeSlices:
 
 
 SlicedSteps = Iterator[Deferred[Any] | None]
-"""Steps that may wait: a Deferred that comes out is waited for before the next one is taken."""
+"""Steps that may wait. When a step yields a Deferred, the next step is taken once it is done; that
+step reads its value, which raises the KafkaError of a failed one.
+"""
 
 
 class SlicedWork:
@@ -210,12 +213,14 @@ class FairSlices:
     def _run(self, work: SlicedWork) -> None:
         waits_for = work.run(self._is_time_up)
         if waits_for is not None:
-            waits_for.on_done(lambda _: self._resume(work))
+            resume = partial(self._resume, work)  # the steps read the value or raise the error
+            waits_for.on_done(resume, resume)
         elif not work.is_over:
             self._waiting.append(work)
 
-    def _resume(self, work: SlicedWork) -> None:
-        """What the work waited for is there: it has its turn again."""
+    def _resume(self, work: SlicedWork, result: object) -> None:
+        """The Deferred that the work waited for is done: queue its next step."""
+        del result
         if not work.is_over:
             self._waiting.append(work)
             if not self._turn_is_planned:

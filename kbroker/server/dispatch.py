@@ -15,13 +15,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metrics import Histogram
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Surprise
 from kbroker.protocol.apis import ApiKey, api_info, request_class
 from kbroker.protocol.codec import Part, decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
@@ -31,7 +33,7 @@ from kbroker.protocol.framing import (
     encode_response_frame,
     read_client_id,
 )
-from kbroker.protocol.schema import Message, Request
+from kbroker.protocol.schema import Field, Message, Request
 from kbroker.server.api_policy import (
     ApiPolicy,
     Authorizer,
@@ -47,6 +49,7 @@ from kbroker.server.network.large_requests import (
     LargeRequest,
     LargeRequests,
     NoResponseError,
+    Refusal,
     RefusedRequest,
 )
 from kbroker.server.session import Session
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
@@ -100,8 +104,9 @@ class ApiHandler:
     handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
     buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
     It may write into them (base offsets). It gives up the whole request by raising KafkaError,
-    which becomes `error_response(request, code, message)`. policy: what is checked before handle is
-    called.
+    which becomes `error_response(request, code, message)`, and so does the failure of the Deferred
+    it returns; the fields of that request which held such views are then empty. policy: what is
+    checked before handle is called.
 
     For requests that go through `large_requests` - steps: called in place of handle where handle
     itself must not be sliced; it yields None for a pause or a Deferred to wait for. division: how
@@ -146,7 +151,18 @@ class PendingResponse:
     one.
     """
 
-    __slots__ = ("api_key", "api_version", "correlation_id", "deferred", "message", "started_s")
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "correlation_id",
+        "deferred",
+        "error_response",
+        "message",
+        "started_s",
+    )
+
+    error_response: Callable[[KafkaError], Message | Refusal]
+    """The response if `deferred` fails; only set with `deferred`."""
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         self.api_key = api_key
@@ -175,6 +191,7 @@ class _Route:
         "max_version",
         "min_version",
         "request_type",
+        "view_fields",
     )
 
     def __init__(
@@ -186,6 +203,22 @@ class _Route:
         self.flexible_from = api_info(handler.api_key).flexible_from
         self.checks = checks_of(policy, services, authorizer)
         self.request_type: type[Request] | None = None
+        self.view_fields: tuple[Field, ...] = ()
+        """The fields of the request that hold views on the receive buffer."""
+
+    def load(self) -> type[Request]:
+        """Import the request class."""
+        self.request_type = request_type = request_class(self.handler.api_key)
+        self.view_fields = tuple(field for field in request_type.FIELDS if field.holds_bytes)
+        return request_type
+
+    def kept(self, request: Any) -> Any:  # of the API's own class
+        """The request without its views on the receive buffer, for as long as its answer waits."""
+        if self.view_fields:
+            request = copy(request)
+            for field in self.view_fields:
+                setattr(request, field.name, field.default_value())
+        return request
 
 
 class Dispatcher:
@@ -259,7 +292,7 @@ class Dispatcher:
         )
         request_type = route.request_type
         if request_type is None:
-            request_type = route.request_type = request_class(api_key)
+            request_type = route.load()
         # Bytes behind the body are ignored, as Kafka does: librdkafka 2.16 puts three behind a
         # Metadata v13 request for all topics.
         started_s = 0.0 if self.times is None else time.perf_counter()
@@ -271,10 +304,17 @@ class Dispatcher:
         pending.started_s = started_s
         if not isinstance(outcome, Deferred):
             pending.message = outcome
-        elif outcome.done:
-            pending.message = outcome.value
-        else:
+        elif not outcome.done:
             pending.deferred = outcome
+            pending.error_response = (
+                Refusal
+                if api_key == _PRODUCE
+                else partial(self._failed, route.handler, context, route.kept(request))
+            )
+        elif (error := outcome.error) is not None:
+            pending.message = self._failed(route.handler, context, request, error)
+        else:
+            pending.message = outcome.value
         return pending
 
     def dispatch_in_slices(
@@ -308,6 +348,7 @@ class Dispatcher:
                 bytearray(frame),
                 header.body_position,
                 lambda request: handle(route, context, request),
+                lambda request, error: self._failed(handler, context, request, error),
                 handler.division,
                 waits_for_others=handler.policy.waits_for_others,
             )
@@ -316,6 +357,7 @@ class Dispatcher:
             pending.message = answer.value
         else:
             pending.deferred = answer
+            pending.error_response = Refusal
         return pending
 
     def render(self, pending: PendingResponse) -> list[Part]:
@@ -390,10 +432,10 @@ class Dispatcher:
     def _failed(
         self, handler: ApiHandler, context: RequestContext, request: Any, error: Exception
     ) -> Message:
-        """The response to a request whose check or handler raised error. What is not a KafkaError
-        is logged and counted.
+        """The response to a request whose check, handler or Deferred failed with error. What is not
+        a KafkaError is logged and counted.
         """
-        if isinstance(error, KafkaError):
+        if isinstance(error, KafkaError) and not isinstance(error, Surprise):
             return handler.error_response(request, error.code, error.message)
         self.surprises += 1
         self._failures.log(
@@ -404,7 +446,7 @@ class Dispatcher:
             context.api_version,
             shown(context.client_id),
             context.session.client_host,
-            exc_info=True,
+            exc_info=None if isinstance(error, Surprise) else error,
         )
         return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 

@@ -19,14 +19,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from kbroker.ports import Chained, Deferred, Timers
+from kbroker.ports import Chained, Deferred, Offload, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import ConversionBudget, down_convert, iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import ANSWER_BYTES, size_of
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
-from kbroker.server.offload import Offload
 
 logger = logging.getLogger(__name__)
 
@@ -253,14 +252,14 @@ class DownConversion(Chained[FetchResponse]):
         size = COPIES * sum(size_of(conversion.source) for conversion in conversions)
         memory.charge(size)
 
-        def converted(failure: BaseException | None) -> None:
+        def converted(failure: OSError | None) -> None:
             if not self.is_cancelled:
                 self._converted(failure)
             memory.release(size)
 
         self._offload(lambda: work.run(unpacking), converted)
 
-    def _converted(self, failure: BaseException | None) -> None:
+    def _converted(self, failure: OSError | None) -> None:
         self.waits_for = None
         if failure is not None:
             logger.error("a Fetch answer could not be converted", exc_info=failure)

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from kbroker.coordinator.share_state.service import ShareCoordinator
     from kbroker.coordinator.transaction.service import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
-    from kbroker.ports import Timers
+    from kbroker.ports import Offload, Timers
     from kbroker.replication.manager import ReplicaManager
     from kbroker.replication.time_slices import FairSlices
     from kbroker.server.dispatch import ApiVersionRange
-    from kbroker.server.offload import Offload
     from kbroker.settings.broker import BrokerConfig
     from kbroker.share.reader import ShareReader
 

@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 from kbroker.coordinator.share_state.persister import SharePlace
 from kbroker.coordinator.share_state.service import gathered
 from kbroker.log.storage.files import FileSlice
-from kbroker.ports import Chained, Deferred, Timers
+from kbroker.ports import Chained, Deferred, Memory, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS, size_of
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.memory_port import MemoryPort, NoAccount
 from kbroker.replication.purgatory import Waiter
 from kbroker.replication.time_slices import SlicedSteps, SlicedWork
 from kbroker.server.sliced import Pace
@@ -91,14 +90,14 @@ class ShareReader:
         config_of: Callable[[str], ShareGroupConfig],
         *,
         max_sessions: int,
-        memory: MemoryPort | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._replicas = replicas
         self._partitions = partitions
         self._timers = timers
         self.config_of = config_of
         self.sessions = ShareSessions(max_sessions, memory)
-        self.memory = memory or NoAccount()
+        self.memory = memory or UnlimitedMemory()
         self.heavy: set[_Wait] = set()
         """Waits that are charged for."""
         partitions.is_read = self.sessions.has_group

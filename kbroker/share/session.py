@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from kbroker.model import Uuid
+from kbroker.ports import Memory, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.memory_port import MemoryPort, NoAccount
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
@@ -67,9 +67,9 @@ class ShareSessions:
 
     __slots__ = ("_limit", "_memory", "_sessions")
 
-    def __init__(self, limit: int, memory: MemoryPort | None = None) -> None:
+    def __init__(self, limit: int, memory: Memory | None = None) -> None:
         self._limit = limit
-        self._memory = memory or NoAccount()
+        self._memory = memory or UnlimitedMemory()
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:

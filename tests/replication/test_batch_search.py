@@ -214,7 +214,7 @@ def test_a_cancelled_search_leaves_the_queue(world: LyingWorld) -> None:
 def test_what_looking_raised_is_raised_once_and_leaves_no_cycle() -> None:
     with found_by_collector() as found:
         look = Look(cast(Candidate, None), 0)
-        look.error = KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        look.failure = KafkaError(ErrorCode.CORRUPT_MESSAGE)
         with pytest.raises(KafkaError):
             _ = look.result
         assert look.result is None

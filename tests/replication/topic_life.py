@@ -17,12 +17,11 @@ from typing import Final, Self
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import FileSlice
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Offload
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.maintenance import OffloadPort
 from tests.coordinator.simulation import SimTimers
 from tests.replication.world import World, batch, run_inline
 
@@ -93,7 +92,7 @@ class BoundedWorld(World):
     def make_timers(self) -> BoundedTimers:
         return BoundedTimers()
 
-    def open(self, offload: OffloadPort = run_inline) -> None:
+    def open(self, offload: Offload = run_inline) -> None:
         super().open(offload)
         self.replicas.start()
 

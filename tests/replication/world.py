@@ -12,13 +12,11 @@ from typing import Any
 from kbroker.log.manager import LogManager
 from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Memory, Offload
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.maintenance import OffloadPort
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.memory_port import MemoryPort
 from kbroker.replication.partition import Partition
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
@@ -56,7 +54,7 @@ class World:
         folder: Path,
         *,
         partitions: int = 1,
-        memory: MemoryPort | None = None,
+        memory: Memory | None = None,
         **properties: str,
     ) -> None:
         self.folder = folder
@@ -73,7 +71,7 @@ class World:
     def make_timers(self) -> SimTimers:
         return SimTimers()
 
-    def open(self, offload: OffloadPort = run_inline) -> None:
+    def open(self, offload: Offload = run_inline) -> None:
         self.logs = LogManager(self.config, now_ms=self.timers.now_ms, random=Random(1))
         self.logs.lock()
         self.logs.load()

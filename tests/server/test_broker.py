@@ -19,6 +19,7 @@ from kbroker.log.storage.checkpoint import read_clean_shutdown, read_offsets, wr
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
+from kbroker.ports import Deferred
 from kbroker.protocol.records import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
@@ -200,7 +201,7 @@ def test_a_start_that_is_cancelled_with_all_logs_recovered_closes_them_in_order(
 
         def register(self: ControllerRuntime, *args: object, **options: object) -> object:
             reached.set()
-            return Never()
+            return Deferred()
 
         with monkeypatch.context() as patch:
             patch.setattr(ControllerRuntime, "register_broker", register)
@@ -218,10 +219,3 @@ def test_a_start_that_is_cancelled_with_all_logs_recovered_closes_them_in_order(
     points = read_offsets(data / names.RECOVERY_POINTS)
     assert points == {TopicPartition(topic, 0): RECORDS for topic in TOPICS}
     assert_sound(data)
-
-
-class Never:
-    """A Deferred that is never resolved."""
-
-    def on_done(self, callback: object) -> None:
-        pass

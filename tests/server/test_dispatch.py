@@ -10,11 +10,17 @@ from typing import Any, cast
 import pytest
 
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Surprise
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import encode_request_frame
-from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+)
+from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
@@ -128,6 +134,83 @@ def test_a_surprise_is_logged_once_and_answered(caplog: pytest.LogCaptureFixture
     assert record.levelno == logging.ERROR and record.exc_info is not None
     for part in ("HEARTBEAT v4", "tester", "127.0.0.1"):
         assert part in record.getMessage()
+
+
+def failed(harness: Harness, *, is_early: bool, error: KafkaError) -> Message | None:
+    """The response when the handler's Deferred fails before or after it is returned."""
+    deferred: Deferred[Message] = Deferred()
+    harness.outcome = deferred
+    if is_early:
+        deferred.fail(error)
+        return harness.send(HeartbeatRequest(), 4)
+    pending = harness.dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0)
+    assert pending is not None
+    responses: list[Any] = []
+    deferred.on_done(
+        responses.append, lambda error: responses.append(pending.error_response(error))
+    )
+    deferred.fail(error)
+    (response,) = responses
+    return cast(Message, response)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_failed_deferred_becomes_the_apis_response(is_early: bool) -> None:
+    harness = Harness()
+    error = KafkaError(ErrorCode.NOT_COORDINATOR, "elsewhere")
+    assert failed(harness, is_early=is_early, error=error) == HeartbeatResponse(
+        error_code=ErrorCode.NOT_COORDINATOR
+    )
+    assert harness.dispatcher.surprises == 0
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_request_of_a_surprise_in_a_deferred_is_logged_and_answered(
+    caplog: pytest.LogCaptureFixture, is_early: bool
+) -> None:
+    harness = Harness()
+    assert failed(harness, is_early=is_early, error=Surprise()) == HeartbeatResponse(
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+    )
+    assert harness.dispatcher.surprises == 1
+    (record,) = caplog.records
+    assert record.exc_info is None, "logged where it was raised"
+    assert "HEARTBEAT v4" in record.getMessage()
+
+
+def test_a_request_that_waits_keeps_no_view_on_the_receive_buffer() -> None:
+    requests: list[Any] = []
+
+    def failed_join(request: Any, error: ErrorCode, message: str) -> Message:
+        requests.append(request)
+        return JoinGroupResponse(error_code=error)
+
+    later: Deferred[Message] = Deferred()
+    services = cast(Services, SimpleNamespace(node_id=1))
+    handler = ApiHandler(ApiKey.JOIN_GROUP, lambda *_: later, failed_join, policy(0, 9))
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"topics")
+    frame = body(JoinGroupRequest(group_id="g", member_id="m", protocols=[protocol]), 9)
+    pending = Dispatcher((handler,), services).dispatch(
+        Session("c-1", "PLAINTEXT", "127.0.0.1"), frame, 0
+    )
+    assert pending is not None
+    assert pending.error_response(KafkaError(ErrorCode.NOT_COORDINATOR)) == JoinGroupResponse(
+        error_code=ErrorCode.NOT_COORDINATOR
+    )
+    assert requests == [JoinGroupRequest(group_id="g", member_id="m")]
+
+
+def test_a_produce_request_that_fails_as_a_whole_closes_its_connection() -> None:
+    harness = Harness()
+    later: Deferred[Message] = Deferred()
+    harness.outcome = later
+    frame = body(ProduceRequest(topic_data=[]), 9)
+    pending = harness.dispatcher.dispatch(harness.connection, frame, 0)
+    assert pending is not None
+    refusal = pending.error_response(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    pending.message = cast(Message, refusal)
+    with pytest.raises(CloseConnection, match="NOT_LEADER_OR_FOLLOWER"):
+        harness.dispatcher.render(pending)
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,9 @@ class Held:
     """A worker that is slow: work is done when the test says so."""
 
     def __init__(self) -> None:
-        self.works: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+        self.works: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
 
-    def __call__(
-        self, work: Callable[[], None], then: Callable[[BaseException | None], None]
-    ) -> None:
+    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
         self.works.append((work, then))
 
     def run(self) -> None:
@@ -77,7 +75,7 @@ def test_the_worker_may_be_the_last_to_hold_what_it_made(world: World) -> None:
     worked, may_drop = Event(), Event()
     threads: list[Thread] = []
 
-    def offload(work: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
+    def offload(work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
         box = [work]
         del work
 

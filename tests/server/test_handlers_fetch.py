@@ -12,7 +12,7 @@ import pytest
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Offload
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode, encode_parts
 from kbroker.protocol.compression import Compression
@@ -24,7 +24,6 @@ from kbroker.server.dispatch import RequestContext
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.offload import Offload
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.world import (
     NOW_MS,
@@ -48,7 +47,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def at_once(work: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
+def at_once(work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
     work()
     then(None)
 

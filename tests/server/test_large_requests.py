@@ -221,6 +221,17 @@ def test_an_error_of_a_piece_is_the_answer_for_its_things(caplog: pytest.LogCapt
     assert world.dispatcher.surprises == 1
 
 
+def test_a_failed_deferred_is_answered_with_its_error() -> None:
+    world = World()
+    pending = world.send(frame_of(SyncGroupRequest(group_id="g" * 32_000), 5))
+    world.finish()
+    world.synced[0].fail(KafkaError(ErrorCode.NOT_COORDINATOR))
+    world.finish()
+    response = answered(world, pending, SyncGroupResponse, 5)
+    assert response.error_code == ErrorCode.NOT_COORDINATOR
+    assert not world.memory.used
+
+
 def test_a_response_beyond_the_limit_closes_the_connection() -> None:
     world = World({"kbroker.response.max.bytes": str(100 * ITEM_BYTES)})
     pending = world.send(delete_frame(*groups()))

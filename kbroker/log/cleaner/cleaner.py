@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, Final
 
 from kbroker.log.cleaner.compaction import last_records
-from kbroker.log.cleaner.config import Account, CleanerConfig, Offload
+from kbroker.log.cleaner.config import Account, CleanerConfig
 from kbroker.log.cleaner.plan import DirtyRange, dirty_range, group_segments
 from kbroker.log.cleaner.round import CleaningRound, CleaningStopped, Source
 from kbroker.log.cleaner.throttle import Throttle
@@ -30,7 +30,7 @@ from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, write_
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.segment import Segment
 from kbroker.model import InvariantError, TopicPartition
-from kbroker.ports import TimerHandle, Timers
+from kbroker.ports import Offload, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.broker import BrokerConfig
 

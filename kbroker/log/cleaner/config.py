@@ -1,8 +1,7 @@
-"""Settings of the log cleaner, and the ports it is given."""
+"""Settings of the log cleaner, and the memory account it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan
 from typing import Protocol
@@ -11,16 +10,8 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
 
 
-class Offload(Protocol):
-    """Runs work in a worker, then `then` on the loop thread."""
-
-    def __call__(
-        self, work: Callable[[], None], then: Callable[[OSError | None], None]
-    ) -> None: ...
-
-
 class Account(Protocol):
-    """Whoever has memory to spare for a larger map of keys (`replication.memory_port`)."""
+    """Whoever has memory to spare for a larger map of keys (`ports.Memory`)."""
 
     def keep(self, count: int) -> bool: ...
     def drop(self, count: int) -> None: ...

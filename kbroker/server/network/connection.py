@@ -442,7 +442,10 @@ class Connection(asyncio.BufferedProtocol):
             self._queue.account()
         if pending.deferred is not None:
             self._queue.unresolved += 1
-            pending.deferred.on_done(lambda message: self._resolved(pending, message))
+            pending.deferred.on_done(
+                lambda message: self._resolved(pending, message),
+                lambda error: self._resolved(pending, pending.error_response(error)),
+            )
 
     def _must_wait(self) -> bool:
         """Whether no further request may start; only asked while responses wait."""

@@ -134,14 +134,16 @@ class LargeAnswer(Deferred[Any]):
 
 
 class LargeRequest:
-    """A request in slices. handle: stage one, as `dispatch` calls it. division: how it is divided;
-    None: handled as a whole. waits_for_others: see `ApiPolicy`.
+    """A request in slices. handle: stage one, as `dispatch` calls it. failed: the response to a
+    request whose Deferred failed. division: how it is divided; None: handled as a whole.
+    waits_for_others: see `ApiPolicy`.
     """
 
     __slots__ = (
         "answer",
         "context",
         "division",
+        "failed",
         "frame",
         "handle",
         "is_counted",
@@ -161,6 +163,7 @@ class LargeRequest:
         frame: bytearray,
         position: int,
         handle: Callable[[Any], Outcome | HandlerSteps],
+        failed: Callable[[Any, KafkaError], Message],
         division: Division | None,
         *,
         waits_for_others: bool,
@@ -171,6 +174,7 @@ class LargeRequest:
         self.size = len(frame)
         self.position = position
         self.handle = handle
+        self.failed = failed
         self.division = division
         self.waits_for_others = waits_for_others
         self.answer = LargeAnswer()
@@ -311,7 +315,8 @@ class LargeRequests:
                 request.waits_for = outcome
                 yield outcome
                 request.waits_for = None
-            outcome = outcome.value
+            error = outcome.error
+            outcome = outcome.value if error is None else request.failed(message, error)
         if outcome is None:
             raise NoResponseError
         return cast(Message, outcome)
