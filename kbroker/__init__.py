@@ -5,9 +5,11 @@ The public names are in `__all__`; each is loaded at its first use: `import kbro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kbroker.node.node import Broker
     from kbroker.settings.broker import BrokerConfig
 
@@ -15,7 +17,10 @@ __all__ = ["Broker", "BrokerConfig", "__version__"]
 
 __version__ = "0.1.0"
 
-_HOMES = {"Broker": "kbroker.node.node", "BrokerConfig": "kbroker.settings.broker"}
+_HOMES: Final[Mapping[str, str]] = {
+    "Broker": "kbroker.node.node",
+    "BrokerConfig": "kbroker.settings.broker",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import logging
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from enum import Enum
 from importlib import metadata
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kbroker
+from kbroker.protocol.schema import Message, Struct
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
 from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
@@ -256,70 +262,14 @@ TOUCHES_FILES = {
 `testing` (temporary folders) may, too.
 """
 
-FILE_CALLS = set(
-    [
-        "open",
-        "close",
-        "read",
-        "write",
-        "pread",
-        "preadv",
-        "pwrite",
-        "pwritev",
-        "sendfile",
-        "fsync",
-        "fdatasync",
-        "ftruncate",
-        "truncate",
-        "stat",
-        "fstat",
-        "lstat",
-        "statvfs",
-        "rename",
-        "replace",
-        "unlink",
-        "remove",
-        "rmdir",
-        "mkdir",
-        "makedirs",
-        "removedirs",
-        "listdir",
-        "scandir",
-        "walk",
-        "link",
-        "symlink",
-        "chmod",
-        "fchmod",
-        "utime",
-        "access",
-        "dup",
-        "dup2",
-        "fdopen",
-        "lseek",
-        "mkfifo",
-    ]
+FILE_CALL = re.compile(
+    r"os\.(f?open|close|p?readv?|p?writev?|sendfile|f(data)?sync|f?truncate|[fl]?stat(vfs)?"
+    r"|rename|replace|unlink|remove(dirs)?|rmdir|mkdir|makedirs|listdir|scandir|walk|(sym)?link"
+    r"|f?chmod|utime|access|dup2?|fdopen|lseek|path\.(exists|is\w+|get\w+))"
+    r"|open|.+\.(exists|is_file|is_dir|iterdir|r?glob|mkdir|rmdir|stat|chmod|read_text|read_bytes"
+    r"|write_text|write_bytes|symlink_to|hardlink_to|samefile)"
 )
-PATH_CALLS = set(
-    [
-        "exists",
-        "is_file",
-        "is_dir",
-        "iterdir",
-        "glob",
-        "rglob",
-        "mkdir",
-        "rmdir",
-        "stat",
-        "chmod",
-        "read_text",
-        "read_bytes",
-        "write_text",
-        "write_bytes",
-        "symlink_to",
-        "hardlink_to",
-        "samefile",
-    ]
-)
+"""What calls that touch the disk look like, those of `os` and of `pathlib.Path`."""
 
 
 def test_only_one_module_touches_the_disk() -> None:
@@ -335,11 +285,107 @@ def test_only_one_module_touches_the_disk() -> None:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules = {each.name for each in node.names} | {getattr(node, "module", None)}
                 assert not modules & {"shutil", "tempfile", "fcntl"}, where
-            if not isinstance(node, ast.Call):
-                continue
-            called = ast.unparse(node.func)
-            assert called != "open", where
-            owner, _, function = called.rpartition(".")
-            assert owner != "os" or function not in FILE_CALLS, f"{where}: {called}"
-            assert owner != "os.path" or not function.startswith(("exists", "is", "get")), where
-            assert not owner or function not in PATH_CALLS, f"{where}: {called}"
+            elif isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert not FILE_CALL.fullmatch(called), f"{where}: {called}"
+
+
+MUTABLE_GLOBALS = {
+    "kbroker.log.storage.descriptor_reserve.RESERVE": "descriptors are the process's; has a lock",
+    "kbroker.server.handlers.produce._NO_RECORD_ERRORS": "empty, shared by responses, only encoded",
+}
+"""Module globals that could be changed, and why they may be there."""
+
+CACHED_FUNCTIONS = {
+    "kbroker.coordinator.group.membership.metadata_hash._group_hash": "xxh3 of bytes",
+    "kbroker.coordinator.group.membership.metadata_hash._topic_hash": "xxh3 of plain values",
+    "kbroker.coordinator.patterns._compiled": "an RE2 pattern of its text; RE2 objects are const",
+    "kbroker.coordinator.runtime.key_hash._cached_hash": "Java's hash of a string",
+    "kbroker.protocol.schema._range": "a range of versions of its text",
+    "kbroker.server.network.large_requests._lists_of": "names of fields of a class",
+}
+"""Functions of nothing but their immutable arguments. `functools` locks its caches."""
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
+    """Name and annotation of what a module assigns when it is imported."""
+    blocks = [tree.body]
+    for statement in (each for body in blocks for each in body):
+        match statement:
+            case ast.Assign():
+                named = (name for target in statement.targets for name in ast.walk(target))
+                yield from ((name.id, None) for name in named if isinstance(name, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, statement.annotation
+            case ast.If() | ast.For() | ast.With() | ast.While():
+                blocks += [statement.body, getattr(statement, "orelse", [])]
+            case ast.Try():
+                handlers = (handler.body for handler in statement.handlers)
+                blocks += [statement.body, statement.orelse, statement.finalbody, *handlers]
+
+
+def is_read_only(annotation: ast.expr | None, module: ModuleType) -> bool:
+    """Whether mypy refuses changes of a collection that is annotated so."""
+    text = "" if annotation is None else ast.unparse(annotation)
+    text = re.sub(r"^(Final|ClassVar)\[(.*)\]$", r"\2", text)
+    kind = getattr(module, text, None)
+    text = text if kind is None else str(kind).removeprefix("collections.abc.")
+    return text.startswith(("Mapping[", "Sequence[", "AbstractSet["))
+
+
+def is_immutable(value: object) -> bool:
+    """Whether nothing of an object can be changed, or nothing that is meant to be: Python has no
+    constant classes, functions and loggers; messages are read-only by rule.
+    """
+    match value:
+        case tuple() | frozenset():
+            return all(map(is_immutable, value))
+        case Message() | Struct() | type() | ModuleType() | FunctionType() | logging.Logger():
+            return True
+    kind = type(value)
+    if kind.__module__ in ("builtins", "typing", "types", "re", "_struct", "pathlib"):
+        return not isinstance(value, list | dict | set | bytearray)
+    if isinstance(value, Enum) or (is_dataclass(value) and kind.__dataclass_params__.frozen):
+        return True
+    return not any("__dict__" in vars(each) or vars(each).get("__slots__") for each in kind.__mro__)
+
+
+def test_no_module_has_state() -> None:
+    """Ten nodes may run in one process, on one thread or on ten: what they change belongs to one of
+    them (`node.resources`).
+    """
+    found, cached = set(), set()
+    for path in tracked_files():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix != ".py" or not name.startswith("kbroker/") or not path.is_file():
+            continue
+        if name == "kbroker/__main__.py" or name.startswith("kbroker/cli/"):
+            continue  # they run once in a process of their own
+        module = importlib.import_module(module_name(path))
+        tree = ast.parse(path.read_text())
+        for variable, annotation in assignments(tree):
+            value = getattr(module, variable, None)
+            if variable != "__all__" and not (
+                is_immutable(value) or is_read_only(annotation, module)
+            ):
+                found.add(f"{module.__name__}.{variable}")
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.Global), f"{name}:{node.lineno}"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                decorators = [ast.unparse(each) for each in node.decorator_list]
+                if any(re.match(r"(functools\.)?(lru_)?cache\b", each) for each in decorators):
+                    cached.add(f"{module.__name__}.{node.name}")
+            elif isinstance(node, ast.ClassDef):
+                for variable, annotation in assignments(ast.Module(node.body, [])):
+                    value = getattr(module, node.name, None)
+                    value = None if value is None else vars(value).get(variable)
+                    is_slots = variable in ("__slots__", "__match_args__")
+                    if isinstance(value, list | dict | set) and not is_slots:
+                        assert is_read_only(annotation, module), f"{name}: {node.name}.{variable}"
+    assert found == set(MUTABLE_GLOBALS)
+    assert cached == set(CACHED_FUNCTIONS)

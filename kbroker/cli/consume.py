@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -31,7 +31,7 @@ Examples:
   kbroker consume orders --partition 0 --offset 1200 --format '%p/%o %T %k = %v'
 """
 
-_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+_ESCAPES: Final[Mapping[str, str]] = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 
 
 class _Limits(NamedTuple):
@@ -133,7 +133,7 @@ def _headers(record: ConsumedRecord) -> bytes:
     return b",".join(pairs)
 
 
-_FIELDS: dict[str, Callable[[ConsumedRecord], bytes]] = {
+_FIELDS: Final[Mapping[str, Callable[[ConsumedRecord], bytes]]] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.offset,

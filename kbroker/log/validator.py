@@ -9,6 +9,7 @@ KIP-390, KIP-467 (errors per record), KIP-937 (timestamp bounds).
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
@@ -52,7 +53,13 @@ RECORD_ERROR_BYTES: Final = 320
 LOG_APPEND_TIME: Final = "LogAppendTime"
 NO_KEY: Final = "a compacted topic takes no record without a key"
 
-CODEC_NAMES: Final = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+CODEC_NAMES: Final[Mapping[int, str]] = {
+    0: "uncompressed",
+    1: "gzip",
+    2: "snappy",
+    3: "lz4",
+    4: "zstd",
+}
 
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")

@@ -6,6 +6,7 @@ principal against ACLs is not here; which operations a request needs is in `serv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -42,7 +43,7 @@ class AclResource(IntEnum):
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the only resource of type CLUSTER."""
 
-SUPPORTED_OPERATIONS: Final = {
+SUPPORTED_OPERATIONS: Final[Mapping[AclResource, tuple[AclOperation, ...]]] = {
     AclResource.TOPIC: (
         AclOperation.READ,
         AclOperation.WRITE,
@@ -77,7 +78,7 @@ SUPPORTED_OPERATIONS: Final = {
 }
 """What an ACL on a resource of this type can grant."""
 
-AUTHORIZATION_FAILED: Final = {
+AUTHORIZATION_FAILED: Final[Mapping[AclResource, ErrorCode]] = {
     AclResource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     AclResource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     AclResource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

@@ -7,6 +7,7 @@ those that Kafka 3.9 was the last to have and that we can still read and write.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
@@ -168,7 +169,7 @@ def _api(
     )
 
 
-APIS: Final[dict[int, ApiInfo]] = {
+APIS: Final[Mapping[int, ApiInfo]] = {
     ApiKey.PRODUCE: _api("Produce", "produce", (3, 13), 9, oldest=0),
     ApiKey.FETCH: _api("Fetch", "fetch", (4, 18), 12, "broker controller", oldest=0),
     ApiKey.LIST_OFFSETS: _api("ListOffsets", "list_offsets", (1, 11), 6, oldest=0),

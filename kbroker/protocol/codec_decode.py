@@ -18,6 +18,7 @@ list items, which bounds the work between two yields however many items a reques
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct as Layout
 from struct import error as StructError
 from struct import unpack_from
@@ -31,7 +32,7 @@ from kbroker.protocol.primitives import (
 )
 from kbroker.protocol.schema import MISSING, Field, Message, Struct
 
-FIXED: Final[dict[str, tuple[str, int]]] = {
+FIXED: Final[Mapping[str, tuple[str, int]]] = {
     "boolean": ("?", 1),
     "int8": ("b", 1),
     "int16": ("h", 2),

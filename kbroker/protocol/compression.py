@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from io import BytesIO
 from typing import Final
@@ -41,7 +41,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-LARGEST_RATIO: Final = {
+LARGEST_RATIO: Final[Mapping[Compression, int]] = {
     Compression.NONE: 1,
     Compression.GZIP: 1032,
     Compression.SNAPPY: 22,
@@ -297,7 +297,7 @@ def _check_zstd_frames(data: memoryview) -> None:
             raise _corrupt(Compression.ZSTD, "it ends too early")
 
 
-_DECOMPRESSORS: Final[dict[Compression, Callable[[memoryview, int], bytes]]] = {
+_DECOMPRESSORS: Final[Mapping[Compression, Callable[[memoryview, int], bytes]]] = {
     Compression.GZIP: _decompress_gzip,
     Compression.SNAPPY: _decompress_snappy,
     Compression.LZ4: _decompress_lz4,

@@ -16,7 +16,8 @@ a class body does not see its siblings; a misspelt name fails when the module is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from functools import cache
 from typing import Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from kbroker.model import ZERO_UUID
@@ -52,7 +53,7 @@ class _Missing:
 
 MISSING: Final = _Missing()
 
-_PRIMITIVE_DEFAULTS: Final[dict[str, object]] = {
+_PRIMITIVE_DEFAULTS: Final[Mapping[str, object]] = {
     "boolean": False,
     "int8": 0,
     "int16": 0,
@@ -93,14 +94,9 @@ class VersionRange:
         return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
 
 
-_range_cache: dict[str, VersionRange] = {}
-
-
+@cache
 def _range(text: str) -> VersionRange:
-    found = _range_cache.get(text)
-    if found is None:
-        found = _range_cache[text] = VersionRange(text)
-    return found
+    return VersionRange(text)
 
 
 class Field:

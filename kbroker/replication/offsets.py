@@ -8,7 +8,7 @@ start of its own epoch the answer is OFFSET_NOT_AVAILABLE, and the client asks a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 from kbroker.log.time_search import LOOKED_AT_BYTES, Candidate
@@ -29,7 +29,7 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
-SINCE_VERSION: Final = {
+SINCE_VERSION: Final[Mapping[int, int]] = {
     LATEST: 1,
     EARLIEST: 1,
     MAX_TIMESTAMP: 7,

@@ -52,9 +52,6 @@ APPEND_TURN_BYTES: Final = 4 << 20
 
 _RECORD_COUNT: Final = Struct(">57xi")
 
-UNKNOWN: Final = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-STOPPED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
 Checked = ValidatedBatches | KafkaError | bytearray | memoryview
 Append = Callable[[Checked], None]
 """Called on the loop in its turn: with the checked batches, with why they are refused, or with the
@@ -102,12 +99,15 @@ class _Job:
         self.charged_bytes = 0
         self.is_checked = False
         self.needs_thread = False  # known before its turn came
-        self.outcome: ValidatedBatches | KafkaError = UNKNOWN
+        self.outcome: ValidatedBatches | KafkaError | None = None  # of the check
 
     @property
     def batches(self) -> Checked:
         """What is to be appended."""
-        return self.outcome if self.is_checked else self.data
+        if not self.is_checked:
+            return self.data
+        # without an outcome the check ended with a surprise, which is logged
+        return self.outcome or KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class Preparation:
@@ -229,7 +229,9 @@ class Preparation:
                 self._check_in(partial(self._check, job), lambda failure: self._checked(key, queue))
                 return
             try:
-                job.append(STOPPED if self._closed else job.batches)
+                job.append(
+                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER) if self._closed else job.batches
+                )
             except RollDue as due:
                 self._roll(key, queue, due)
                 return
@@ -302,7 +304,7 @@ def _most_error_bytes(batches: bytearray | memoryview, config: LogConfig) -> int
     return RECORD_ERROR_BYTES * min(max(count, 0), MAX_RECORD_ERRORS)
 
 
-def _held_bytes(outcome: ValidatedBatches | KafkaError) -> int:
+def _held_bytes(outcome: ValidatedBatches | KafkaError | None) -> int:
     if isinstance(outcome, ValidatedBatches):
         return len(outcome.batches)
     if isinstance(outcome, InvalidRecords):

@@ -8,7 +8,7 @@ that only a handler can name (topics of a session, the groups of an answer) are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -184,7 +184,7 @@ class Authorizer(Protocol):
         ...
 
 
-RESOURCE_FIELDS: Final = {
+RESOURCE_FIELDS: Final[Mapping[AclResource, str]] = {
     AclResource.GROUP: "group_id",
     AclResource.TRANSACTIONAL_ID: "transactional_id",
 }

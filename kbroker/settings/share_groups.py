@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs
 
-_GROUP_KEYS: Final = {
+_GROUP_KEYS: Final[Mapping[str, str]] = {
     "share.record.lock.duration.ms": "group_share_record_lock_duration_ms",
     "share.delivery.count.limit": "group_share_delivery_count_limit",
     "share.partition.max.record.locks": "group_share_partition_max_record_locks",

@@ -16,7 +16,7 @@ state's log is the caller's.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +32,7 @@ ACCEPT: Final = 1
 RELEASE: Final = 2
 REJECT: Final = 3
 RENEW: Final = 4
-_STATE_AFTER: Final = {
+_STATE_AFTER: Final[Mapping[int, int]] = {
     GAP: ARCHIVED,
     ACCEPT: ACKNOWLEDGED,
     RELEASE: AVAILABLE,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kbroker.testing.embedded import EmbeddedBroker
     from kbroker.testing.process import BrokerProcess
 
 __all__ = ["BrokerProcess", "EmbeddedBroker"]
 
-_HOMES = {
+_HOMES: Final[Mapping[str, str]] = {
     "BrokerProcess": "kbroker.testing.process",
     "EmbeddedBroker": "kbroker.testing.embedded",
 }

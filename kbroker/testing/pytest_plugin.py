@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from kbroker.testing.embedded import EmbeddedBroker
-
-_numbers: Final = count(1)
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +26,17 @@ def kafka_broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+@pytest.fixture(scope="session")
+def _kafka_topic_numbers() -> Iterator[int]:
+    return count(1)
+
+
 @pytest.fixture
-def kafka_topic(kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+def kafka_topic(
+    kafka_broker: EmbeddedBroker,
+    _kafka_topic_numbers: Iterator[int],
+    request: pytest.FixtureRequest,
+) -> str:
     """A topic nobody else uses: one partition, default settings."""
     test_name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:150].strip("-")
-    return kafka_broker.create_topic(f"{test_name}-{next(_numbers)}")
+    return kafka_broker.create_topic(f"{test_name}-{next(_kafka_topic_numbers)}")

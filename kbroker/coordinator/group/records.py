@@ -10,6 +10,7 @@ streams groups (`streams_records`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -74,7 +75,7 @@ GROUP_METADATA_VERSION: Final = 3
 NO_EXPIRY: Final = -1
 
 _INT16: Final = struct.Struct(">h")
-_KEY_CLASSES: Final[dict[int, type[CoordinatorKey]]] = {
+_KEY_CLASSES: Final[Mapping[int, type[CoordinatorKey]]] = {
     0: LegacyOffsetCommitKey,
     1: OffsetCommitKey,
     2: GroupMetadataKey,
@@ -98,7 +99,7 @@ _KEY_CLASSES: Final[dict[int, type[CoordinatorKey]]] = {
     22: StreamsGroupCurrentMemberAssignmentKey,
     23: StreamsGroupTopologyKey,
 }
-_VALUE_CLASSES: Final[dict[int, type[CoordinatorValue]]] = {
+_VALUE_CLASSES: Final[Mapping[int, type[CoordinatorValue]]] = {
     0: OffsetCommitValue,
     1: OffsetCommitValue,
     2: GroupMetadataValue,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from kbroker.coordinator.runtime.effects import Append, Effect
@@ -38,7 +38,7 @@ from kbroker.share.partition import StateBatch
 TOMBSTONES_PER_BATCH: Final = 1000
 
 _INT16: Final = struct.Struct(">h")
-_CLASSES: Final[dict[int, tuple[type[CoordinatorKey], type[CoordinatorValue]]]] = {
+_CLASSES: Final[Mapping[int, tuple[type[CoordinatorKey], type[CoordinatorValue]]]] = {
     0: (ShareSnapshotKey, ShareSnapshotValue),
     1: (ShareUpdateKey, ShareUpdateValue),
 }

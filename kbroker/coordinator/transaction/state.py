@@ -30,7 +30,7 @@ class TransactionState(IntEnum):
         return _SHOWN[self]
 
 
-_SHOWN: Final = {
+_SHOWN: Final[Mapping[TransactionState, str]] = {
     state: "".join(word.capitalize() for word in state.name.split("_"))
     for state in TransactionState
 }

@@ -31,17 +31,16 @@ UNCHANGED: Final = (1 << 63) - 1
 
 
 class _Order:
-    """Which of the writes of one checkpoint was the last asked for, and the last done."""
+    """Which of the writes of one checkpoint was the last asked for, and the last done. lock: held
+    by a thread that writes it; the loop writes it itself only where the log is cut.
+    """
 
-    __slots__ = ("asked", "done")
+    __slots__ = ("asked", "done", "lock")
 
     def __init__(self) -> None:
         self.asked = 0
         self.done = 0
-
-
-_writing: Final = Lock()
-"""Held by a thread that writes a checkpoint; the loop writes one itself only where a log is cut."""
+        self.lock = Lock()
 
 
 class PendingEpochs:
@@ -60,7 +59,7 @@ class PendingEpochs:
 
     def write(self) -> None:
         """Replace the file. Blocks. Raises LogDirectoryError."""
-        with _writing:
+        with self.order.lock:
             if self.number > self.order.done:
                 atomic_write(self.path, self.data, sync=False)
                 self.order.done = self.number
@@ -183,7 +182,7 @@ class LeaderEpochCache:
         """The folder is about to get another name, and its old one may become another log's: what
         a flush still has to write is not written any more. Waits for what is being written.
         """
-        with _writing:
+        with self._order.lock:
             self._order.done = UNCHANGED
 
     def needs_flush(self, log_end_offset: int) -> bool:

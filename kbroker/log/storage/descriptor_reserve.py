@@ -4,8 +4,8 @@ A process that has no descriptor left cannot open a log file. That is no failure
 log directory goes offline for it. To keep it from happening the reserve holds descriptors of the
 null device open: if an open fails for lack of a descriptor, one of these is closed and the open
 is repeated. While the reserve is not full, connections are refused (`server/network/descriptors`).
-Descriptors belong to the process, and workers open files too: hence one reserve for all brokers of
-a process, with a lock.
+Descriptors belong to the process, and worker threads open files too: hence one reserve for all
+brokers of a process, with a lock. It is as large as the largest that one of them asked for.
 """
 
 from __future__ import annotations
@@ -39,23 +39,27 @@ class DescriptorReserve:
 
     def hold(self, size: int) -> None:
         """Keep so many from now on: a broker starts."""
-        self._sizes.append(size)
+        with self._lock:
+            self._sizes.append(size)
         self.refill()
 
     def let_go(self, size: int) -> None:
         """Undo `hold`: a broker stopped."""
-        self._sizes.remove(size)
-        while self.missing < 0 and self.lend():
-            pass
+        with self._lock:
+            self._sizes.remove(size)
+            while self.missing < 0:
+                os.close(self._spare.pop())
 
     def refill(self) -> bool:
         """Replace what was lent. Returns whether the reserve is full."""
-        while self.missing > 0:
-            try:
-                fd = os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            except OSError:
-                return False
-            with self._lock:
+        if self.missing <= 0:
+            return True
+        with self._lock:
+            while self.missing > 0:
+                try:
+                    fd = os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                except OSError:
+                    return False
                 self._spare.append(fd)
         return True
 

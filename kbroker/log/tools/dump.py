@@ -5,7 +5,7 @@ Reads files only, so it works beside a running broker. `cli/dump_log.py` is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +67,7 @@ TEXT_FILES: Final = (
     "meta.properties",
 )
 """Shown as they are."""
-_CONTROL: Final[dict[ControlType, tuple[str, type[Data]]]] = {
+_CONTROL: Final[Mapping[ControlType, tuple[str, type[Data]]]] = {
     ControlType.LEADER_CHANGE: ("LeaderChange:", LeaderChangeMessage),
     ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", SnapshotHeaderRecord),
     ControlType.SNAPSHOT_FOOTER: ("SnapshotFooter", SnapshotFooterRecord),

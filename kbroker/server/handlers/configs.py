@@ -14,7 +14,7 @@ their own names; kbroker's own keys are listed with Kafka's. Where a value comes
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Final, NamedTuple
 
 from kbroker.metadata.topic_names import name_error
@@ -46,7 +46,7 @@ ENTRY_BYTES: Final = 256
 SYNONYM_BYTES: Final = 128
 MAX_DIGITS: Final = 10
 
-_LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
+_LEVEL_NAMES: Final[Mapping[str, str]] = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
 """Python's level names as Kafka's tools know them, where they differ."""
 
 

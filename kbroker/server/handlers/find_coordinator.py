@@ -12,6 +12,7 @@ listener.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.coordinator.group.service import GROUP_TOPIC
@@ -46,7 +47,11 @@ BATCHED_VERSION: Final = 4
 SHARE_VERSION: Final = 6
 """From this version on a request may be for share groups."""
 
-_TOPICS: Final = {GROUP: GROUP_TOPIC, TRANSACTION: TRANSACTION_TOPIC, SHARE: SHARE_TOPIC}
+_TOPICS: Final[Mapping[int, str]] = {
+    GROUP: GROUP_TOPIC,
+    TRANSACTION: TRANSACTION_TOPIC,
+    SHARE: SHARE_TOPIC,
+}
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 

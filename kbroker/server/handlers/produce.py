@@ -21,7 +21,7 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in Kafka.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -74,7 +74,7 @@ _Topic = ProduceResponse.TopicProduceResponse
 
 _new: Final = object.__new__
 _NO_RECORD_ERRORS: Final[list[ProduceResponse.BatchIndexAndErrorMessage]] = []
-_NO_PARTITIONS: Final[dict[int, Partition]] = {}
+_NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
 _NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
 """Shared by all answers; never changed in place."""
 

@@ -14,6 +14,8 @@ class GroupOverrides(Protocol):
 
 
 class _NoOverrides:
+    __slots__ = ()
+
     def get_int(self, group_id: str, name: str) -> int | None:
         return None
 

@@ -5,7 +5,7 @@ sessions, the delay of their first assignment. Part of `group_shard`; what tools
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -38,7 +38,7 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatReques
 from kbroker.protocol.schema import CoordinatorValue
 
 STREAMS_TYPE: Final = "streams"
-_KAFKAS: Final = {"NotReady": "not_ready"}
+_KAFKAS: Final[Mapping[str, str]] = {"NotReady": "not_ready"}
 """States that Kafka's filter has under another name than the one it shows."""
 
 
