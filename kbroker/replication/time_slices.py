@@ -20,6 +20,9 @@ from kbroker.ports import Deferred, Timers
 SLICE_SECONDS: Final = 0.005
 """A slice ends with the step during which this is over."""
 
+STEP_ITEMS: Final = 32
+"""Items that take some ten microseconds each between two pauses."""
+
 
 class TimeSlices:
     """Steps of several pieces of work, strictly in the order in which the pieces came.
@@ -245,3 +248,20 @@ class FairSlices:
                 self._run(work)
                 if self._is_time_up():
                     return
+
+
+class Pace:
+    """Says when steps over many items should pause: every so many items."""
+
+    __slots__ = ("_items", "_left")
+
+    def __init__(self, items: int = STEP_ITEMS) -> None:
+        self._items = self._left = items
+
+    def is_due(self) -> bool:
+        """Whether to pause now. Called once for each item, topics and other lists included."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = self._items
+        return True

@@ -18,9 +18,8 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from kbroker.log_lines import shown
-from kbroker.ports import Deferred
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.ports import Deferred, Surprise
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.schema import Message, Struct
 from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
 from kbroker.settings.network import RESPONSE_LIMIT
@@ -44,35 +43,15 @@ Steps = Generator[Deferred[Any] | None, None, R]
 returns the response.
 """
 
-STEP_ITEMS: Final = 32
-"""Items of an ordinary handler between two yields: some ten microseconds each."""
-
 SORTED_ITEMS: Final = 2048
 STRUCT_BYTES: Final = 64
 STEP_BYTES: Final = 16 * 1024
 CHEAP_ITEMS: Final = 512
-"""The same where an item takes a microsecond or so."""
+"""Items between two yields where an item takes a microsecond or so; `STEP_ITEMS` otherwise."""
 
 MIN_TOPIC_BYTES: Final = 3
 MIN_PARTITION_BYTES: Final = 14
 """On the wire, at least, in a commit of offsets of any version."""
-
-
-class Pace:
-    """Says when a sliced handler has done enough for a step: every so many items."""
-
-    __slots__ = ("_items", "_left")
-
-    def __init__(self, items: int = STEP_ITEMS) -> None:
-        self._items = self._left = items
-
-    def is_due(self) -> bool:
-        """To be asked once for each item, topics and other lists included."""
-        self._left -= 1
-        if self._left > 0:
-            return False
-        self._left = self._items
-        return True
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
@@ -142,67 +121,40 @@ class _SlicedAnswer(Deferred[Message]):
 
 # Any: each handler names its own request class
 def sliced(
-    error_response: Callable[[Any, ErrorCode, str], Message],
-) -> Callable[
-    [Callable[[Services, RequestContext, Any], Steps[R]]],
-    Callable[[Services, RequestContext, Any], Outcome],
-]:
-    """Make a handler of a generator function. error_response: as in its registration, for what is
-    raised after the first slice.
+    handler: Callable[[Services, RequestContext, Any], Steps[R]],
+) -> Callable[[Services, RequestContext, Any], Outcome]:
+    """Make a handler of a generator function. What the first slice raises is raised to `dispatch`;
+    what a later one raises fails the Deferred that was returned.
     """
 
-    def decorate(
-        handler: Callable[[Services, RequestContext, Any], Steps[R]],
-    ) -> Callable[[Services, RequestContext, Any], Outcome]:
-        def handle(services: Services, context: RequestContext, request: Any) -> Outcome:
-            answer = _SlicedAnswer()
-            response: list[Message] = []
-            raised: list[Exception] = []
-            is_first = True
+    def handle(services: Services, context: RequestContext, request: Any) -> Outcome:
+        answer = _SlicedAnswer()
+        response: list[Message] = []
+        raised: list[Exception] = []
+        is_first = True
 
-            def steps() -> SlicedSteps:
-                response.append((yield from handler(services, context, request)))
+        def steps() -> SlicedSteps:
+            response.append((yield from handler(services, context, request)))
 
-            def done(failure: Exception | None) -> None:
-                if failure is None:
-                    answer.resolve(response[0])
-                elif is_first:
-                    raised.append(failure)
-                else:
-                    answer.resolve(_failed(services, context, request, failure, error_response))
+        def done(failure: Exception | None) -> None:
+            if failure is None:
+                answer.resolve(response[0])
+            elif is_first:
+                raised.append(failure)
+            elif isinstance(failure, KafkaError):
+                answer.fail(failure)
+            else:
+                logger.error("unexpected exception in a sliced handler", exc_info=failure)
+                answer.fail(Surprise())
 
-            answer.work = services.slices.begin(steps(), done)
-            is_first = False
-            if raised:
-                raise raised.pop()  # not kept: its traceback holds this frame
-            return answer.value if answer.done else answer
+        answer.work = services.slices.begin(steps(), done)
+        is_first = False
+        if raised:
+            raise raised.pop()  # not kept: its traceback holds this frame
+        return answer.value if answer.done else answer
 
-        handle.__name__, handle.__doc__ = handler.__name__, handler.__doc__
-        return handle
-
-    return decorate
-
-
-def _failed(
-    services: Services,
-    context: RequestContext,
-    request: Any,  # of the API's own class
-    failure: Exception,
-    error_response: Callable[[Any, ErrorCode, str], Message],
-) -> Message:
-    """What `dispatch` does with an exception of the first slice."""
-    if isinstance(failure, KafkaError):
-        return error_response(request, failure.code, failure.message)
-    logger.error(
-        "node %d: %s v%d from client %s at %s failed",
-        services.node_id,
-        context.api_key.name,
-        context.api_version,
-        shown(context.client_id),
-        context.session.client_host,
-        exc_info=failure,
-    )
-    return error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+    handle.__name__, handle.__doc__ = handler.__name__, handler.__doc__
+    return handle
 
 
 def describe_each(

@@ -22,8 +22,7 @@ from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS, size_of
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Waiter
-from kbroker.replication.time_slices import SlicedSteps, SlicedWork
-from kbroker.server.sliced import Pace
+from kbroker.replication.time_slices import Pace, SlicedSteps, SlicedWork
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partition import Acknowledgement, Acquired, AcquireLimits
 from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions

@@ -20,12 +20,11 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
-from kbroker.replication.time_slices import FairSlices
+from kbroker.replication.time_slices import STEP_ITEMS, FairSlices
 from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.share_fetch import handle_share_fetch
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.session import Session
-from kbroker.server.sliced import STEP_ITEMS
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.reader import WATCH_BYTES, ShareReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,10 +13,13 @@ from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import Outcome, RequestContext
+from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
+from kbroker.server.dispatch import ApiHandler, Dispatcher, Outcome, RequestContext
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.session import Session
 from kbroker.server.sliced import AnswerSize, Steps, sliced
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
@@ -37,7 +40,7 @@ class World:
         self.done: list[str] = []
         self.fails_with: Exception | None = None
 
-        @sliced(error_response)
+        @sliced
         def handle(
             services: Any, context: RequestContext, request: HeartbeatRequest
         ) -> Steps[HeartbeatResponse]:
@@ -54,6 +57,22 @@ class World:
         services: Any = SimpleNamespace(slices=self.slices, node_id=1)
         request = HeartbeatRequest(group_id=name, generation_id=steps)
         return self._handle(services, RequestContext(ApiKey.HEARTBEAT, 4), request)
+
+    def answer(self, name: str, steps: int) -> Deferred[Any]:
+        """The response as a connection gets it from `dispatch`."""
+        policy = ApiPolicy(Versions(0, 4), NO_AUTHORISATION)
+        handler = ApiHandler(ApiKey.HEARTBEAT, self._handle, error_response, policy)
+        services: Any = SimpleNamespace(slices=self.slices, node_id=1)
+        request = HeartbeatRequest(group_id=name, generation_id=steps)
+        parts = cast(list[bytes], encode_request_frame(request, 4, 7, "c"))
+        frame = memoryview(bytearray(b"".join(parts)[4:]))
+        pending = Dispatcher((handler,), services).dispatch(Session(), frame, 0)
+        assert pending is not None and pending.deferred is not None
+        answer: Deferred[Any] = Deferred()
+        pending.deferred.on_done(
+            answer.resolve, lambda error: answer.resolve(pending.error_response(error))
+        )
+        return answer
 
 
 def test_what_fits_into_a_slice_is_answered_at_once() -> None:
@@ -126,7 +145,7 @@ def test_what_the_first_slice_raises_is_dispatchs(error: Exception) -> None:
 def test_what_a_later_slice_raises_is_answered(error: Exception, code: ErrorCode) -> None:
     world = World()
     world.fails_with = error
-    answer = world.ask("a", 10)
+    answer = world.answer("a", 10)
     assert isinstance(answer, Deferred)
     while not answer.done:
         world.turns.turn()

@@ -29,10 +29,11 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
 from kbroker.settings.keys import ResourceType
 
 ALTERATIONS_PER_PART: Final = 64
@@ -59,7 +60,7 @@ def incremental_alter_configs_error(
     )
 
 
-@sliced(alter_configs_error)
+@sliced
 def handle_alter_configs(
     services: Services, context: RequestContext, request: AlterConfigsRequest
 ) -> Steps[AlterConfigsResponse]:
@@ -74,7 +75,7 @@ def handle_alter_configs(
     return AlterConfigsResponse(responses=(yield from _results(result, resources, outcomes)))
 
 
-@sliced(incremental_alter_configs_error)
+@sliced
 def handle_incremental_alter_configs(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Steps[IncrementalAlterConfigsResponse]:

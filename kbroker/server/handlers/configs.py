@@ -66,7 +66,7 @@ def describe_configs_error(
     )
 
 
-@sliced(describe_configs_error)
+@sliced
 def handle_describe_configs(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:

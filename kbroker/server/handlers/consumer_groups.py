@@ -61,7 +61,7 @@ def consumer_group_describe_error(
     )
 
 
-@sliced(consumer_group_describe_error)
+@sliced
 def handle_consumer_group_describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Steps[ConsumerGroupDescribeResponse]:

@@ -51,7 +51,7 @@ def offset_delete_error(
     return OffsetDeleteResponse(error_code=error)
 
 
-@sliced(offset_delete_error)
+@sliced
 def handle_offset_delete(
     services: Services, context: RequestContext, request: OffsetDeleteRequest
 ) -> Steps[OffsetDeleteResponse]:

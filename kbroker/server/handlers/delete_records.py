@@ -17,10 +17,11 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import DELETE_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
 
 NO_LOW_WATERMARK: Final = -1
 DELETIONS_PER_STEP: Final = 8
@@ -52,7 +53,7 @@ def delete_records_error(
     )
 
 
-@sliced(delete_records_error)
+@sliced
 def handle_delete_records(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> Steps[DeleteRecordsResponse]:

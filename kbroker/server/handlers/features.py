@@ -18,11 +18,12 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
 
 MIN_UPDATE_BYTES: Final = 5
 """Of an update on the wire."""
@@ -36,7 +37,7 @@ def update_features_error(
     return UpdateFeaturesResponse(error_code=code, error_message=message or None)
 
 
-@sliced(update_features_error)
+@sliced
 def handle_update_features(
     services: Services, context: RequestContext, request: UpdateFeaturesRequest
 ) -> Steps[UpdateFeaturesResponse]:

@@ -24,6 +24,7 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
     Access,
@@ -34,7 +35,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import STEP_ITEMS, Steps, sliced
+from kbroker.server.sliced import Steps, sliced
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def find_coordinator_error(
     return _response([_failed(request.key, error, message)], batched=False)
 
 
-@sliced(find_coordinator_error)
+@sliced
 def handle_find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Steps[FindCoordinatorResponse]:

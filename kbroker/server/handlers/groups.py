@@ -102,7 +102,7 @@ def leave_group_error(
     return LeaveGroupResponse(error_code=error)
 
 
-@sliced(leave_group_error)
+@sliced
 def handle_leave_group(
     services: Services, context: RequestContext, request: LeaveGroupRequest
 ) -> Steps[Message]:
@@ -188,7 +188,7 @@ def describe_groups_error(
     )
 
 
-@sliced(describe_groups_error)
+@sliced
 def handle_describe_groups(
     services: Services, context: RequestContext, request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:

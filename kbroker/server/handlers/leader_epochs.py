@@ -16,10 +16,11 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, Access, ApiPolicy, Extent, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Pace, Steps, sliced
+from kbroker.server.sliced import Steps, sliced
 
 _Partition = OffsetForLeaderEpochResponse.EpochEndOffset
 _Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -44,7 +45,7 @@ def offset_for_leader_epoch_error(
     )
 
 
-@sliced(offset_for_leader_epoch_error)
+@sliced
 def handle_offset_for_leader_epoch(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:

@@ -28,10 +28,11 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, once_each, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 
 MAX_INT64: Final = (1 << 63) - 1
 MOVES_PER_STEP: Final = 8
@@ -49,7 +50,7 @@ def describe_log_dirs_error(
     return DescribeLogDirsResponse(error_code=int(code))
 
 
-@sliced(describe_log_dirs_error)
+@sliced
 def handle_describe_log_dirs(
     services: Services, context: RequestContext, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:
@@ -114,7 +115,7 @@ def alter_replica_log_dirs_error(
     return _altered(by_topic)
 
 
-@sliced(alter_replica_log_dirs_error)
+@sliced
 def handle_alter_replica_log_dirs(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:

@@ -32,6 +32,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_TOPIC,
     Access,
@@ -41,7 +42,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, STEP_ITEMS, Steps, at_once, once_each, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 
@@ -76,7 +77,7 @@ def _error_in_steps(
     return response
 
 
-@sliced(metadata_error)
+@sliced
 def handle_metadata(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> Steps[MetadataResponse]:

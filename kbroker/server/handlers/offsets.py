@@ -26,6 +26,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
     DESCRIBE_EACH_TOPIC,
@@ -37,7 +38,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Pace, Steps, sliced, step_items_of
+from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced, step_items_of
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""
@@ -71,7 +72,7 @@ def offset_commit_error(
     )
 
 
-@sliced(offset_commit_error)
+@sliced
 def handle_offset_commit(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Steps[OffsetCommitResponse]:
@@ -158,7 +159,7 @@ def offset_fetch_error(
     return response
 
 
-@sliced(offset_fetch_error)
+@sliced
 def handle_offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> Steps[OffsetFetchResponse]:

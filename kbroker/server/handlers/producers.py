@@ -19,17 +19,11 @@ from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
+from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_policy import READ_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import (
-    CHEAP_ITEMS,
-    STEP_ITEMS,
-    TOO_LARGE,
-    AnswerSize,
-    Steps,
-    sliced,
-)
+from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, sliced
 
 PRODUCER_BYTES: Final = 256
 PARTITION_BYTES: Final = 256
@@ -58,7 +52,7 @@ def describe_producers_error(
     )
 
 
-@sliced(describe_producers_error)
+@sliced
 def handle_describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:

@@ -24,7 +24,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareFetchResponse,
 )
 from kbroker.protocol.schema import Message
-from kbroker.replication.time_slices import SlicedSteps
+from kbroker.replication.time_slices import Pace, SlicedSteps
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
     READ_GROUP,
@@ -35,7 +35,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, at_once
+from kbroker.server.sliced import CHEAP_ITEMS, at_once
 from kbroker.share.partition import Acknowledgement
 from kbroker.share.partitions import Outcome as Acknowledged
 from kbroker.share.reader import Answer, Outcomes, PartitionData, ReadLimits

@@ -29,6 +29,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import (
     DELETE_GROUP,
     DESCRIBE_EACH_GROUP,
@@ -45,15 +46,7 @@ from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.network.divided_requests import merge, pieces
 from kbroker.server.services import Services
-from kbroker.server.sliced import (
-    CHEAP_ITEMS,
-    TOO_LARGE,
-    AnswerSize,
-    Pace,
-    Steps,
-    estimated_bytes,
-    sliced,
-)
+from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, estimated_bytes, sliced
 
 _PARTITIONS: Final = ("topics", "partitions")
 
@@ -90,7 +83,7 @@ def share_group_describe_error(
     )
 
 
-@sliced(share_group_describe_error)
+@sliced
 def handle_share_group_describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> Steps[ShareGroupDescribeResponse]:
@@ -119,7 +112,7 @@ def describe_share_group_offsets_error(
     )
 
 
-@sliced(describe_share_group_offsets_error)
+@sliced
 def handle_describe_share_group_offsets(
     services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> Steps[DescribeShareGroupOffsetsResponse]:

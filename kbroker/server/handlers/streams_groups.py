@@ -98,7 +98,7 @@ def streams_group_describe_error(
     )
 
 
-@sliced(streams_group_describe_error)
+@sliced
 def handle_streams_group_describe(
     services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
 ) -> Steps[StreamsGroupDescribeResponse]:

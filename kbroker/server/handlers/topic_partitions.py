@@ -20,6 +20,7 @@ from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_TOPIC,
     ApiPolicy,
@@ -27,7 +28,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import STEP_ITEMS, Steps, once_each, sliced, sorted_in_steps
+from kbroker.server.sliced import Steps, once_each, sliced, sorted_in_steps
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 
@@ -46,7 +47,7 @@ def describe_topic_partitions_error(
     )
 
 
-@sliced(describe_topic_partitions_error)
+@sliced
 def handle_describe_topic_partitions(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:

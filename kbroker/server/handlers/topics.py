@@ -40,6 +40,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import (
     DELETE_EACH_TOPIC,
     DESCRIBE_EACH_TOPIC,
@@ -52,7 +53,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
 
 TOPICS_PER_PART: Final = 32
 PARTITIONS_PER_PART: Final = 128
@@ -130,7 +131,7 @@ def delete_topics_error(
 # Very many topics
 
 
-@sliced(create_topics_error)
+@sliced
 def _create_in_parts(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> Steps[CreateTopicsResponse]:
@@ -182,7 +183,7 @@ def _create_in_parts(
     return response
 
 
-@sliced(delete_topics_error)
+@sliced
 def _delete_in_parts(
     services: Services, context: RequestContext, request: DeleteTopicsRequest
 ) -> Steps[DeleteTopicsResponse]:

@@ -24,10 +24,11 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, MemoryClass, Quota, Versions
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Pace, Steps, describe_each, sliced
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, describe_each, sliced
 
 MARKERS_PER_STEP: Final = 8
 
@@ -62,7 +63,7 @@ def write_markers_error(
     )
 
 
-@sliced(write_markers_error)
+@sliced
 def handle_write_markers(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> Steps[WriteTxnMarkersResponse]:
@@ -127,7 +128,7 @@ def describe_transactions_error(
     )
 
 
-@sliced(describe_transactions_error)
+@sliced
 def handle_describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:

@@ -37,6 +37,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
     READ_GROUP,
@@ -49,15 +50,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import (
-    CHEAP_ITEMS,
-    Pace,
-    Steps,
-    at_once,
-    once_each,
-    sliced,
-    step_items_of,
-)
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced, step_items_of
 
 BATCHED_SINCE: Final = 4
 """AddPartitionsToTxn of brokers: several transactions in one request."""
@@ -122,7 +115,7 @@ def add_partitions_error(
     )
 
 
-@sliced(add_partitions_error)
+@sliced
 def handle_add_partitions(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Steps[AddPartitionsToTxnResponse]:
@@ -299,7 +292,7 @@ def txn_offset_commit_error(
     return at_once(_commit_response(request.topics, lambda _: code))
 
 
-@sliced(txn_offset_commit_error)
+@sliced
 def handle_txn_offset_commit(
     services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Steps[TxnOffsetCommitResponse]:
