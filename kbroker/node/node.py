@@ -182,7 +182,6 @@ class Broker:
     async def _start(self) -> None:
         started = time.monotonic()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._loop_exception)
         config = self.config
         network = NetworkConfig.from_broker(config)
         timers = LoopTimers(loop)
@@ -524,9 +523,12 @@ class Broker:
         delay = min(seconds, max(max_idle_seconds / 2, 0.05))
         self._sweep_timer = loop.call_later(delay, self._sweep, loop, max_idle_seconds)
 
-    def _loop_exception(
+    def loop_exception(
         self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
     ) -> None:  # Any: asyncio's
+        """For a loop that runs this broker only (`set_exception_handler`): a broken invariant in a
+        callback stops the broker.
+        """
         error = context.get("exception")
         if isinstance(error, InvariantError):
             self.fail(error)

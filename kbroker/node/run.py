@@ -106,6 +106,7 @@ def _grow_descriptor_table(room: int) -> None:
 
 async def _serve(config: BrokerConfig) -> int:
     broker = Broker(config)
+    asyncio.get_running_loop().set_exception_handler(broker.loop_exception)
     stopping = asyncio.Event()
     at_once = asyncio.Event()
 

@@ -228,7 +228,9 @@ class EmbeddedBroker:
     async def _serve(self, config: BrokerConfig, started: Future[None]) -> None:
         resources = NodeResources(config, max_open_files=self._max_open_files)
         broker = Broker(config, resources=resources)
-        self._ending = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(broker.loop_exception)
+        self._ending = loop.create_future()
         await broker.start()
         self._broker = broker
         broker.dispatcher.interceptors.update(self._interceptors)
