@@ -8,10 +8,12 @@ on its own there (`share_state`), and answered when its records are committed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
+from kbroker.coordinator.runtime.effects import Append
 from kbroker.coordinator.runtime.key_hash import partition_of
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.shards import (
@@ -45,6 +47,11 @@ K = TypeVar("K")
 PRUNE_RECORDS: Final = 1000
 """A log of fewer records is not pruned."""
 PRUNE_BATCH: Final = 200
+
+TURN_TOMBSTONES: Final = 600
+"""Tombstones written in one turn of the loop after topics were deleted, about."""
+BATCH_TOMBSTONES: Final = 20
+"""What writing a batch costs, in tombstones."""
 
 
 class StateLog(CoordinatorLog, Protocol):
@@ -96,6 +103,13 @@ def is_coordinator_key(text: str) -> bool:
     return True
 
 
+class _Tombstones(NamedTuple):
+    """What is left to write to one shard after topics were deleted."""
+
+    host: Host[ShareStateShard]
+    batches: Iterator[list[CoordinatorRecord]]
+
+
 class ShareCoordinator:
     """States of share partitions. Each method gives its result, perhaps later; an error is part of
     it.
@@ -113,6 +127,8 @@ class ShareCoordinator:
         self._log = log
         self._timers = timers
         self._prune_timer: TimerHandle | None = None
+        self._tombstones: deque[_Tombstones] = deque()
+        self._tombstone_timer: TimerHandle | None = None
         self._topics = topics
         self.runtime: CoordinatorRuntime[ShareStateShard] = CoordinatorRuntime(
             SHARE_TOPIC,
@@ -141,19 +157,50 @@ class ShareCoordinator:
             self._arm()
 
     def on_topics_deleted(self) -> None:
-        """Topics are gone: the states of their partitions end; those of a shard that is loading,
-        once it is loaded.
+        """Delete the states of topics that no longer exist, some in each turn of the loop; those of
+        a shard that is loading once it is loaded.
         """
         for host in list(self.runtime.hosts()):
-            if host.status is HostStatus.ACTIVE:
-                self.runtime.carry_out(host, host.shard.on_topics_deleted())
-            elif host.status is HostStatus.LOADING:
-                host.shard.has_deleted_topics = True
+            self._schedule_tombstones(host)
+        if self._tombstone_timer is None:
+            self._write_tombstones()
+
+    def _schedule_tombstones(self, host: Host[ShareStateShard]) -> None:
+        if host.status is HostStatus.ACTIVE:
+            self._tombstones.append(_Tombstones(host, host.shard.tombstones_of_deleted_topics()))
+        elif host.status is HostStatus.LOADING:
+            host.shard.has_deleted_topics = True
+
+    def _write_tombstones(self) -> None:
+        """Write about `TURN_TOMBSTONES`, and plan the next turn if some are left."""
+        self._tombstone_timer = None
+        left = TURN_TOMBSTONES
+        while self._tombstones:
+            if left <= 0:
+                self._tombstone_timer = self._timers.call_later(0, self._write_tombstones)
+                return
+            host, batches = self._tombstones[0]
+            if host.status is not HostStatus.ACTIVE:
+                self._tombstones.popleft()
+                for successor in list(self.runtime.hosts()):
+                    if successor.topic_partition == host.topic_partition:
+                        self._schedule_tombstones(successor)
+                continue
+            batch = next(batches, None)
+            if batch is None:
+                self._tombstones.popleft()
+                continue
+            left -= len(batch) + BATCH_TOMBSTONES
+            if batch:
+                self.runtime.carry_out(host, [Append(batch)])
 
     def close(self) -> None:
         """The broker stops."""
         if self._prune_timer is not None:
             self._prune_timer.cancel()
+        if self._tombstone_timer is not None:
+            self._tombstone_timer.cancel()
+        self._tombstones.clear()
         self.runtime.close()
 
     # -- pruning -----------------------------------------------------------------------------

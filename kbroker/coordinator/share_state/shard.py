@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from kbroker.coordinator.runtime.effects import Append, Effect
@@ -35,7 +35,9 @@ from kbroker.protocol.messages.share_records import (
 from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 from kbroker.share.partition import StateBatch
 
-TOMBSTONES_PER_BATCH: Final = 1000
+TOMBSTONES_PER_BATCH: Final = 200
+TOPICS_PER_BATCH: Final = 1000
+"""Topics to look at before `tombstones_of_deleted_topics` pauses."""
 
 _INT16: Final = struct.Struct(">h")
 _CLASSES: Final[Mapping[int, tuple[type[CoordinatorKey], type[CoordinatorValue]]]] = {
@@ -136,6 +138,7 @@ class ShareStateShard:
     """
 
     __slots__ = (
+        "_by_topic",
         "_settings",
         "_topics",
         "_wall_ms",
@@ -151,6 +154,8 @@ class ShareStateShard:
         topics: Callable[[], ShareTopics],
     ) -> None:
         self.states: dict[SharePlace, ShareState] = {}
+        self._by_topic: dict[Uuid, dict[SharePlace, None]] = {}
+        """The keys of `states`."""
         self.record_count = 0
         """How many the log has, as far as nobody has set it back."""
         self.has_deleted_topics = False
@@ -192,8 +197,12 @@ class ShareStateShard:
             place = SharePlace(key.group_id, (key.topic_id, key.partition))
             if isinstance(value, ShareSnapshotValue):
                 self.states[place] = ShareState(value)
-            else:
-                self.states.pop(place, None)
+                self._by_topic.setdefault(key.topic_id, {})[place] = None
+            elif self.states.pop(place, None) is not None:
+                places = self._by_topic[key.topic_id]
+                del places[place]
+                if not places:
+                    del self._by_topic[key.topic_id]
         elif isinstance(key, ShareUpdateKey) and isinstance(value, ShareUpdateValue):
             state = self.states.get(SharePlace(key.group_id, (key.topic_id, key.partition)))
             if state is not None:
@@ -210,11 +219,12 @@ class ShareStateShard:
         if not self.has_deleted_topics:
             return []
         self.has_deleted_topics = False
-        return self.on_topics_deleted()
+        return [Append(batch) for batch in self.tombstones_of_deleted_topics() if batch]
 
     def unload(self, error: ErrorCode) -> list[Effect]:
         """Nobody waits here."""
         self.states = {}
+        self._by_topic = {}
         return []
 
     def next_deadline_ms(self) -> int | None:
@@ -304,18 +314,23 @@ class ShareStateShard:
             state.state_epoch,
         )
 
-    def on_topics_deleted(self) -> list[Effect]:
-        """The states of topics that are no more end."""
-        topics = self._topics().topics_by_id
-        records = [
-            CoordinatorRecord(_snapshot_key(key), None)
-            for key in self.states
-            if key.place[0] not in topics
-        ]
-        return [
-            Append(records[start : start + TOMBSTONES_PER_BATCH])
-            for start in range(0, len(records), TOMBSTONES_PER_BATCH)
-        ]
+    def tombstones_of_deleted_topics(self) -> Iterator[list[CoordinatorRecord]]:
+        """The records that end the states of topics that no longer exist, in batches of at most
+        `TOMBSTONES_PER_BATCH`. Some batches are empty: the caller may pause after each, and the
+        shard may change during a pause.
+        """
+        for count, topic_id in enumerate(list(self._by_topic), 1):
+            if count % TOPICS_PER_BATCH == 0:
+                yield []
+            if topic_id in self._topics().topics_by_id:
+                continue
+            places = list(self._by_topic.get(topic_id, ()))
+            for start in range(0, len(places), TOMBSTONES_PER_BATCH):
+                yield [
+                    CoordinatorRecord(_snapshot_key(key), None)
+                    for key in places[start : start + TOMBSTONES_PER_BATCH]
+                    if key in self.states
+                ]
 
     def snapshots(self) -> list[CoordinatorRecord]:
         """All states anew: what lies before these in the log is not needed any more."""
