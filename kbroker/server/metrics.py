@@ -25,6 +25,7 @@ from prometheus_client.core import (
 )
 
 from kbroker import __version__
+from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.runtime.shards import HostStatus
 from kbroker.metrics import Histogram
 from kbroker.protocol.apis import ApiKey
@@ -189,14 +190,11 @@ def _controller(services: Services) -> Iterator[Metric]:
 
 
 def _groups(services: Services) -> Iterator[Metric]:
-    counts = dict.fromkeys(("classic", "consumer", "share", "streams"), 0)
+    counts = {group_type.value: 0 for group_type in GroupType}
     for host in services.groups.runtime.hosts():
         if host.status is HostStatus.ACTIVE:
-            shard = host.shard
-            counts["classic"] += len(shard.groups)
-            counts["consumer"] += len(shard.consumer.groups)
-            counts["share"] += len(shard.share.groups)
-            counts["streams"] += len(shard.streams.groups)
+            for kind in host.shard.kinds:
+                counts[kind.group_type.value] += len(kind)
     groups = GaugeMetricFamily(
         "kafka_server_group_coordinator_metrics_group_count",
         "Groups of this coordinator",

@@ -82,7 +82,7 @@ def in_flux(shard: GroupShard) -> frozenset[str]:
     """Classic groups in the middle of a rebalance: members and state of it are not durable."""
     return frozenset(
         group_id
-        for group_id, group in shard.groups.items()
+        for group_id, group in shard.classic.groups.items()
         if group.state not in AT_REST
         or any(member.join_waiter is not None for member in group.members.values())
     )
@@ -94,8 +94,8 @@ def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]
     offsets = shard.offsets
     bare = {
         group_id
-        for group_id in shard.groups
-        if group_id not in shard.metadata and not offsets.has_group(group_id)
+        for group_id in shard.classic.groups
+        if group_id not in shard.classic.metadata and not offsets.has_group(group_id)
     }
     return {
         "listed": sorted(
@@ -103,11 +103,11 @@ def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]
             for one in world.coordinator.list_groups(Context(5), ListGroupsRequest()).groups
             if one.group_id not in bare | flux
         ),
-        "records": plain(shard.metadata),
+        "records": plain(shard.classic.metadata),
         "classic": {
             group_id: classic(group)
-            for group_id, group in shard.groups.items()
-            if group_id not in bare | flux and group_id in shard.metadata
+            for group_id, group in shard.classic.groups.items()
+            if group_id not in bare | flux and group_id in shard.classic.metadata
         },
         "consumer": plain(shard.consumer.groups),
         "share": plain(shard.share.groups),
@@ -119,7 +119,9 @@ def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]
         },
         "offsets": {group_id: plain(offsets.of_group(group_id)) for group_id in offsets.groups()},
         "pending": {place: plain(values) for place, values in offsets.pending.places()},
-        "deletable": {group_id: deletable(shard, group_id) for group_id in sorted(shard.metadata)}
+        "deletable": {
+            group_id: deletable(shard, group_id) for group_id in sorted(shard.classic.metadata)
+        }
         if not flux
         else {},
         "timers": timers(shard),

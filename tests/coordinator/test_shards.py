@@ -89,7 +89,10 @@ def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
         ("group-simple", "segments", 0): (150, ""),
         ("group-rdk", "codec-snappy", 0): (17, ""),
     }
-    states = {group.group_id: (group.state, group.generation_id) for group in shard.groups.values()}
+    states = {
+        group.group_id: (group.state, group.generation_id)
+        for group in shard.classic.groups.values()
+    }
     assert states["group-classic"] == (GroupState.STABLE, 1)
     assert states["group-classic-dynamic"] == (GroupState.EMPTY, 2)
     assert states["group-rdk"] == (GroupState.EMPTY, 2)
@@ -98,7 +101,7 @@ def test_kafkas_log_is_loaded_as_kafka_understands_it() -> None:
     assert (consumer_group.state(), consumer_group.epoch) == ("Empty", 3)
     assert (consumer_group.target_epoch, consumer_group.regexes) == (2, {})
     assert "group-consumer" not in states  # its offsets are the consumer group's
-    (member,) = shard.groups["group-classic"].members.values()
+    (member,) = shard.classic.groups["group-classic"].members.values()
     assert (member.instance_id, member.client_host) == ("static-1", "/127.0.0.1")
 
 
@@ -262,7 +265,7 @@ def test_unload_answers_everybody_who_waits() -> None:
             )
         ],
     )
-    pending = world.answer(world.coordinator.offset_commit(Context(9), request))
+    pending = world.answer(world.coordinator.offsets.commit(Context(9), request))
     assert isinstance(pending, Deferred)
     world.resign()
     assert waiting.errors[-1] is ErrorCode.NOT_COORDINATOR
@@ -364,7 +367,7 @@ def test_lost_append_makes_the_shard_replay_its_log() -> None:
             )
         ],
     )
-    pending = world.answer(world.coordinator.offset_commit(Context(9), request))
+    pending = world.answer(world.coordinator.offsets.commit(Context(9), request))
     assert isinstance(pending, Deferred)
     world.log.batches[PARTITION].pop()
     world.log.commit(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -188,7 +188,7 @@ def test_members_that_leave(world: World) -> None:
     assert left == {0, 3}
     assert {one.error_code for one in response.members} == {0, ErrorCode.UNKNOWN_MEMBER_ID}
     assert counted.most <= 5 * MOST_IN_A_TURN // 4
-    assert not world.shard().groups["g"].members
+    assert not world.shard().classic.groups["g"].members
 
 
 def test_members_of_an_unknown_group_that_leave(world: World) -> None:

@@ -8,13 +8,17 @@ go on. As in Kafka the records say the end of the one and the beginning of the o
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from enum import Enum
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from kbroker.coordinator.group.classic.group import ClassicGroup
+from kbroker.coordinator.group.classic.groups import ClassicGroups
 from kbroker.coordinator.group.classic.member import Member
+from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.consumer.groups import Replacements
+from kbroker.coordinator.group.consumer.groups import ConsumerGroups, Replacements
+from kbroker.coordinator.group.consumer.membership import Decision, Removal, heartbeat
+from kbroker.coordinator.group.consumer.migration_policy import MigrationPolicy
 from kbroker.coordinator.group.consumer.reconciliation import (
     CurrentAssignment,
     MemberState,
@@ -40,29 +44,105 @@ from kbroker.coordinator.group.membership.embedded_protocol import (
 )
 from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
 from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
+from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
 
-class MigrationPolicy(Enum):
-    """group.consumer.migration.policy."""
-
-    DISABLED = "disabled"
-    UPGRADE = "upgrade"
-    DOWNGRADE = "downgrade"
-    BIDIRECTIONAL = "bidirectional"
+class MigrationSettings(Protocol):
+    """What of the broker's configuration migrations read."""
 
     @property
-    def may_upgrade(self) -> bool:
-        """Whether a classic group may become a consumer group."""
-        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+    def group_max_size(self) -> int: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_consumer_migration_policy(self) -> str: ...
+
+
+class Migration:
+    """The groups of one shard that change between classic and consumer. topics: the cluster's, as
+    of now.
+    """
+
+    __slots__ = ("_classic", "_settings", "_topics")
+
+    def __init__(
+        self,
+        settings: MigrationSettings,
+        classic: ClassicGroups,
+        topics: Callable[[], ClusterTopics],
+    ) -> None:
+        self._settings = settings
+        self._classic = classic
+        self._topics = topics
 
     @property
-    def may_downgrade(self) -> bool:
-        """Whether a consumer group may become a classic group."""
-        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+    def policy(self) -> MigrationPolicy:
+        """The broker's, which can change while it runs."""
+        return MigrationPolicy(self._settings.group_consumer_migration_policy)
+
+    def upgrade(
+        self,
+        consumer: ConsumerGroups,
+        request: ConsumerGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+    ) -> Decision:
+        """A member of the consumer protocol joins a classic group with members. Raises
+        KafkaError(GROUP_ID_NOT_FOUND) if the group cannot become a consumer group.
+        """
+        group_id = request.group_id
+        group = self._classic.groups[group_id]
+        max_size = self._settings.group_consumer_max_size
+        records, upgraded = upgrade(group, self._topics(), policy=self.policy, max_size=max_size)
+        context = consumer.context_of(group_id, client_id, client_host)
+        # In the middle of a rebalance the members' assignments are not a whole target any more.
+        unsettled = group.state is not GroupState.STABLE
+        decision = heartbeat(upgraded, request, context, unsettled=unsettled)
+
+        def written(now_ms: int) -> list[Effect]:
+            consumer.begin(group_id, now_ms)
+            return []
+
+        return Decision(
+            [*records, *decision.records],
+            decision.response,
+            decision.member_id,
+            written,
+            group.dismiss(ErrorCode.REBALANCE_IN_PROGRESS),
+        )
+
+    def downgrade(
+        self,
+        group: ConsumerGroup,
+        leaving: Collection[str],
+        replacements: Replacements,
+        *,
+        rebalance: bool,
+    ) -> Removal | None:
+        """A `consumer.groups.Downgrade`."""
+        group_id, max_size = group.group_id, self._settings.group_max_size
+        if not may_downgrade(group, leaving, replacements, policy=self.policy, max_size=max_size):
+            return None
+        classic = self._classic.detached(group_id)
+        records = downgrade(
+            group,
+            classic,
+            leaving=leaving,
+            replacements=replacements,
+            topics=self._topics(),
+            rebalance=rebalance,
+        )
+
+        def written(now_ms: int) -> list[Effect]:
+            self._classic.groups[group_id] = classic
+            return classic.begin(now_ms, rebalance=rebalance)
+
+        return Removal(records, written)
 
 
 # -- from classic to consumer ----------------------------------------------------------------
@@ -150,8 +230,9 @@ def _as_consumer(group: ClassicGroup, member: Member) -> MemberMetadata:
 
 
 def _held(group: ClassicGroup, topics: ClusterTopics) -> dict[str, Assignment]:
-    """What each member has or may still have, by its id: a cooperative one gives back what nobody
-    has in this generation only after it heard so. No partition is with two.
+    """What each member has or may still have, by its id: a cooperative member
+    revokes partitions without an owner in this generation only once it was told so. No partition
+    has two members.
     """
     held: dict[str, dict[Uuid, frozenset[int]]] = {}
     taken: set[tuple[Uuid, int]] = set()
@@ -189,8 +270,8 @@ def may_downgrade(
     policy: MigrationPolicy,
     max_size: int,
 ) -> bool:
-    """Whether the group becomes a classic one when these members go and come: nobody but classic
-    members is left, and somebody is.
+    """Whether the group becomes a classic one when these members leave and join: at least one
+    member remains, and all that remain are classic.
     """
     if not policy.may_downgrade:
         return False

@@ -3,8 +3,8 @@ protocol/messages/group_records.
 
 A key is int16 record type and body, a value is int16 version and body; a null value deletes. Types
 0 and 1 are committed offsets (0 is read, never written), 2 is a classic group, 3 to 8 and 16 are
-consumer groups (`consumer_records`), 10 to 15 share groups (`share_group_records`), 17 and 19 to 23
-streams groups (`streams_records`).
+consumer groups (`consumer/records`), 10 to 15 share groups (`share/records`), 17 and 19 to 23
+streams groups (`streams/records`).
 """
 
 from __future__ import annotations

@@ -1,32 +1,36 @@
-"""The group coordinator: requests of groups and of committed offsets, answered by shards.
+"""The group coordinator: requests of members and of tools, answered by shards.
 
-A request finds its shard by the hash of its group id, is decided there (`group_shard`), and its
-records are written and its answers let out by `shards`. Every method takes the request as decoded
-and gives the response, or a Deferred of it; bytes fields are copied before it returns.
+A request finds its shard by the hash of its group id and is decided there (`shard`); `runtime`
+writes the records and sends the answers. Every method takes the request as decoded and returns the
+response, or a Deferred of it; bytes fields are copied before it returns. Requests for committed
+offsets are in `offset_service`, those for share groups in `share_service`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.classic.group import join_error
+from kbroker.coordinator.group.classic.generation import (
+    join_error,
+)
 from kbroker.coordinator.group.classic.memory import MemberMemory
 from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
 from kbroker.coordinator.group.consumer.requests import check_heartbeat
 from kbroker.coordinator.group.membership.join import PROTOCOL_BYTES, Join
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
-from kbroker.coordinator.group.offsets.commit import Commit, commit_records, resolve_commit
-from kbroker.coordinator.group.offsets.fetch import Charge, fetch_offsets
-from kbroker.coordinator.group.offsets.pending import OffsetPlace
-from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
+from kbroker.coordinator.group.offset_service import OffsetService, OffsetSettings
 from kbroker.coordinator.group.offsets.store import DeletedTopic
-from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.group.shard import GroupShard, ShardSettings
-from kbroker.coordinator.group.streams.membership import StreamsDecision, check_streams_heartbeat
+from kbroker.coordinator.group.streams.membership import (
+    StreamsDecision,
+)
+from kbroker.coordinator.group.streams.requests import (
+    check_streams_heartbeat,
+)
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.effects import Waiter
 from kbroker.coordinator.runtime.key_hash import partition_of
@@ -36,9 +40,7 @@ from kbroker.coordinator.runtime.shards import (
     CoordinatorRuntime,
     Host,
     HostStatus,
-    Transactional,
     client_error,
-    commit_error,
     is_in_log,
 )
 from kbroker.coordinator.topics import ClusterTopics
@@ -67,14 +69,6 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
@@ -89,10 +83,8 @@ NO_PROTOCOL_NAME_VERSION: Final = 7
 PROTOCOL_NAMED_VERSION: Final = 5
 """From this SyncGroup on a member names the protocol it was told (KIP-559)."""
 
-_DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
-
-class CoordinatorSettings(ShardSettings, Protocol):
+class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
     """What of the broker's configuration the group coordinator reads; GroupCoordinatorConfig has
     it.
     """
@@ -104,23 +96,18 @@ class CoordinatorSettings(ShardSettings, Protocol):
     @property
     def offsets_load_buffer_size(self) -> int: ...
     @property
-    def offset_metadata_max_bytes(self) -> int: ...
-    @property
     def group_min_session_timeout_ms(self) -> int: ...
     @property
     def group_max_session_timeout_ms(self) -> int: ...
 
 
-GROUPS_PER_STEP: Final = 32
-ITEMS_PER_STEP: Final = 256
-"""Groups of an OffsetFetch between two pauses."""
 MAX_REASON: Final = 255
 REASONS_PER_SECOND: Final = 10
 """Characters of a member's words that are logged; clients send no more."""
 
 
 def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:
-    """A LeaveGroup that was not even looked at."""
+    """The answer to a LeaveGroup that failed as a whole."""
     return LeaveGroupResponse(error_code=error)
 
 
@@ -156,6 +143,9 @@ class GroupCoordinator:
             compression=Compression(config.offsets_topic_compression_codec),
             load_step_bytes=min(config.offsets_load_buffer_size, LOAD_STEP_BYTES),
         )
+        self.offsets = OffsetService(
+            config, self.runtime, host_of=self._host, timers=timers, topics=topics
+        )
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader coordinates this group."""
@@ -170,8 +160,8 @@ class GroupCoordinator:
         self.runtime.on_leadership(partition, epoch)
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:
-        """Topics are gone: their offsets end, pending ones included; those of a shard that is
-        loading, once it is loaded.
+        """Topics were deleted: their offsets end, pending ones included; a shard that is loading
+        does so once it is loaded.
         """
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.ACTIVE:
@@ -180,11 +170,11 @@ class GroupCoordinator:
                 host.shard.deleted_topics += topics
 
     def close(self) -> None:
-        """The broker stops."""
+        """Unload every shard: the broker stops."""
         self.runtime.close()
 
     def _log_reason(self, group_id: str, who: str | None, reason: str | None) -> None:
-        """Log why a member joins again or leaves, in its own words (KIP-800)."""
+        """Log the reason that a client gives for joining again or leaving (KIP-800)."""
         if reason:
             self._reasons.log(
                 self._timers.monotonic_ms(),
@@ -260,7 +250,7 @@ class GroupCoordinator:
             host = self._member_host(request.group_id)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The generation it asks for was lost with the former coordinator: join again.
+                # The former coordinator had the generation in memory only: the member must rejoin.
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             return SyncGroupResponse(error_code=error.code)
         waiter: Waiter = Deferred()
@@ -269,7 +259,7 @@ class GroupCoordinator:
         return waiter
 
     def heartbeat(self, context: CallContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Heartbeat. While the group is loaded nothing can be said against a member."""
+        """Heartbeat. While the shard is loading, heartbeats succeed."""
         try:
             host = self._member_host(request.group_id)
         except KafkaError as error:
@@ -348,7 +338,8 @@ class GroupCoordinator:
     ]:
         """ConsumerGroupDescribe of one group: the group without members, and its members."""
         try:
-            return self._member_host(group_id).shard.describe_consumer(group_id)
+            shard = self._member_host(group_id).shard
+            return shard.describe(shard.consumer, group_id)
         except KafkaError as error:
             shown_id = "" if error.code is ErrorCode.INVALID_GROUP_ID else group_id
             refusal = ConsumerGroupDescribeResponse.DescribedGroup(
@@ -381,7 +372,8 @@ class GroupCoordinator:
     ]:
         """StreamsGroupDescribe of one group; as `consumer_describe`."""
         try:
-            return self._member_host(group_id).shard.describe_streams(group_id)
+            shard = self._member_host(group_id).shard
+            return shard.describe(shard.streams, group_id)
         except KafkaError as error:
             refusal = StreamsGroupDescribeResponse.DescribedGroup(
                 group_id=group_id, error_code=error.code
@@ -429,220 +421,6 @@ class GroupCoordinator:
             return response
         return answer
 
-    def offset_delete(
-        self, request: OffsetDeleteRequest
-    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetDeleteResponse]:
-        """OffsetDelete, as steps like those of `offset_fetch`: of topics that the group does not
-        read. Decided in one step, for each partition once. Raises KafkaError.
-        """
-        named: dict[tuple[str, int], ErrorCode] = {}  # of partitions that exist
-        count = 0
-        for topic in request.topics:
-            count += 1
-            if count % ITEMS_PER_STEP == 0:
-                yield None
-            known = self._topics().topics.get(topic.name)
-            for partition in topic.partitions:
-                count += 1
-                if count % ITEMS_PER_STEP == 0:
-                    yield None
-                if known is not None and partition.partition_index in known.partitions:
-                    named[topic.name, partition.partition_index] = ErrorCode.NONE
-        host = self._member_host(request.group_id)
-        subscribed = host.shard.subscribed_topics(request.group_id)
-        records = []
-        for name, index in named:
-            if subscribed is None or name in subscribed:
-                named[name, index] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif host.shard.offsets.has(OffsetPlace(request.group_id, name, index)):
-                records.append(offset_tombstone(request.group_id, name, index))
-        outcome = self.runtime.submit(host, records)
-        if isinstance(outcome, Deferred):
-            if not outcome.done:
-                yield outcome
-            outcome = outcome.value
-        if outcome is not ErrorCode.NONE:
-            return OffsetDeleteResponse(error_code=client_error(outcome))
-        response = OffsetDeleteResponse()
-        for topic in request.topics:
-            count += 1
-            if count % ITEMS_PER_STEP == 0:
-                yield None
-            results: list[_DeletedOffset] = []
-            missing: list[_DeletedOffset] = []
-            for partition in topic.partitions:
-                count += 1
-                if count % ITEMS_PER_STEP == 0:
-                    yield None
-                index = partition.partition_index
-                error = named.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                (missing if is_missing else results).append(
-                    _DeletedOffset(partition_index=index, error_code=error)
-                )
-            response.topics.append(
-                OffsetDeleteResponse.OffsetDeleteResponseTopic(
-                    name=topic.name, partitions=missing + results
-                )
-            )
-        return response
-
-    def resolve_commit(
-        self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
-    ) -> Generator[None, None, Commit]:
-        """The first step of a commit: see `offsets.resolve_commit`."""
-        return resolve_commit(
-            request,
-            version,
-            self._topics(),
-            max_metadata_bytes=self._config.offset_metadata_max_bytes,
-            step_items=step_items,
-        )
-
-    def offset_commit(
-        self, context: CallContext, request: OffsetCommitRequest, step_items: int = OFFSETS_PER_STEP
-    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetCommitResponse]:
-        """OffsetCommit as steps, like `offset_fetch`: one batch, however many partitions. It is
-        written without a pause if no more than step_items topics and partitions are named.
-        """
-        commit = yield from self.resolve_commit(request, context.api_version, step_items)
-        commit.refuse_deleted(self._topics())
-        if not commit.accepted:
-            return commit.response
-        outcome = self._offset_commit(context.api_version, commit, request)
-        if isinstance(outcome, Deferred):
-            yield outcome
-            outcome = outcome.value
-        return (yield from commit.answer(outcome))
-
-    def _offset_commit(
-        self, version: int, commit: Commit, request: OffsetCommitRequest
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        group_id, member_id = request.group_id, request.member_id
-        try:
-            host = self._host(group_id)
-        except KafkaError as error:
-            return error.code
-        refusal = host.shard.check_commit(
-            group_id,
-            member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            version,
-            commit.latest,
-        )
-        if refusal is not ErrorCode.NONE:
-            return refusal
-        if member_id:
-            host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
-        return self._write_commit(host, commit, request, None)
-
-    def offset_commit_in_transaction(
-        self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        """TxnOffsetCommit, after its first step and in the moment in which the group's partition
-        belongs to the transaction: the offsets are pending until its end. The outcome is for
-        `Commit.answer`.
-        """
-        commit.refuse_deleted(self._topics())
-        group_id = request.group_id
-        try:
-            host = self._host(group_id)
-        except KafkaError as error:
-            return error.code
-        refusal = host.shard.check_transactional_commit(
-            group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            commit.latest,
-        )
-        if refusal is not ErrorCode.NONE:
-            return refusal
-        host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
-        return self._write_commit(host, commit, request, transaction)
-
-    def _write_commit(
-        self,
-        host: Host[GroupShard],
-        commit: Commit,
-        request: OffsetCommitRequest,
-        transaction: Transactional | None,
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        records = commit_records(
-            commit,
-            request.group_id,
-            retention_time_ms=request.retention_time_ms if transaction is None else -1,
-            now_ms=self._timers.now_ms(),
-        )
-        if not records:
-            return ErrorCode.NONE
-        outcome = self.runtime.write(host, records, transaction)
-        if isinstance(outcome, ErrorCode):
-            return commit_error(outcome)
-        answer: Deferred[ErrorCode] = Deferred()
-        outcome.on_done(lambda error: answer.resolve(commit_error(error)))
-        return answer
-
-    def offset_fetch(
-        self, request: OffsetFetchRequest, version: int, charge: Charge
-    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
-        """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
-        for. Answered once everything written before is committed. A group of which all offsets are
-        asked for again is answered once. charge: whether the answer may have so many bytes more.
-        """
-        named = dict.fromkeys(group.group_id for group in request.groups)
-        for count, group_id in enumerate(named, 1):
-            if count % GROUPS_PER_STEP == 0:
-                yield None
-            try:
-                wait = self.runtime.after_pending(self._host(group_id))
-            except KafkaError:
-                continue
-            if wait is not None:
-                yield wait
-        response = OffsetFetchResponse()
-        whole: set[tuple[str, str | None, int]] = set()
-        for count, group in enumerate(request.groups, 1):
-            if count % GROUPS_PER_STEP == 0:
-                yield None
-            if group.topics is None:
-                key = (group.group_id, group.member_id, group.member_epoch)
-                if key in whole:
-                    continue
-                whole.add(key)
-            response.groups.append(
-                (yield from self._fetch(group, version, request.require_stable, charge))
-            )
-        return response
-
-    def _fetch(
-        self,
-        group: OffsetFetchRequest.OffsetFetchRequestGroup,
-        version: int,
-        require_stable: bool,
-        charge: Charge,
-    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
-        try:
-            host = self._host(group.group_id)
-            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        except KafkaError as error:
-            refusal = error.code
-        if refusal is not ErrorCode.NONE:
-            return OffsetFetchResponse.OffsetFetchResponseGroup(
-                group_id=group.group_id, error_code=refusal
-            )
-        return (
-            yield from fetch_offsets(
-                host.shard.offsets,
-                group,
-                version=version,
-                require_stable=require_stable,
-                topics=self._topics(),
-                charge=charge,
-            )
-        )
-
     def list_groups(self, context: CallContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups: of this broker's partitions; one that is still loaded is an error, not an
         omission.
@@ -664,7 +442,8 @@ class GroupCoordinator:
     ]:
         """DescribeGroups of one group; as `consumer_describe`."""
         try:
-            return self._host(group_id).shard.describe(group_id, version)
+            shard = self._host(group_id).shard
+            return shard.describe(shard.classic, group_id, version)
         except KafkaError as error:
             refusal = DescribeGroupsResponse.DescribedGroup(
                 group_id=group_id, error_code=error.code

@@ -90,8 +90,7 @@ class ShareGroupCoordinator:
         check_share_heartbeat(request)
         host, topics = self._host(request.group_id), self._topics()
         now_ms = self._timers.monotonic_ms()
-        _check_kind(host.shard, request.group_id)
-        decision = host.shard.share.heartbeat(
+        decision = host.shard.share_heartbeat(
             request, context.client_id or "", java_host(context.client_host), now_ms
         )
         outcome = self._runtime.submit(host, decision.records)
@@ -115,7 +114,8 @@ class ShareGroupCoordinator:
     ]:
         """ShareGroupDescribe of one group: the group without members, and its members."""
         try:
-            return self._host(group_id).shard.share.describe(group_id)
+            shard = self._host(group_id).shard
+            return shard.describe(shard.share, group_id)
         except KafkaError as error:
             refusal = ShareGroupDescribeResponse.DescribedGroup(
                 group_id=group_id, error_code=error.code
@@ -256,7 +256,7 @@ class ShareGroupCoordinator:
         group_id = request.group_id
         host = self._named_host(group_id)
         shard = host.shard
-        _check_kind(shard, group_id)
+        shard.take_over(shard.share, group_id, 0)
         if group_id in shard.share.groups:
             shard.share.require_empty(group_id)
         topics = self._topics().topics
@@ -436,12 +436,6 @@ class ShareGroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no id.")
         return self._host(group_id)
-
-
-def _check_kind(shard: GroupShard, group_id: str) -> None:
-    """Groups of other kinds do not become share groups. Raises KafkaError."""
-    if shard.is_other_than_share(group_id):
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
 
 
 def _after(outcome: ErrorCode | Deferred[ErrorCode], action: Callable[[ErrorCode], object]) -> None:

@@ -57,7 +57,7 @@ def handle_offset_delete(
 ) -> Steps[OffsetDeleteResponse]:
     """Answered when the tombstones are committed."""
     del context
-    return (yield from services.groups.offset_delete(request))
+    return (yield from services.groups.offsets.delete(request))
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

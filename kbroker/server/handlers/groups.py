@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.group.classic.group import join_error
+from kbroker.coordinator.group.classic.generation import (
+    join_error,
+)
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey

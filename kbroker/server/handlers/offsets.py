@@ -77,7 +77,7 @@ def handle_offset_commit(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Steps[OffsetCommitResponse]:
     """Answered once the offsets are committed in `__consumer_offsets`."""
-    return services.groups.offset_commit(context, request, step_items_of(request.topics))
+    return services.groups.offsets.commit(context, request, step_items_of(request.topics))
 
 
 def _single_group(
@@ -167,7 +167,7 @@ def handle_offset_fetch(
     version = context.api_version
     with AnswerSize(services) as size:
         if version >= GROUPS_VERSION:
-            return (yield from services.groups.offset_fetch(request, version, size.add))
+            return (yield from services.groups.offsets.fetch(request, version, size.add))
         topics = request.topics
         if topics is None and version < GROUP_ERROR_VERSION:
             topics = []
@@ -181,7 +181,7 @@ def handle_offset_fetch(
             ],
         )
         asked = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
-        found = yield from services.groups.offset_fetch(asked, version, size.add)
+        found = yield from services.groups.offsets.fetch(asked, version, size.add)
         return (yield from _single_group(context, group, found))
 
 

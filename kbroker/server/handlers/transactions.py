@@ -304,7 +304,9 @@ def handle_txn_offset_commit(
     version = context.api_version
     step_items = step_items_of(request.topics)
     asked = yield from _as_offset_commit(request, step_items)
-    commit = yield from services.groups.resolve_commit(asked, OFFSET_COMMIT_BY_NAME, step_items)
+    commit = yield from services.groups.offsets.resolve_commit(
+        asked, OFFSET_COMMIT_BY_NAME, step_items
+    )
     if not commit.accepted:
         return (yield from _commit_response(commit.response.topics, _error_of))
     partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
@@ -320,7 +322,7 @@ def handle_txn_offset_commit(
         if error is not ErrorCode.NONE:
             written.resolve(commit_error_of(error, version))
             return
-        outcome = services.groups.offset_commit_in_transaction(
+        outcome = services.groups.offsets.commit_in_transaction(
             commit, asked, Transactional(*producer)
         )
         if isinstance(outcome, Deferred):

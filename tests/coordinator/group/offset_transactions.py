@@ -38,7 +38,7 @@ def resolved_commit(
             )
         ],
     )
-    commit = world.answer(world.coordinator.resolve_commit(request, 9))
+    commit = world.answer(world.coordinator.offsets.resolve_commit(request, 9))
     assert isinstance(commit, Commit)
     return commit, request
 
@@ -57,7 +57,7 @@ def commit_in_transaction(
     commit, request = resolved_commit(
         world, offsets, group=group, topic=topic, generation=generation, member_id=member_id
     )
-    outcome = world.coordinator.offset_commit_in_transaction(
+    outcome = world.coordinator.offsets.commit_in_transaction(
         commit, request, Transactional(producer_id, PRODUCER_EPOCH)
     )
     response = world.answer(

@@ -73,7 +73,7 @@ def commit_one_offset(world: World, member: ClientMember) -> None:
         generation_id_or_member_epoch=member.generation,
         topics=[topic],
     )
-    answer: Any = world.answer(world.coordinator.offset_commit(Context(8), request))
+    answer: Any = world.answer(world.coordinator.offsets.commit(Context(8), request))
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
@@ -84,9 +84,9 @@ def topic_id(world: World) -> Uuid:
 def is_consumer_group(world: World) -> bool:
     shard = world.shard()
     is_consumer = "g" in shard.consumer.groups
-    assert is_consumer is not ("g" in shard.groups)
+    assert is_consumer is not ("g" in shard.classic.groups)
     assert is_consumer is ("g" in world.replayed().consumer.groups)
-    assert is_consumer is not ("g" in world.replayed().metadata)
+    assert is_consumer is not ("g" in world.replayed().classic.metadata)
     return is_consumer
 
 
@@ -117,7 +117,7 @@ def test_a_group_is_rolled_forward_and_back(reload: bool) -> None:
         settle(world, *members)
         assert is_consumer_group(world) is (number < 2)
         pause()
-    assert world.shard().groups["g"].state is GroupState.STABLE
+    assert world.shard().classic.groups["g"].state is GroupState.STABLE
 
 
 def test_the_epoch_goes_on_from_the_generation() -> None:
@@ -241,7 +241,7 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None
     back = ClientMember(world, "back", group="g", instance_id="i1")
     settle(world, olds[0], back)
     assert not is_consumer_group(world)
-    assert world.shard().groups["g"].static_members.keys() == {"i0", "i1"}
+    assert world.shard().classic.groups["g"].static_members.keys() == {"i0", "i1"}
 
 
 def test_a_static_member_changes_its_protocol_in_the_middle_of_a_rebalance() -> None:
@@ -276,8 +276,8 @@ def test_a_static_member_that_returns_as_a_classic_one_makes_the_group_classic(
     assert not is_consumer_group(world)
     is_unchanged = topics == ["events"]
     state = GroupState.STABLE if is_unchanged else GroupState.PREPARING_REBALANCE
-    assert world.shard().groups["g"].state is state
-    assert world.shard().groups["g"].members.keys() == {old.member_id, back.member_id}
+    assert world.shard().classic.groups["g"].state is state
+    assert world.shard().classic.groups["g"].members.keys() == {old.member_id, back.member_id}
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_policy(policy: str, upgrades: bool, joins: bool, downgrades: bool) 
         assert second.errors == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
         return
     leave(first)
-    assert ("h" in world.shard().groups) is downgrades
+    assert ("h" in world.shard().classic.groups) is downgrades
 
 
 def test_groups_that_are_not_of_consumers_stay_classic() -> None:
@@ -421,10 +421,10 @@ def test_cooperative_members_keep_theirs_while_a_rebalance_starts_anew() -> None
     third.join()
     for old in olds:
         old.poll()
-    assert world.shard().groups["g"].state is GroupState.COMPLETING_REBALANCE
+    assert world.shard().classic.groups["g"].state is GroupState.COMPLETING_REBALANCE
     fourth = Cooperative(world, "fourth", group="g")
     fourth.join()
-    assert world.shard().groups["g"].state is GroupState.PREPARING_REBALANCE
+    assert world.shard().classic.groups["g"].state is GroupState.PREPARING_REBALANCE
     new = consumer(world, "new")
     new.poll()
     for _ in range(3):
@@ -462,7 +462,7 @@ def test_a_group_that_settled_after_its_change_loads_as_stable() -> None:
     settle(world, old, new)
     leave(new)
     settle(world, old)
-    assert world.shard().groups["g"].state is GroupState.STABLE
+    assert world.shard().classic.groups["g"].state is GroupState.STABLE
     assert loaded_states(world) == [GroupState.STABLE] * 3
 
 
@@ -478,7 +478,7 @@ def test_a_group_that_changes_without_a_rebalance_loads_as_stable() -> None:
     new.leave(leave_epoch)
     back = ClientMember(world, "back", group="g", instance_id="i1")
     back.join()
-    assert world.shard().groups["g"].state is GroupState.STABLE
+    assert world.shard().classic.groups["g"].state is GroupState.STABLE
     assert loaded_states(world) == [GroupState.STABLE] * 3
 
 
@@ -499,4 +499,4 @@ def loaded_states(world: World) -> list[GroupState]:
     """Of the group, by a coordinator that loads the log: whole, compacted, without tombstones."""
     batches = world.log.batches[LOG]
     logs = [batches, *(compacted(batches, keep_tombstones=keep) for keep in (True, False))]
-    return [world.with_log({LOG: log}).shard().groups["g"].state for log in logs]
+    return [world.with_log({LOG: log}).shard().classic.groups["g"].state for log in logs]

@@ -227,7 +227,7 @@ class Simulation:
         self.newest = check_one_kind(shard, self.newest)
         if "g" in shard.consumer.groups:
             self.kinds.add("consumer")
-        elif "g" in shard.groups and shard.groups["g"].members:
+        elif "g" in shard.classic.groups and shard.classic.groups["g"].members:
             self.kinds.add("classic")
         if not self.world.log.waiting or not self.newest:
             self.committed = self.newest
@@ -298,9 +298,9 @@ def check_one_kind(shard: GroupShard, newest: int) -> int:
     """The group is of one kind, each partition has one owner and the epoch has not gone back; the
     epoch, 0 where whoever comes next may begin anew.
     """
-    group, consumers = shard.groups.get("g"), shard.consumer.groups.get("g")
+    group, consumers = shard.classic.groups.get("g"), shard.consumer.groups.get("g")
     assert group is None or consumers is None, "two groups of one name"
-    value = shard.metadata.get("g")
+    value = shard.classic.metadata.get("g")
     assert value is None or consumers is None, "two groups of one name in the log"
     if consumers is not None:
         check_owners(consumers)

@@ -225,7 +225,7 @@ class Life:
             ],
         )
         self.attempt(
-            lambda _, request: next(self.world.coordinator.offset_delete(request), None),
+            lambda _, request: next(self.world.coordinator.offsets.delete(request), None),
             OffsetDeleteRequest(group_id=self.random.choice(self.groups), topics=[topic]),
         )
 

@@ -69,7 +69,7 @@ def test_a_classic_member_vanishes(
     settle(world, others)
     owned = [partition for member in others for partition in member.partitions or ()]
     assert sorted(owned) == list(range(PARTITION_COUNT))
-    assert set(world.shard().groups["g"].members) == {member.member_id for member in others}
+    assert set(world.shard().classic.groups["g"].members) == {member.member_id for member in others}
 
 
 @pytest.mark.parametrize("reload", [False, True], ids=["", "reload"])

@@ -197,7 +197,7 @@ def test_the_expiry_of_offsets_does_not_search_all_pending_ones_for_each_group(
     monkeypatch.setattr(CountedId, "comparisons", 0)
     world.timers.advance(1_000)
     assert CountedId.comparisons <= 10 * groups
-    assert len(shard.groups) == 2 * groups
+    assert len(shard.classic.groups) == 2 * groups
 
 
 def test_the_expiry_of_many_offsets_is_done_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,15 +211,15 @@ def test_the_expiry_of_many_offsets_is_done_in_turns(monkeypatch: pytest.MonkeyP
     for number in range(20):
         shard.replay(offset_commit_record(f"g{number}", "events", 0, value))
     world.timers.advance(1_000)
-    assert len(shard.groups) == 15
+    assert len(shard.classic.groups) == 15
     world.timers.advance(3)
-    assert len(shard.groups) == 0
+    assert len(shard.classic.groups) == 0
     late = OffsetCommitValue(offset=1, commit_timestamp=world.timers.now_ms() - 59_900)
     shard.replay(offset_commit_record("late", "events", 0, late))
     world.timers.advance(990)
-    assert len(shard.groups) == 1
+    assert len(shard.classic.groups) == 1
     world.timers.advance(20)
-    assert len(shard.groups) == 0
+    assert len(shard.classic.groups) == 0
 
 
 def test_members_that_leave_alike_ones_behind_look_up_no_topic() -> None:

@@ -1,5 +1,5 @@
-"""Who is in a classic group, and what its members have in common: the protocols that all of them
-know, the topics they read.
+"""The members of a classic group, and what they have in common: the protocols that all of them
+support, the topics they subscribe to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Members:
         self._count_protocols(member, 1)
 
     def remove(self, member: Member) -> None:
-        """It is gone."""
+        """The member left the group."""
         del self.members[member.member_id]
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
@@ -59,7 +59,7 @@ class Members:
         return name
 
     def set_protocols(self, member: Member, protocols: list[tuple[str, bytes]]) -> None:
-        """What a member knows now."""
+        """Set the protocols that a member supports."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
@@ -75,7 +75,9 @@ class Members:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, join: Join, protocol_type: str | None) -> bool:
-        """Whether who joins knows a protocol that all members know. protocol_type: the group's."""
+        """Whether the joining member supports a protocol that all members support. protocol_type:
+        the group's.
+        """
         if not self.members:
             return bool(join.protocol_type and join.protocols)
         if join.protocol_type != protocol_type:

@@ -91,7 +91,9 @@ def _by_topic(places: list[TopicIdPartition]) -> Assignment:
 def _still_valid(
     members: Mapping[str, Subscriber], partition_counts: Mapping[Uuid, int]
 ) -> dict[str, list[TopicIdPartition]]:
-    """What each may keep: it exists, is subscribed to, and nobody else has it."""
+    """The partitions that each member may keep: they exist, the member subscribes to their topic,
+    and no other member has them.
+    """
     taken: set[TopicIdPartition] = set()
     held: dict[str, list[TopicIdPartition]] = {}
     for member_id in sorted(members):

@@ -13,8 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kbroker.coordinator.group.consumer.context import (
+    ConsumerContext,
+)
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.coordinator.group.consumer.membership import Surroundings, Update, check_room
+from kbroker.coordinator.group.consumer.membership import (
+    check_room,
+)
+from kbroker.coordinator.group.consumer.plan import (
+    Update,
+)
 from kbroker.coordinator.group.consumer.reconciliation import MemberState
 from kbroker.coordinator.group.consumer.records import MemberMetadata
 from kbroker.coordinator.group.membership.embedded_protocol import (
@@ -57,13 +65,13 @@ class Joining:
         return Update(self.member_id, self.replaced, self.metadata, self.owned)
 
 
-def check_join(group: ConsumerGroup, join: Join, around: Surroundings) -> Joining:
+def check_join(group: ConsumerGroup, join: Join, context: ConsumerContext) -> Joining:
     """Whether this member may join, and as whom. Raises KafkaError; with MEMBER_ID_REQUIRED the
     message is the id.
     """
     is_unknown = join.member_id == UNKNOWN_MEMBER
-    member_id = around.new_member_id() if is_unknown else join.member_id
-    check_room(group, member_id, around.settings)
+    member_id = context.new_member_id() if is_unknown else join.member_id
+    check_room(group, member_id, context.settings)
     if not _supports(group, join):
         message = f"Group {group.group_id} has no protocol in common with member {member_id}."
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
@@ -98,7 +106,7 @@ def check_join(group: ConsumerGroup, join: Join, around: Surroundings) -> Joinin
             ],
         ),
     )
-    owned = partitions_by_id(subscription.owned_partitions, around.topics.topics)
+    owned = partitions_by_id(subscription.owned_partitions, context.topics.topics)
     return Joining(member_id, replaced, metadata, owned)
 
 

@@ -1,5 +1,5 @@
 """One consumer group (KIP-848) as the log tells it: members, epochs, who shall have what, who has
-what. Changed by replay only; what is decided upon it is in `consumer_membership`.
+what. Changed by replay only; what is decided upon it is in `membership`.
 
     Empty -> Assigning -> Reconciling -> Stable
 
@@ -48,7 +48,7 @@ from kbroker.protocol.messages.group_records import (
 )
 from kbroker.protocol.schema import CoordinatorValue
 
-NOBODY: Final = CurrentAssignment()
+NO_ASSIGNMENT: Final = CurrentAssignment()
 
 
 class ConsumerGroup:
@@ -169,7 +169,7 @@ class ConsumerGroup:
 
     def current(self, member_id: str) -> CurrentAssignment:
         """What a member has; nothing, if it is none."""
-        return self.currents.get(member_id, NOBODY)
+        return self.currents.get(member_id, NO_ASSIGNMENT)
 
     def state(self) -> str:
         """The state under the name clients see."""
@@ -182,7 +182,7 @@ class ConsumerGroup:
         return "Reconciling"
 
     def is_free_for(self, member_id: str) -> Callable[[Uuid, int], bool]:
-        """Whether nobody else has a partition."""
+        """Whether no other member has a partition."""
         owners = self.owners
         return lambda topic_id, partition: owners.get((topic_id, partition), member_id) == member_id
 
@@ -219,7 +219,9 @@ class ConsumerGroup:
         return ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether whoever calls itself this may read offsets; nobody (None, -1) may."""
+        """Whether a client with this member id and epoch may read offsets; without a member id
+        (None, -1) it may.
+        """
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         if member_id not in self.members:

@@ -8,12 +8,13 @@ expressions are resolved apart from heartbeats (`regex_refresh`); `resolved` giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
+from kbroker.coordinator.group.consumer.context import ConsumerContext, ConsumerSettings
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.consumer.plan import ConsumerPlan, Reported, Update, regex_ends
 from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment, Owned, reconcile
 from kbroker.coordinator.group.consumer.records import (
     MemberMetadata,
@@ -22,15 +23,12 @@ from kbroker.coordinator.group.consumer.records import (
     member_record,
     member_tombstones,
     regex_record,
-    regex_tombstone,
-    target_epoch_record,
     target_record,
 )
 from kbroker.coordinator.group.consumer.regex_refresh import RegexRefresh
-from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
 from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
-from kbroker.coordinator.group.membership.subscriptions import Subscription, all_topics
+from kbroker.coordinator.group.membership.subscriptions import all_topics
 from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.topics import ClusterTopics
@@ -40,43 +38,6 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-
-Reported = Mapping[Uuid, frozenset[int]] | None
-
-
-class ConsumerSettings(Protocol):
-    """What of the broker's configuration a consumer group reads."""
-
-    @property
-    def group_consumer_session_timeout_ms(self) -> int: ...
-    @property
-    def group_consumer_heartbeat_interval_ms(self) -> int: ...
-    @property
-    def group_consumer_max_size(self) -> int: ...
-    @property
-    def group_consumer_assignment_interval_ms(self) -> int: ...
-    @property
-    def group_consumer_migration_policy(self) -> str: ...
-    @property
-    def group_consumer_assignors(self) -> tuple[str, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a decision needs besides group and request. wall_ms: now.
-
-    heartbeat_interval_ms, assignment_interval_ms: of this group.
-    """
-
-    settings: ConsumerSettings
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
-    topics: ClusterTopics
-    wall_ms: int
-    client_id: str
-    client_host: str
-    new_member_id: Callable[[], str]
-
 
 Written = Callable[[int], list[Effect]]
 """What follows, now_ms given, when records are in the log."""
@@ -103,18 +64,6 @@ class Removal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What a member says of itself now. replaced: the id of the static member whose place it takes;
-    reported: what it says it has.
-    """
-
-    member_id: str
-    replaced: str | None
-    metadata: MemberMetadata
-    reported: Reported
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """Where an update brings a member: from `before` to `after`."""
 
@@ -128,23 +77,23 @@ class Step:
 def heartbeat(
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeatRequest,
-    around: Surroundings,
+    context: ConsumerContext,
     *,
     unsettled: bool = False,
 ) -> Decision:
     """A heartbeat of a member that joins or is there. unsettled: the target so far is not one for
     these members. Raises KafkaError.
     """
-    member_id = request.member_id or around.new_member_id()
-    replaced = _find_member(group, request, member_id, around.settings)
+    member_id = request.member_id or context.new_member_id()
+    replaced = _find_member(group, request, member_id, context.settings)
     former = group.members.get(replaced or member_id)
-    metadata = _updated(former, request, around)
+    metadata = _updated(former, request, context)
     update = Update(member_id, replaced, metadata, reported_of(request))
-    step = advance(group, update, around, unsettled=unsettled)
+    step = advance(group, update, context, unsettled=unsettled)
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=step.after.member_epoch,
-        heartbeat_interval_ms=around.heartbeat_interval_ms,
+        heartbeat_interval_ms=context.heartbeat_interval_ms,
     )
     if _is_full(request) or _partitions(step.after.assigned) != _partitions(step.before.assigned):
         response.assignment = _assignment(step.after.assigned)
@@ -154,7 +103,7 @@ def heartbeat(
 def advance(
     group: ConsumerGroup,
     update: Update,
-    around: Surroundings,
+    context: ConsumerContext,
     *,
     assign: bool = True,
     unsettled: bool = False,
@@ -174,7 +123,7 @@ def advance(
     if replaced is not None and target is not None:
         records.append(target_record(group_id, member_id, target))
         records.append(current_record(group_id, member_id, current))
-    plan = _Plan(group, update, around)
+    plan = ConsumerPlan(group, update, context)
     change = _change(group, former, update.metadata)
     records += plan.advance(changed=unsettled or change.moves_epoch, assign=assign)
     after = current
@@ -236,7 +185,7 @@ def removal(
     for member_id in member_ids:
         records += member_tombstones(group.group_id, member_id)
     rest = group.subscriptions.without(member_ids)
-    records += _regex_ends(group, rest)
+    records += regex_ends(group, rest)
     new_hash = group.metadata_hash
     is_same = len(rest) == len(group.subscriptions.distinct())
     if not (is_same and group.is_hash_current and group.seen_topics is topics.topics):
@@ -340,7 +289,7 @@ def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequ
 
 
 def _updated(
-    former: MemberMetadata | None, request: ConsumerGroupHeartbeatRequest, around: Surroundings
+    former: MemberMetadata | None, request: ConsumerGroupHeartbeatRequest, context: ConsumerContext
 ) -> MemberMetadata:
     """What is known of a member after this request: null fields leave it as it was."""
 
@@ -352,8 +301,8 @@ def _updated(
     return MemberMetadata(
         instance_id=_chosen(request.instance_id, old.instance_id),
         rack_id=_chosen(request.rack_id, old.rack_id),
-        client_id=around.client_id,
-        client_host=around.client_host,
+        client_id=context.client_id,
+        client_host=context.client_host,
         subscribed_topic_names=old.subscribed_topic_names if names is None else sorted(set(names)),
         subscribed_topic_regex=_chosen(request.subscribed_topic_regex, old.subscribed_topic_regex),
         rebalance_timeout_ms=old.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
@@ -364,170 +313,6 @@ def _updated(
 
 def _chosen(said: str | None, known: str | None) -> str | None:
     return known if said is None else said
-
-
-def _alike(former: MemberMetadata, new: MemberMetadata) -> bool:
-    return (
-        former.subscribed_topic_names == new.subscribed_topic_names
-        and former.subscribed_topic_regex == new.subscribed_topic_regex
-    )
-
-
-class _Plan:
-    """The group as it will be after a member's update: epoch and target."""
-
-    def __init__(self, group: ConsumerGroup, update: Update, around: Surroundings) -> None:
-        self._group = group
-        self._update = update
-        self._around = around
-        metadata, subscriptions = update.metadata, group.subscriptions
-        former = group.members.get(update.member_id)
-        if former is not None and _alike(former, metadata):
-            self._subscription = subscriptions.of(update.member_id)
-        else:
-            names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
-            self._subscription = subscriptions.find(names, regex or "")
-        self.epoch = group.epoch
-        self.target_epoch = group.target_epoch
-        self._assigned: Mapping[str, Assignment] | None = None
-
-    @property
-    def target(self) -> Assignment:
-        """What the member shall have."""
-        update = self._update
-        if self._assigned is not None:
-            return self._assigned.get(update.member_id, {})
-        return self._group.targets.get(update.replaced or update.member_id, {})
-
-    def is_subscribed(self, topic_id: Uuid) -> bool:
-        """Whether the member subscribes to that topic of the cluster."""
-        topic = self._around.topics.topics_by_id.get(topic_id)
-        return topic is not None and self._subscription.has(topic.name, self._group.resolved)
-
-    def advance(self, *, changed: bool, assign: bool) -> list[CoordinatorRecord]:
-        """The records of both steps. changed: the epoch is to rise. assign: False leaves the second
-        step out.
-        """
-        group, topics = self._group, self._around.topics
-        records: list[CoordinatorRecord] = []
-        subscriptions = self._subscriptions()
-        is_same = subscriptions is None
-        if subscriptions is None:
-            subscriptions = group.subscriptions.distinct()
-        else:
-            records += _regex_ends(group, subscriptions)
-        if changed or group.seen_topics is not topics.topics:
-            records += self._next_epoch(subscriptions, changed=changed, is_same=is_same)
-        if assign and self.epoch > self.target_epoch and self._may_assign():
-            records += self._assign(subscriptions)
-        return records
-
-    def _subscriptions(self) -> Collection[Subscription] | None:
-        """The distinct subscriptions after the update; None: those of the group."""
-        update, known = self._update, self._group.subscriptions
-        former_id = update.replaced or update.member_id
-        is_member = former_id in self._group.members
-        if is_member and known.of(former_id) is self._subscription:
-            return None
-        rest = known.without((former_id,))
-        if self._subscription not in rest:
-            rest.append(self._subscription)
-        elif len(rest) == len(known.distinct()):
-            return None
-        return rest
-
-    def _next_epoch(
-        self, subscriptions: Iterable[Subscription], *, changed: bool, is_same: bool
-    ) -> list[CoordinatorRecord]:
-        group, topics = self._group, self._around.topics
-        new_hash = group.metadata_hash
-        if not (is_same and group.is_hash_current and group.seen_topics is topics.topics):
-            new_hash = metadata_hash(all_topics(subscriptions, group.resolved), topics)
-        if not changed and new_hash == group.metadata_hash:
-            return []
-        self.epoch = group.epoch + 1
-        return [group_record(group.group_id, self.epoch, new_hash)]
-
-    def _may_assign(self) -> bool:
-        """Assignments are made at most once per interval, so that many who join are one change."""
-        since_ms = self._around.wall_ms - self._group.target_timestamp_ms
-        return since_ms >= self._around.assignment_interval_ms or since_ms < 0
-
-    def _assign(self, subscriptions: Iterable[Subscription]) -> list[CoordinatorRecord]:
-        group, update = self._group, self._update
-        topic_ids, partition_counts = self._topic_ids(subscriptions)
-        members = {key: value for key, value in group.members.items() if key != update.replaced}
-        members[update.member_id] = update.metadata
-        targets = {key: value for key, value in group.targets.items() if key != update.replaced}
-        if update.replaced is not None:
-            targets[update.member_id] = group.targets.get(update.replaced, {})
-        of = group.subscriptions.of
-        subscribers = {
-            member_id: Subscriber(
-                name=metadata.instance_id or member_id,
-                topics=topic_ids[
-                    self._subscription if member_id == update.member_id else of(member_id)
-                ],
-                current=targets.get(member_id, {}),
-            )
-            for member_id, metadata in members.items()
-        }
-        name = assignor_name(members, self._around.settings)
-        assigned = ASSIGNORS[name](subscribers, partition_counts)
-        records = [
-            target_record(group.group_id, member_id, assignment)
-            for member_id, assignment in assigned.items()
-            if targets.get(member_id) != assignment
-        ]
-        self._assigned = assigned
-        self.target_epoch = self.epoch
-        wall_ms = self._around.wall_ms
-        return [*records, target_epoch_record(group.group_id, self.epoch, wall_ms)]
-
-    def _topic_ids(
-        self, subscriptions: Iterable[Subscription]
-    ) -> tuple[dict[Subscription, frozenset[Uuid]], dict[Uuid, int]]:
-        """The ids of the topics of each subscription, and how many partitions each topic has.
-        Subscriptions to the same topics share one set.
-        """
-        topics = self._around.topics.topics
-        by_names: dict[frozenset[str], frozenset[Uuid]] = {}
-        partition_counts: dict[Uuid, int] = {}
-        topic_ids: dict[Subscription, frozenset[Uuid]] = {}
-        for subscription in subscriptions:
-            names = subscription.topics(self._group.resolved)
-            ids = by_names.get(names)
-            if ids is None:
-                known = [topic for name in sorted(names) if (topic := topics.get(name)) is not None]
-                partition_counts.update({one.topic_id: len(one.partitions) for one in known})
-                ids = by_names[names] = frozenset(one.topic_id for one in known)
-            topic_ids[subscription] = ids
-        return topic_ids, partition_counts
-
-
-def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSettings) -> str:
-    """The assignor most members ask for, the first configured one if none asks."""
-    votes: dict[str, int] = {}
-    for metadata in members.values():
-        wish = metadata.server_assignor
-        if wish is not None and wish in ASSIGNORS:
-            votes[wish] = votes.get(wish, 0) + 1
-    default = settings.group_consumer_assignors[0]
-    return min(votes, key=lambda name: (-votes[name], name)) if votes else default
-
-
-def _regex_ends(
-    group: ConsumerGroup, subscriptions: Iterable[Subscription]
-) -> list[CoordinatorRecord]:
-    """The end of regular expressions that none of these subscriptions has."""
-    if not group.regexes:
-        return []
-    used = {subscription.regex for subscription in subscriptions}
-    return [
-        regex_tombstone(group.group_id, regex)
-        for regex in sorted(group.regexes)
-        if regex not in used
-    ]
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -71,7 +71,7 @@ class CurrentAssignment:
         )
 
     def returned(self) -> CurrentAssignment:
-        """The same for whoever takes its place."""
+        """The assignment of the member that takes the place of a static member."""
         return CurrentAssignment(0, 0, MemberState.STABLE, self._of_old())
 
     def _of_old(self) -> Owned:
@@ -93,7 +93,7 @@ def reconcile(
     subscription_changed: bool,
     reported: Mapping[Uuid, frozenset[int]] | None,
 ) -> CurrentAssignment:
-    """The next step of a member that was just heard of; current itself if there is none.
+    """The next assignment of a member that sent a heartbeat; current itself if nothing changes.
 
     is_free: no other member has that partition. is_subscribed: the member subscribes to that topic.
     subscription_changed: with this heartbeat. reported: what the member says it has, None if it did

@@ -77,7 +77,7 @@ def target_record(group_id: str, member_id: str, assignment: Assignment) -> Coor
 
 
 def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
-    """The way back."""
+    """Decode the target assignment of a record."""
     return {topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions}
 
 
@@ -95,7 +95,7 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment) ->
 
 
 def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
-    """The way back."""
+    """Decode the current assignment of a record."""
     return CurrentAssignment(
         value.member_epoch,
         value.previous_member_epoch,
@@ -117,7 +117,7 @@ def regex_record(
 
 
 def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
-    """Nobody subscribes by it any more."""
+    """No member subscribes by that regular expression any more."""
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key, None)
 

@@ -1,5 +1,5 @@
 """What can be wrong with a ConsumerGroupHeartbeat by itself, whatever its group is. What the group
-answers is in `consumer_membership`.
+answers is in `membership`.
 """
 
 from __future__ import annotations

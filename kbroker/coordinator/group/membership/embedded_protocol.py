@@ -56,7 +56,7 @@ def assignment_of(data: bytes) -> ConsumerProtocolAssignment:
 def assignment_bytes(
     partitions: Mapping[Uuid, Iterable[int]], topics: Mapping[Uuid, NamedTopic], version: int
 ) -> bytes:
-    """An assignment as its member reads it; topics that are gone are left out."""
+    """An assignment as its member reads it; deleted topics are left out."""
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic.name, partitions=sorted(indexes))
@@ -73,7 +73,7 @@ def partitions_by_id(
     ],
     topics: Mapping[str, NamedTopic],
 ) -> dict[Uuid, frozenset[int]]:
-    """Partitions by topic id; topics that are gone are left out."""
+    """Partitions by topic id; deleted topics are left out."""
     found: dict[Uuid, frozenset[int]] = {}
     for entry in partitions:
         topic = topics.get(entry.topic)

@@ -1,5 +1,5 @@
-"""When members of the groups of one shard are given up: silent for the session timeout, or late in
-giving back what they were told to.
+"""When members of the groups of one shard are removed: after the session timeout without a request,
+or when they do not revoke in time what they were told to.
 
 Both clocks are monotonic and start anew when the log is loaded.
 """
@@ -37,7 +37,7 @@ class MemberSessions:
         """Of members that have something to revoke: the assignment that asks for it, until when."""
 
     def renew(self, group_id: str, member_id: str, until_ms: int) -> None:
-        """It was heard of."""
+        """A request of the member arrived: its session ends at until_ms."""
         key = (group_id, member_id)
         session = self._sessions.get(key)
         if session is None:
@@ -61,24 +61,24 @@ class MemberSessions:
         self._deadlines.set(deadline, until_ms)
 
     def returned(self, group_id: str, member_id: str) -> None:
-        """It has nothing to give back."""
+        """The member has nothing to revoke."""
         watched = self._rebalances.pop((group_id, member_id), None)
         if watched is not None:
             self._deadlines.cancel(watched[1])
 
     def forget(self, group_id: str, member_id: str) -> None:
-        """It is no member any more."""
+        """The member left the group."""
         self.returned(group_id, member_id)
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
             self._deadlines.cancel(session)
 
     def retry(self, group_id: str, member_id: str, now_ms: int) -> None:
-        """Its end could not be written."""
+        """The tombstones of the member could not be written: try again."""
         self.renew(group_id, member_id, now_ms + RETRY_MS)
 
     def clear(self) -> None:
-        """No group is here any more."""
+        """The shard is unloaded."""
         for session in self._sessions.values():
             self._deadlines.cancel(session)
         for _, deadline in self._rebalances.values():

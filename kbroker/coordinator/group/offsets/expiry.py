@@ -2,53 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from kbroker.coordinator.group.classic.group import ClassicGroup
-from kbroker.coordinator.group.classic.state import GroupState
-from kbroker.coordinator.group.consumer.groups import ConsumerGroups
-from kbroker.coordinator.group.consumer.records import group_tombstones
 from kbroker.coordinator.group.offsets.store import OffsetStore
-from kbroker.coordinator.group.records import NO_EXPIRY, group_tombstone, offset_tombstone
-from kbroker.coordinator.group.streams.groups import StreamsGroups
-from kbroker.coordinator.group.streams.records import streams_group_tombstones
+from kbroker.coordinator.group.records import NO_EXPIRY, offset_tombstone
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 
 OFFSETS_PER_TURN: Final = 5_000
-"""Committed offsets whose age is looked at in one turn of the loop; those of one group are in one
-turn.
+"""Committed offsets whose age is checked in one turn of the loop; those of one group are checked in
+one turn.
 """
+
+
+class Retention(NamedTuple):
+    """Which offsets of a group may expire. subscribed: topics whose offsets are kept.
+    since_empty_ms: the retention time starts then for offsets that were committed before.
+    """
+
+    subscribed: Collection[str]
+    since_empty_ms: int = 0
+
+
+class ExpiringGroups(Protocol):
+    """The groups of one type; a GroupKind is one."""
+
+    def retention(self, group_id: str) -> Retention | None: ...
+    def is_idle(self, group_id: str) -> bool: ...
+    def end(self, group_id: str) -> list[CoordinatorRecord]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetExpiry:
-    """One look at the offsets of a shard. wall_ms: now."""
+    """One check of the offsets of a shard. wall_ms: now."""
 
     offsets: OffsetStore
     retention_ms: int
     wall_ms: int
 
-    def of_classic(self, group: ClassicGroup) -> tuple[list[CoordinatorRecord], bool]:
-        """As `of_group`. Time runs from when the group became empty, for a simple consumer from the
-        commit; offsets of a group at work end only where nobody subscribes to their topic any more.
+    def of_group(self, group_id: str, retention: Retention) -> tuple[list[CoordinatorRecord], bool]:
+        """The tombstones of expired offsets, and whether the group has no other offset, committed
+        or pending.
         """
-        if group.protocol_type is None:
-            return self.of_group(group.group_id, frozenset())
-        if group.state is GroupState.EMPTY:
-            return self.of_group(group.group_id, frozenset(), group.state_since_ms)
-        subscribed = group.subscribed_topics() if group.state is GroupState.STABLE else None
-        if subscribed is None:
-            return [], False
-        return self.of_group(group.group_id, subscribed)
-
-    def of_group(
-        self, group_id: str, subscribed: frozenset[str] | set[str], since_empty_ms: int = 0
-    ) -> tuple[list[CoordinatorRecord], bool]:
-        """The end of offsets whose time is over, and whether no other is left, or under way in a
-        transaction.
-        """
+        subscribed, since_empty_ms = retention
         tombstones: list[CoordinatorRecord] = []
         unstable = self.offsets.pending.in_group(group_id)
         is_bare = not unstable
@@ -69,20 +66,17 @@ class OffsetExpiry:
 
 
 class ExpirySweep:
-    """One round through all groups of a shard, in turns."""
+    """One round through all groups of a shard, in turns. group_ids: visited from the last to the
+    first; kind_of: the kind of a group at the moment, None if it has ended.
+    """
 
-    __slots__ = ("_classic", "_consumer", "_left", "_streams")
+    __slots__ = ("_kind_of", "_left")
 
     def __init__(
-        self,
-        consumer: ConsumerGroups,
-        streams: StreamsGroups,
-        classic: Mapping[str, ClassicGroup],
+        self, group_ids: Iterable[str], kind_of: Callable[[str], ExpiringGroups | None]
     ) -> None:
-        self._consumer = consumer
-        self._streams = streams
-        self._classic = classic
-        self._left = [*classic, *streams.groups, *consumer.groups]
+        self._left = list(group_ids)
+        self._kind_of = kind_of
 
     @property
     def is_over(self) -> bool:
@@ -90,8 +84,8 @@ class ExpirySweep:
         return not self._left
 
     def advance(self, expiry: OffsetExpiry) -> list[CoordinatorRecord]:
-        """The records of one turn: the end of offsets whose time is over, and of groups that have
-        no others left and no members.
+        """The records of one turn: the tombstones of expired offsets, and of groups that have
+        neither other offsets nor members.
         """
         records: list[CoordinatorRecord] = []
         visited = 0
@@ -102,17 +96,9 @@ class ExpirySweep:
         return records
 
     def _expired(self, group_id: str, expiry: OffsetExpiry) -> list[CoordinatorRecord]:
-        consumer_group = self._consumer.groups.get(group_id)
-        modern = consumer_group or self._streams.groups.get(group_id)
-        if modern is not None:
-            ends, is_bare = expiry.of_group(group_id, modern.subscribed_names())
-            if not is_bare or modern.members:
-                return ends
-            is_consumer = consumer_group is not None
-            tombstones = group_tombstones if is_consumer else streams_group_tombstones
-            return [*ends, *tombstones(group_id)]
-        group = self._classic.get(group_id)
-        if group is None:
+        kind = self._kind_of(group_id)
+        retention = None if kind is None else kind.retention(group_id)
+        if kind is None or retention is None:
             return []
-        ends, is_bare = expiry.of_classic(group)
-        return [*ends, group_tombstone(group_id)] if is_bare and group.is_idle else ends
+        ends, is_bare = expiry.of_group(group_id, retention)
+        return [*ends, *kind.end(group_id)] if is_bare and kind.is_idle(group_id) else ends

@@ -1,5 +1,5 @@
 """One share group (KIP-932) as the log tells it: members, epochs, who reads what, which partitions
-have a state. Changed by replay only; what is decided upon it is in `share_membership`.
+have a state. Changed by replay only; what is decided upon it is in `membership`.
 
 Members of a share group share partitions, so nothing is ever given back first: a member takes its
 target assignment with its next heartbeat.
@@ -36,7 +36,7 @@ from kbroker.protocol.messages.share_group_records import (
 )
 from kbroker.protocol.schema import CoordinatorValue
 
-NOBODY: Final = ShareCurrent()
+NO_ASSIGNMENT: Final = ShareCurrent()
 
 
 class ShareGroup:
@@ -110,7 +110,7 @@ class ShareGroup:
 
     def current(self, member_id: str) -> ShareCurrent:
         """What a member has; nothing, if it is none."""
-        return self.currents.get(member_id, NOBODY)
+        return self.currents.get(member_id, NO_ASSIGNMENT)
 
     def state(self) -> str:
         """The state under the name clients see."""

@@ -1,6 +1,6 @@
 """The share groups (KIP-932) of one partition of `__consumer_offsets`: their map, their sessions,
-their partitions' states as far as the group knows of them, and what tools are shown. Part of
-`group_shard`; requests come through `share_coordinator`.
+their partitions' states as far as the group knows of them, and what tools are shown. Requests come
+through `share_service`.
 """
 
 from __future__ import annotations
@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final, get_args
 
+from kbroker.coordinator.group.epoch_groups import EpochGroups
+from kbroker.coordinator.group.kind import GroupChange, GroupType, OffsetCommitter
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH
 from kbroker.coordinator.group.membership.errors import group_not_found
 from kbroker.coordinator.group.membership.overrides import GroupOverrides
+from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import (
+    ShareContext,
     ShareDecision,
     ShareSettings,
-    ShareSurroundings,
     share_heartbeat,
     share_leave,
     share_removal,
@@ -36,28 +39,29 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import ListGroupsResponse
 from kbroker.protocol.messages.share_group_records import (
     ShareGroupMemberMetadataKey,
     ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
 )
 from kbroker.protocol.messages.share_groups import (
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
 )
-from kbroker.protocol.schema import CoordinatorValue
+from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
-SHARE_TYPE: Final = "share"
 ASSIGNOR: Final = "simple"
 RETRY_MS: Final = 1_000
 """When the end of a member could not be written, it is tried again after this."""
 
 _Described = ShareGroupDescribeResponse.DescribedGroup
 _Places = ShareGroupDescribeResponse.TopicPartitions
+DescribedShareGroup = tuple[_Described, Iterator[ShareGroupDescribeResponse.Member]]
+"""A group without members, and its members, each of which is made when the iterator reaches it."""
 
 
-class ShareGroups:
-    """Groups by id. topics: the cluster's, as of now. wall_ms: the wall clock."""
+class ShareGroups(EpochGroups[ShareGroup]):
+    """Groups by id, a GroupKind. topics: the cluster's, as of now. wall_ms: the wall clock."""
 
     __slots__ = (
         "_deadlines",
@@ -68,8 +72,12 @@ class ShareGroups:
         "_settings",
         "_topics",
         "_wall_ms",
-        "groups",
     )
+
+    group_type: ClassVar[GroupType] = GroupType.SHARE
+    replays: ClassVar[Collection[type[CoordinatorKey]]] = get_args(ShareGroupKey)
+    gives_way_to: ClassVar[Collection[GroupType]] = ()
+    keeps_offsets: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -80,7 +88,7 @@ class ShareGroups:
         wall_ms: Callable[[], int],
         overrides: GroupOverrides,
     ) -> None:
-        self.groups: dict[str, ShareGroup] = {}
+        super().__init__()
         self._settings = settings
         self._topics = topics
         self._deadlines = deadlines
@@ -94,8 +102,10 @@ class ShareGroups:
 
     # -- replay ------------------------------------------------------------------------------
 
-    def replay(self, key: ShareGroupKey, value: CoordinatorValue | None) -> None:
+    def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
         """Apply a record that is in the log."""
+        if not isinstance(key, ShareGroupKey):
+            return None
         group = self.groups.get(key.group_id)
         if isinstance(key, ShareGroupMetadataKey) and value is None:
             if group is not None:
@@ -103,28 +113,32 @@ class ShareGroups:
                 self._initializing_until.pop(key.group_id, None)
                 for member_id in group.members:
                     self._forget(key.group_id, member_id)
-            return
+            return GroupChange(key.group_id, is_created=False)
+        is_new = group is None
         if group is None:
             if value is None:
-                return
+                return None
             group = self.groups[key.group_id] = ShareGroup(key.group_id)
         group.replay(key, value)
         if isinstance(key, ShareGroupMemberMetadataKey) and value is None:
             self._forget(key.group_id, key.member_id)
+        return GroupChange(key.group_id, is_created=True) if is_new else None
 
-    def on_loaded(self, now_ms: int) -> None:
-        """All records were replayed: sessions begin."""
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        """All records were replayed: sessions start."""
         for group_id, group in self.groups.items():
             for member_id in group.members:
                 self._renew(group_id, member_id, now_ms)
+        return []
 
-    def unload(self) -> None:
-        """This broker no longer coordinates these groups."""
+    def unload(self, error: ErrorCode) -> list[Effect]:
+        """This broker no longer coordinates these groups: cancel all deadlines."""
         for deadline in self._sessions.values():
             self._deadlines.cancel(deadline)
         self._sessions.clear()
         self._initializing_until.clear()
-        self.groups = {}
+        self.groups.clear()
+        return []
 
     # -- membership --------------------------------------------------------------------------
 
@@ -147,7 +161,7 @@ class ShareGroups:
         settings, overrides = self._settings, self._overrides
         heartbeat_ms = overrides.get_int(request.group_id, "share.heartbeat.interval.ms")
         assignment_ms = overrides.get_int(request.group_id, "share.assignment.interval.ms")
-        around = ShareSurroundings(
+        context = ShareContext(
             max_size=settings.group_share_max_size,
             heartbeat_interval_ms=settings.group_share_heartbeat_interval_ms
             if heartbeat_ms is None
@@ -164,7 +178,7 @@ class ShareGroups:
                 *(ids for group_id, ids in self._deletions if group_id == request.group_id)
             ),
         )
-        return share_heartbeat(group, request, around)
+        return share_heartbeat(group, request, context)
 
     def settled(
         self, group_id: str, decision: ShareDecision, topics: ClusterTopics, now_ms: int
@@ -262,7 +276,7 @@ class ShareGroups:
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def deleted_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
-        """The states of these topics are gone, as was asked for."""
+        """The states of these topics were deleted."""
         group = self.groups.get(group_id)
         if group is None:
             return []
@@ -271,7 +285,7 @@ class ShareGroups:
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """Topics are gone, and with them their states."""
+        """The states of deleted topics end with them."""
         gone = frozenset(topic_ids)
         records = []
         for group_id, group in self.groups.items():
@@ -287,14 +301,14 @@ class ShareGroups:
         return records
 
     def end(self, group_id: str) -> list[CoordinatorRecord]:
-        """The end of a group without members. Raises KafkaError: GROUP_ID_NOT_FOUND,
+        """The tombstones of a group without members. Raises KafkaError: GROUP_ID_NOT_FOUND,
         NON_EMPTY_GROUP.
         """
         self.require_empty(group_id)
         return share_group_tombstones(group_id)
 
     def require_empty(self, group_id: str) -> ShareGroup:
-        """A group that nobody reads as. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """A group without members. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         group = self.groups.get(group_id)
         if group is None:
             raise _not_found(group_id)
@@ -302,38 +316,38 @@ class ShareGroups:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
 
-    def news(self, group_id: str, value: CoordinatorValue | None) -> str:
-        """What an operator would want to know of a group's epoch that was just written."""
-        group = self.groups.get(group_id)
-        if value is None or group is None:
-            return f"share group {group_id} deleted"
-        return f"share group {group_id} epoch {group.epoch}: {len(group.members)} members"
+    # -- the group as a whole ----------------------------------------------------------------
 
-    # -- what tools read ---------------------------------------------------------------------
+    def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
+        """Group epochs."""
+        if not isinstance(key, ShareGroupMetadataKey):
+            return None
+        epoch = value.epoch if isinstance(value, ShareGroupMetadataValue) else None
+        return self._changes(key.group_id, epoch)
 
-    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states, in lower case; empty: any."""
-        for group_id, group in self.groups.items():
-            state = group.state()
-            if not states or state.lower() in states:
-                yield ListGroupsResponse.ListedGroup(
-                    group_id=group_id,
-                    protocol_type=SHARE_TYPE,
-                    group_state=state,
-                    group_type=SHARE_TYPE,
-                )
+    def check_commit(self, group_id: str, committer: OffsetCommitter) -> ErrorCode:
+        """Share groups have no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def describe(
-        self, group_id: str
-    ) -> tuple[_Described, Iterator[ShareGroupDescribeResponse.Member]]:
-        """One group, and its members, each of which is made when it is asked for."""
-        group = self.groups.get(group_id)
-        if group is None:
-            error = _not_found(group_id)
-            refusal = _Described(
-                group_id=group_id, error_code=error.code, error_message=error.message
-            )
-            return refusal, iter(())
+    def check_transactional_commit(self, group_id: str, committer: OffsetCommitter) -> ErrorCode:
+        """Share groups have no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """There is nothing to read."""
+        return ErrorCode.NONE
+
+    def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
+        """Raises KafkaError(GROUP_ID_NOT_FOUND)."""
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def retention(self, group_id: str) -> Retention | None:
+        """There is nothing that expires."""
+        return None
+
+    def describe(self, group_id: str) -> DescribedShareGroup:
+        """The group, and its members."""
+        group = self.groups[group_id]
         topics = self._topics().topics_by_id
         described = _Described(
             group_id=group_id,
@@ -355,6 +369,12 @@ class ShareGroups:
             for member_id, member in list(group.members.items())
         )
         return described, members
+
+    def describe_missing(self, group_id: str, message: str, version: int) -> DescribedShareGroup:
+        """An error, the same for groups of other types."""
+        error = _not_found(group_id)
+        refusal = _Described(group_id=group_id, error_code=error.code, error_message=error.message)
+        return refusal, iter(())
 
 
 def _not_found(group_id: str) -> KafkaError:

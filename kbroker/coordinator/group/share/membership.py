@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
+from kbroker.coordinator.group.membership.context import AssignmentContext
 from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH
 from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
@@ -56,20 +57,13 @@ class ShareSettings(Protocol):
     def group_share_initialize_retry_interval_ms(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ShareSurroundings:
-    """What a decision needs besides the group and the request: the group's settings, the topics,
-    the time, who asks. is_initializing: whether the states the log calls initializing are being
-    made right now; deleting: topics whose states are being deleted right now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareContext(AssignmentContext):
+    """is_initializing: whether the states that the log calls initializing are being made now.
+    deleting: topics whose states are being deleted now.
     """
 
     max_size: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
-    topics: ClusterTopics
-    wall_ms: int
-    client_id: str
-    client_host: str
     is_initializing: bool
     deleting: frozenset[Uuid] = frozenset()
 
@@ -106,41 +100,41 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def share_heartbeat(
-    group: ShareGroup, request: ShareGroupHeartbeatRequest, around: ShareSurroundings
+    group: ShareGroup, request: ShareGroupHeartbeatRequest, context: ShareContext
 ) -> ShareDecision:
     """A member joins or is still there. Raises KafkaError."""
     member_id = request.member_id
     former = group.members.get(member_id)
-    _check_member(group, request, around.max_size)
-    member = _updated(former, request, around)
+    _check_member(group, request, context.max_size)
+    member = _updated(former, request, context)
     records = []
     if member != former:
         records.append(share_member_record(group.group_id, member_id, member))
     names = None if former is None else former.subscribed_topic_names
     changed = member.subscribed_topic_names != names
-    is_quiet = not changed and group.quiet_on is around.topics.topics
+    is_quiet = not changed and group.quiet_on is context.topics.topics
     target_epoch, target = group.target_epoch, group.targets.get(member_id, {})
     initialize: Assignment = {}
     if not is_quiet:
-        plan = _Plan(group, member_id, member, around)
+        plan = _Plan(group, member_id, member, context)
         records += plan.advance(changed=changed)
         target_epoch, target = plan.target_epoch, plan.target
         initialize = plan.to_initialize()
         is_quiet = plan.is_quiet
     current = group.current(member_id)
-    taken = _taken(current, target_epoch, target, member, around.topics, changed=changed)
+    taken = _taken(current, target_epoch, target, member, context.topics, changed=changed)
     if taken is not current:
         records.append(share_current_record(group.group_id, member_id, taken))
     if initialize:
         records.append(
             state_partitions_record(
-                group.group_id, with_initializing(group, initialize, around.topics)
+                group.group_id, with_initializing(group, initialize, context.topics)
             )
         )
     response = ShareGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=taken.member_epoch,
-        heartbeat_interval_ms=around.heartbeat_interval_ms,
+        heartbeat_interval_ms=context.heartbeat_interval_ms,
     )
     is_full = request.member_epoch == 0 or request.subscribed_topic_names is not None
     if is_full or taken.assigned != current.assigned:
@@ -211,7 +205,7 @@ def _check_member(group: ShareGroup, request: ShareGroupHeartbeatRequest, max_si
 
 
 def _updated(
-    former: ShareMember | None, request: ShareGroupHeartbeatRequest, around: ShareSurroundings
+    former: ShareMember | None, request: ShareGroupHeartbeatRequest, context: ShareContext
 ) -> ShareMember:
     """What is known of a member after this request: null fields leave it as it was."""
     names = request.subscribed_topic_names
@@ -219,8 +213,8 @@ def _updated(
     rack_id = None if former is None else former.rack_id
     return ShareMember(
         rack_id=rack_id if request.rack_id is None else request.rack_id,
-        client_id=around.client_id,
-        client_host=around.client_host,
+        client_id=context.client_id,
+        client_host=context.client_host,
         subscribed_topic_names=known if names is None else sorted(set(names)),
     )
 
@@ -231,12 +225,12 @@ class _Plan:
     """
 
     def __init__(
-        self, group: ShareGroup, member_id: str, member: ShareMember, around: ShareSurroundings
+        self, group: ShareGroup, member_id: str, member: ShareMember, context: ShareContext
     ) -> None:
         self._group = group
         self._member_id = member_id
         self._member = member
-        self._around = around
+        self._context = context
         self._epoch = group.epoch
         self.target_epoch = group.target_epoch
         self._targets: Mapping[str, Assignment] = group.targets
@@ -247,7 +241,7 @@ class _Plan:
         self._topics = {
             topic.topic_id: topic
             for name in sorted(all_topics(self._subscriptions))
-            if (topic := around.topics.topics.get(name)) is not None
+            if (topic := context.topics.topics.get(name)) is not None
         }
         self.is_quiet = False
 
@@ -260,16 +254,18 @@ class _Plan:
         """The records of the next epoch and target. changed: a member or its subscription is
         new.
         """
-        group, topics = self._group, self._around.topics
+        group, topics = self._group, self._context.topics
         records: list[CoordinatorRecord] = []
         new_hash = group.metadata_hash
         if changed or group.seen_topics is not topics.topics:
             names = {topic.name for topic in self._topics.values()}
             new_hash = metadata_hash(names, topics)
-        if changed or new_hash != group.metadata_hash or self._is_state_news():
+        if changed or new_hash != group.metadata_hash or self._has_new_states():
             self._epoch = group.epoch + 1
             records.append(share_group_record(group.group_id, self._epoch, new_hash))
-        if self._epoch > self.target_epoch and self._may_assign():
+        if self._epoch > self.target_epoch and self._context.may_assign(
+            self._group.target_timestamp_ms
+        ):
             records += self._assign()
         return records
 
@@ -281,7 +277,7 @@ class _Plan:
             if topic_id in self._topics
         }
 
-    def _is_state_news(self) -> bool:
+    def _has_new_states(self) -> bool:
         """Whether partitions got their state since the last assignment."""
         if self._epoch > self.target_epoch:
             return False  # an assignment is due anyway
@@ -294,13 +290,8 @@ class _Plan:
             for topic_id, partitions in self._assignable().items()
         )
 
-    def _may_assign(self) -> bool:
-        """Assignments are made at most once per interval, so that many who join are one change."""
-        since_ms = self._around.wall_ms - self._group.target_timestamp_ms
-        return since_ms >= self._around.assignment_interval_ms or since_ms < 0
-
     def _assign(self) -> list[CoordinatorRecord]:
-        group, topics = self._group, self._around.topics.topics
+        group, topics = self._group, self._context.topics.topics
         topic_ids = {
             subscription: frozenset(
                 topics[name].topic_id for name in subscription.topics() if name in topics
@@ -325,7 +316,7 @@ class _Plan:
             if self._targets.get(member_id) != assignment
         ]
         self._targets, self.target_epoch = assigned, self._epoch
-        wall_ms = self._around.wall_ms
+        wall_ms = self._context.wall_ms
         return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
 
     def to_initialize(self) -> Assignment:
@@ -335,12 +326,12 @@ class _Plan:
         states, found = self._group.states, {}
         is_complete = True
         for topic_id, topic in self._topics.items():
-            if topic_id in self._around.deleting:
+            if topic_id in self._context.deleting:
                 is_complete = False
                 continue
             missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())
             is_complete = is_complete and not missing
-            if self._around.is_initializing:
+            if self._context.is_initializing:
                 missing -= states.initializing.get(topic_id, frozenset())
             if missing:
                 found[topic_id] = frozenset(missing)

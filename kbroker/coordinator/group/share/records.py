@@ -103,7 +103,7 @@ def share_target_record(group_id: str, member_id: str, assignment: Assignment) -
 
 
 def share_target_of(value: ShareGroupTargetAssignmentMemberValue) -> Assignment:
-    """The way back."""
+    """Decode the target assignment of a record."""
     return {topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions}
 
 
@@ -123,7 +123,7 @@ def share_current_record(group_id: str, member_id: str, current: ShareCurrent) -
 
 
 def share_current_of(value: ShareGroupCurrentMemberAssignmentValue) -> ShareCurrent:
-    """The way back."""
+    """Decode the current assignment of a record."""
     return ShareCurrent(
         value.member_epoch,
         value.previous_member_epoch,
@@ -146,7 +146,7 @@ def state_partitions_record(group_id: str, states: StatePartitions) -> Coordinat
 
 
 def state_partitions_of(value: ShareGroupStatePartitionMetadataValue) -> StatePartitions:
-    """The way back."""
+    """Decode the partition states of a record."""
     named: list[_StateTopic | _EndingTopic] = [
         *value.initializing_topics,
         *value.initialized_topics,

@@ -54,7 +54,7 @@ def assign_tasks(workers: Mapping[str, StreamsWorker], load: Workload) -> dict[s
 
 
 class _Share:
-    """How many tasks a member may have: whoever has its part full leaves the rest to the others."""
+    """How many tasks a member may have; a member with its full share gets no more."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks = tasks

@@ -15,9 +15,11 @@ _TaskIds = StreamsGroupDescribeResponse.TaskIds
 _TopicInfo = StreamsGroupDescribeResponse.TopicInfo
 
 
-def described_streams(
-    group: StreamsGroup,
-) -> tuple[StreamsGroupDescribeResponse.DescribedGroup, Iterator[_Member]]:
+DescribedStreamsGroup = tuple[StreamsGroupDescribeResponse.DescribedGroup, Iterator[_Member]]
+"""A group without members, and its members, each of which is made when the iterator reaches it."""
+
+
+def described_streams(group: StreamsGroup) -> DescribedStreamsGroup:
     """One group, and its members, each of which is made when it is asked for."""
     described = StreamsGroupDescribeResponse.DescribedGroup(
         group_id=group.group_id,

@@ -1,10 +1,10 @@
 """One streams group (KIP-1071) as the log tells it: members, epochs, the topology, who shall have
 which tasks, who has which. Changed by replay only; what is decided upon it is in
-`streams_membership`.
+`membership`.
 
     Empty -> NotReady -> Assigning -> Reconciling -> Stable
 
-Epochs are those of a consumer group (`consumer_group`). The group is not ready until its topology
+Epochs are those of a consumer group. The group is not ready until its topology
 was found to fit the cluster's topics.
 """
 
@@ -166,11 +166,11 @@ class StreamsGroup:
         return "Reconciling"
 
     def is_free_to_run(self, task: Task, process_id: str) -> bool:
-        """See `streams_reconciliation.Holders`."""
+        """See `reconciliation.Holders`."""
         return task not in self.runners and not self._is_kept_by(task, process_id)
 
     def is_free_to_keep(self, task: Task, process_id: str) -> bool:
-        """See `streams_reconciliation.Holders`."""
+        """See `reconciliation.Holders`."""
         runner = self.runners.get(task)
         is_run = runner is not None and self._process_of(runner) == process_id
         return not is_run and not self._is_kept_by(task, process_id)
@@ -188,7 +188,7 @@ class StreamsGroup:
         return self.current(member_id).state is StreamsMemberState.UNREVOKED_TASKS
 
     def subscribed_names(self) -> set[str]:
-        """The topics that tasks read, if anybody is there to."""
+        """The topics that tasks read; none if the group has no members."""
         if self.topology is None or not self.members:
             return set()
         return set(reader_of(self.topology))
@@ -222,7 +222,9 @@ class StreamsGroup:
         return ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether whoever calls itself this may read offsets; nobody (None, -1) may."""
+        """Whether a client with this member id and epoch may read offsets; without a member id
+        (None, -1) it may.
+        """
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         if member_id not in self.members:

@@ -1,49 +1,56 @@
 """The streams groups (KIP-1071) of one partition of `__consumer_offsets`: their map, their
-sessions, the delay of their first assignment. Part of `group_shard`; what tools are shown is in
-`streams_description`.
+sessions, the delay of their first assignment. What tools are shown is in `description`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final, get_args
 
+from kbroker.coordinator.group.epoch_groups import OffsetGroups
+from kbroker.coordinator.group.kind import GroupChange, GroupType, OffsetCommitter
 from kbroker.coordinator.group.membership.errors import group_not_found
 from kbroker.coordinator.group.membership.overrides import GroupOverrides
 from kbroker.coordinator.group.membership.sessions import MemberSessions
+from kbroker.coordinator.group.streams.context import (
+    StreamsContext,
+    StreamsGroupSettings,
+    StreamsSettings,
+)
+from kbroker.coordinator.group.streams.description import DescribedStreamsGroup, described_streams
 from kbroker.coordinator.group.streams.group import StreamsGroup
 from kbroker.coordinator.group.streams.membership import (
     StreamsDecision,
-    StreamsGroupSettings,
-    StreamsSettings,
-    StreamsSurroundings,
     delayed_assignment,
     streams_heartbeat,
     streams_leave,
     streams_removal,
 )
-from kbroker.coordinator.group.streams.records import StreamsGroupKey
+from kbroker.coordinator.group.streams.records import StreamsGroupKey, streams_group_tombstones
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import ListGroupsResponse
 from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
 )
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.protocol.schema import CoordinatorValue
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+)
+from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
-STREAMS_TYPE: Final = "streams"
-_KAFKAS: Final[Mapping[str, str]] = {"NotReady": "not_ready"}
+_FILTER_ALIASES: Final[Mapping[str, str]] = {"NotReady": "not_ready"}
 """States that Kafka's filter has under another name than the one it shows."""
 
 
-class StreamsGroups:
-    """Groups by id. topics: the cluster's, as of now. wall_ms: the wall clock."""
+class StreamsGroups(OffsetGroups[StreamsGroup]):
+    """Groups by id, a GroupKind. topics: the cluster's, as of now. wall_ms: the wall clock."""
 
     __slots__ = (
         "_broker",
@@ -53,8 +60,12 @@ class StreamsGroups:
         "_sessions",
         "_topics",
         "_wall_ms",
-        "groups",
     )
+
+    group_type: ClassVar[GroupType] = GroupType.STREAMS
+    replays: ClassVar[Collection[type[CoordinatorKey]]] = get_args(StreamsGroupKey)
+    gives_way_to: ClassVar[Collection[GroupType]] = (GroupType.CLASSIC,)
+    keeps_offsets: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -65,7 +76,7 @@ class StreamsGroups:
         wall_ms: Callable[[], int],
         overrides: GroupOverrides,
     ) -> None:
-        self.groups: dict[str, StreamsGroup] = {}
+        super().__init__()
         self._broker = settings
         self._overrides = overrides
         self._topics = topics
@@ -77,8 +88,10 @@ class StreamsGroups:
 
     # -- replay ------------------------------------------------------------------------------
 
-    def replay(self, key: StreamsGroupKey, value: CoordinatorValue | None) -> None:
+    def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
         """Apply a record that is in the log."""
+        if not isinstance(key, StreamsGroupKey):
+            return None
         group = self.groups.get(key.group_id)
         if isinstance(key, StreamsGroupMetadataKey) and value is None:
             if group is not None:
@@ -86,10 +99,11 @@ class StreamsGroups:
                 self._end_delay(key.group_id)
                 for member_id in group.members:
                     self._sessions.forget(key.group_id, member_id)
-            return
+            return GroupChange(key.group_id, is_created=False)
+        is_new = group is None
         if group is None:
             if value is None:
-                return
+                return None
             group = self.groups[key.group_id] = StreamsGroup(key.group_id)
         group.replay(key, value)
         if isinstance(key, StreamsGroupMemberMetadataKey) and value is None:
@@ -98,19 +112,22 @@ class StreamsGroups:
             key.member_id
         ):
             self._sessions.returned(key.group_id, key.member_id)
+        return GroupChange(key.group_id, is_created=True) if is_new else None
 
-    def on_loaded(self, now_ms: int) -> None:
-        """All records were replayed: sessions begin."""
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        """All records were replayed: sessions start."""
         for group in self.groups.values():
             for member_id in group.members:
                 self._watch(group, member_id, now_ms)
+        return []
 
-    def unload(self) -> None:
-        """This broker no longer coordinates these groups."""
+    def unload(self, error: ErrorCode) -> list[Effect]:
+        """This broker no longer coordinates these groups: cancel all deadlines."""
         self._sessions.clear()
         for group_id in list(self._delays):
             self._end_delay(group_id)
-        self.groups = {}
+        self.groups.clear()
+        return []
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -126,15 +143,15 @@ class StreamsGroups:
         if request.member_epoch < 0:
             return streams_leave(group, request)
         settings = self._settings_of(request.group_id)
-        around = StreamsSurroundings(
-            settings=settings,
-            topics=self._topics(),
-            wall_ms=self._wall_ms(),
+        context = StreamsContext.of(
+            settings,
+            self._topics(),
+            self._wall_ms(),
             client_id=client_id,
             client_host=client_host,
             is_delayed=self._is_delayed(group, settings),
         )
-        return streams_heartbeat(group, request, around)
+        return streams_heartbeat(group, request, context)
 
     def settled(
         self, group_id: str, decision: StreamsDecision, topics: ClusterTopics, now_ms: int
@@ -165,7 +182,7 @@ class StreamsGroups:
     def _settings_of(self, group_id: str) -> StreamsGroupSettings:
         return StreamsGroupSettings.of(group_id, self._broker, self._overrides)
 
-    # -- what goes by itself -----------------------------------------------------------------
+    # -- deadlines --------------------------------------------------------------------------
 
     def _watch(self, group: StreamsGroup, member_id: str, now_ms: int) -> None:
         group_id = group.group_id
@@ -204,16 +221,43 @@ class StreamsGroups:
         if delay is not None:
             self._deadlines.cancel(delay)
 
-    # -- what tools read ---------------------------------------------------------------------
+    # -- the group as a whole ----------------------------------------------------------------
 
-    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states, in lower case; empty: any."""
-        for group_id, group in self.groups.items():
-            state = group.state()
-            if not states or state.lower() in states or _KAFKAS.get(state) in states:
-                yield ListGroupsResponse.ListedGroup(
-                    group_id=group_id,
-                    protocol_type=STREAMS_TYPE,
-                    group_state=state,
-                    group_type=STREAMS_TYPE,
-                )
+    def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
+        """Group epochs."""
+        if not isinstance(key, StreamsGroupMetadataKey):
+            return None
+        epoch = value.epoch if isinstance(value, StreamsGroupMetadataValue) else None
+        return self._changes(key.group_id, epoch)
+
+    def end(self, group_id: str) -> list[CoordinatorRecord]:
+        """The tombstones of a group without members."""
+        return streams_group_tombstones(group_id)
+
+    def _check_member(
+        self, group_id: str, committer: OffsetCommitter, version: int | None
+    ) -> ErrorCode:
+        topics = self._topics().topics_by_id
+        named = [
+            (topics[topic_id].name, partition)
+            for topic_id, partition in committer.partitions
+            if topic_id in topics
+        ]
+        group = self.groups[group_id]
+        return group.check_commit(committer.member_id, committer.epoch, version, named)
+
+    def filter_names(self, state: str) -> tuple[str, ...]:
+        """Kafka's filter also knows another name of one state."""
+        alias = _FILTER_ALIASES.get(state)
+        return (state.lower(),) if alias is None else (state.lower(), alias)
+
+    def describe(self, group_id: str) -> DescribedStreamsGroup:
+        """The group, and its members."""
+        return described_streams(self.groups[group_id])
+
+    def describe_missing(self, group_id: str, message: str, version: int) -> DescribedStreamsGroup:
+        """An error."""
+        refusal = StreamsGroupDescribeResponse.DescribedGroup(
+            group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message
+        )
+        return refusal, iter(())

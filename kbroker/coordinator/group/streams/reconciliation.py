@@ -44,11 +44,11 @@ class Holders(Protocol):
     """Who has which task, as of now."""
 
     def is_free_to_run(self, task: Task, process_id: str) -> bool:
-        """Nobody works on it, and the process does not keep its state."""
+        """Whether no member works on the task, and the process does not keep its state."""
         ...
 
     def is_free_to_keep(self, task: Task, process_id: str) -> bool:
-        """The process does not have it."""
+        """Whether the process does not have the task."""
         ...
 
 
@@ -61,7 +61,7 @@ def reconcile(
     holders: Holders,
     said: TaskSet | None,
 ) -> CurrentTasks:
-    """The next step of a member that was just heard of; one equal to current if there is none.
+    """The next assignment of a member that sent a heartbeat; equal to current if nothing changes.
 
     said: what the member says it has, None if it did not say.
     """

@@ -95,7 +95,7 @@ def streams_target_record(group_id: str, member_id: str, target: TaskSet) -> Coo
 
 
 def streams_target_of(value: StreamsGroupTargetAssignmentMemberValue) -> TaskSet:
-    """The way back."""
+    """Decode the target assignment of a record."""
     return TaskSet(
         _tasks(value.active_tasks), _tasks(value.standby_tasks), _tasks(value.warmup_tasks)
     )
@@ -122,7 +122,7 @@ def streams_current_record(
 
 
 def streams_current_of(value: StreamsGroupCurrentMemberAssignmentValue) -> CurrentTasks:
-    """The way back. A state of a later Kafka is UNKNOWN."""
+    """Decode the current assignment of a record. A state of a later Kafka is UNKNOWN."""
     known = value.state in {int(state) for state in StreamsMemberState}
     epoch = value.member_epoch
     return CurrentTasks(

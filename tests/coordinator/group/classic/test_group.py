@@ -23,7 +23,7 @@ QUICK = GroupCoordinatorConfig(group_initial_rebalance_delay_ms=0)
 
 
 def state(world: World, group: str = "g") -> GroupState:
-    return world.shard().groups[group].state
+    return world.shard().classic.groups[group].state
 
 
 def all_partitions(members: list[ClientMember]) -> list[int]:
@@ -151,7 +151,7 @@ def test_wall_clock_jump_expires_nobody(jump_ms: int) -> None:
         assert [member.heartbeat() for member in members] == [ErrorCode.NONE] * 2
     world.timers.advance(11_000)
     assert state(world) is GroupState.EMPTY, "silence still counts"
-    written = world.shard().metadata["g"].current_state_timestamp
+    written = world.shard().classic.metadata["g"].current_state_timestamp
     assert abs(written - world.timers.now_ms()) < 60_000, "what is stored has the wall clock's time"
 
 
@@ -167,7 +167,7 @@ def test_member_that_joined_but_never_syncs_is_dropped() -> None:
         world.timers.advance(1_000)
         members[0].poll()
     settle(world, [members[0]])
-    assert list(world.shard().groups["g"].members) == [members[0].member_id]
+    assert list(world.shard().classic.groups["g"].members) == [members[0].member_id]
 
 
 def test_leader_that_never_syncs_is_replaced() -> None:
@@ -230,7 +230,7 @@ def test_leave_hands_over_at_once() -> None:
     assert members[0].partitions == list(range(PARTITION_COUNT))
     assert members[0].leave() is ErrorCode.NONE
     assert state(world) is GroupState.EMPTY
-    assert world.shard().metadata["g"].generation == 3
+    assert world.shard().classic.metadata["g"].generation == 3
 
 
 def test_second_join_in_flight_answers_the_first() -> None:
@@ -283,7 +283,7 @@ def test_protocol_is_chosen_by_votes_among_the_common_ones() -> None:
     for member in members:
         member.join()
     settle(world, members)
-    assert world.shard().groups["g"].protocol_name == "sticky"
+    assert world.shard().classic.groups["g"].protocol_name == "sticky"
     stranger = ClientMember(world, "d", protocols=("only-a",))
     stranger.join()
     assert stranger.errors == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
@@ -326,7 +326,7 @@ def test_static_member_returns_without_a_rebalance(version: int) -> None:
     assert new.partitions == held
     assert state(world) is GroupState.STABLE
     assert old[1].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
-    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    persisted = [member.member_id for member in world.shard().classic.metadata["g"].members]
     assert new.member_id in persisted
 
 
@@ -354,8 +354,8 @@ def test_static_member_whose_return_cannot_be_written_has_not_returned(who: int)
     new = ClientMember(world, "new", instance_id=old[who].instance_id)
     new.join()
     assert new.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    group = world.shard().groups["g"]
-    persisted = [member.member_id for member in world.shard().metadata["g"].members]
+    group = world.shard().classic.groups["g"]
+    persisted = [member.member_id for member in world.shard().classic.metadata["g"].members]
     assert list(group.members) == persisted
     assert group.leader_id == old[0].member_id
     assert old[who].heartbeat() is ErrorCode.NONE
@@ -371,8 +371,8 @@ def test_static_member_whose_return_is_written_but_not_acknowledged_has_returned
     new = ClientMember(world, "new", instance_id="i-b")
     new.join()
     assert new.errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    persisted = [member.member_id for member in world.shard().metadata["g"].members]
-    assert list(world.shard().groups["g"].members) == persisted
+    persisted = [member.member_id for member in world.shard().classic.metadata["g"].members]
+    assert list(world.shard().classic.groups["g"].members) == persisted
     assert old[1].heartbeat() is ErrorCode.FENCED_INSTANCE_ID
 
 
@@ -456,7 +456,7 @@ def test_ids_of_pending_members_are_bounded_in_size_and_number() -> None:
     long = "x" * 32_000
     ids = [ask_for_id(world, f"{n}{long}", f"g{n % 2}").member_id for n in range(30)]
     assert all(member_id.startswith(f"{n}{long}-") for n, member_id in enumerate(ids))
-    groups = [world.shard().groups[f"g{n}"] for n in range(2)]
+    groups = [world.shard().classic.groups[f"g{n}"] for n in range(2)]
     assert sum(len(group.pending_joins) for group in groups) == 10
     assert max(len(key) for group in groups for key in group.pending_joins) <= 64
     assert [n for n, member_id in enumerate(ids) if groups[n % 2].is_pending(member_id)] == list(
@@ -466,10 +466,10 @@ def test_ids_of_pending_members_are_bounded_in_size_and_number() -> None:
     assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     joined = ask_for_id(world, f"29{long}", "g1", ids[29])
     assert not joined.done
-    assert world.shard().groups["g1"].members.keys() == {ids[29]}
+    assert world.shard().classic.groups["g1"].members.keys() == {ids[29]}
     world.timers.advance(10_000)
     assert not any(group.pending_joins for group in groups)
-    assert len(world.shard()._pending_members) == 0
+    assert len(world.shard().classic._pending_members) == 0
 
 
 def test_a_flood_of_joins_ends_no_client() -> None:
@@ -485,7 +485,7 @@ def test_a_flood_of_joins_ends_no_client() -> None:
     )
     again = ask_for_id(world, "late")
     assert not ask_for_id(world, "late", member_id=again.member_id).done
-    assert again.member_id in world.shard().groups["g"].members
+    assert again.member_id in world.shard().classic.groups["g"].members
 
 
 def test_a_rebalance_that_waits_for_a_forgotten_id_goes_on() -> None:
@@ -504,7 +504,7 @@ def test_a_rebalance_that_waits_for_a_forgotten_id_goes_on() -> None:
 
 def test_what_members_say_is_bounded_over_all_groups() -> None:
     world = World(config=GroupCoordinatorConfig(kbroker_group_members_max_bytes=1_048_576))
-    memory = world.shard()._memory
+    memory = world.shard().classic._memory
     members = [ClientMember(world, f"m{n}", group=f"g{n}", protocols=("r",)) for n in range(22)]
     for member in members:
         member.topics = ["x" * 100] * 480
@@ -539,8 +539,8 @@ def test_one_member_says_only_so_much() -> None:
     many = ClientMember(world, "many", group="other", protocols=tuple(map(str, range(400))))
     many.join()
     assert many.errors == [ErrorCode.GROUP_MAX_SIZE_REACHED]
-    assert not world.shard().groups["g"].members
-    assert "other" not in world.shard().groups
+    assert not world.shard().classic.groups["g"].members
+    assert "other" not in world.shard().classic.groups
 
 
 @pytest.mark.parametrize(
@@ -587,7 +587,7 @@ def test_refused_joins(request_: JoinGroupRequest, error: str) -> None:
     assert isinstance(response, JoinGroupResponse)
     assert ErrorCode(response.error_code).name == error
     assert response.member_id == request_.member_id
-    assert "n" not in world.shard().groups
+    assert "n" not in world.shard().classic.groups
 
 
 def test_stable_group_answers_strangers() -> None:

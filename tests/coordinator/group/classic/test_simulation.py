@@ -242,9 +242,9 @@ def check_history(world: World) -> None:
     """Whatever record the log ends with: no generation goes back from there."""
     newest: dict[str, int] = {}
     for shard in world.growing():
-        for group_id, value in shard.metadata.items():
+        for group_id, value in shard.classic.metadata.items():
             assert value.generation >= newest.get(group_id, 0), "a generation went back"
-        newest = {group_id: value.generation for group_id, value in shard.metadata.items()}
+        newest = {group_id: value.generation for group_id, value in shard.classic.metadata.items()}
 
 
 def check_cut(world: World, end: int) -> None:
@@ -252,7 +252,7 @@ def check_cut(world: World, end: int) -> None:
     given up, and who comes has everything.
     """
     cut = world.cut(end)
-    value = cut.shard().metadata.get("g")
+    value = cut.shard().classic.metadata.get("g")
     member = ClientMember(cut, "late")
     for _ in range(100):
         cut.timers.advance(1_000)
@@ -265,21 +265,21 @@ def check_cut(world: World, end: int) -> None:
 
 
 def check_equal(live: GroupShard, replayed: GroupShard) -> None:
-    assert live.metadata == replayed.metadata
+    assert live.classic.metadata == replayed.classic.metadata
     assert live.offsets.groups() == replayed.offsets.groups()
     for group_id in live.offsets.groups():
         assert live.offsets.of_group(group_id) == replayed.offsets.of_group(group_id)
-    for group_id, group in live.groups.items():
+    for group_id, group in live.classic.groups.items():
         check_group(live, group_id)
-        if group.state is GroupState.STABLE and group_id in replayed.groups:
-            again = replayed.groups[group_id]
+        if group.state is GroupState.STABLE and group_id in replayed.classic.groups:
+            again = replayed.classic.groups[group_id]
             assert again.generation_id == group.generation_id
             assert again.leader_id == group.leader_id
 
 
 def check_group(shard: GroupShard, group_id: str) -> None:
     """What must hold of a live group at any moment."""
-    group = shard.groups[group_id]
+    group = shard.classic.groups[group_id]
     assert set(group.static_members.values()) <= set(group.members)
     assert group.pending_syncs <= set(group.members)
     assert not any(group.is_pending(member_id) for member_id in group.members)
@@ -290,10 +290,10 @@ def check_group(shard: GroupShard, group_id: str) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
         assert not waiting
     if group.state is GroupState.STABLE:
-        assert group_id in shard.metadata
+        assert group_id in shard.classic.metadata
         record = group.to_value({m.member_id: m.assignment for m in group.members.values()})
         if not waiting:
-            assert record == shard.metadata[group_id]
+            assert record == shard.classic.metadata[group_id]
 
 
 @pytest.mark.sim

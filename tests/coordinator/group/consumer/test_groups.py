@@ -209,7 +209,7 @@ def test_an_empty_group_of_either_kind_gives_way() -> None:
     classic.leave()
     world.timers.advance(1)
     assert say(world, "a", 0) == ("NONE", 2, [0, 1, 2])
-    assert "c" not in world.replayed().groups
+    assert "c" not in world.replayed().classic.groups
 
 
 def test_a_group_has_settings_of_its_own(world: World) -> None:

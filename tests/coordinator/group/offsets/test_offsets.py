@@ -64,7 +64,7 @@ def commit(
             )
         ],
     )
-    answer = world.answer(world.coordinator.offset_commit(Context(version), request))
+    answer = world.answer(world.coordinator.offsets.commit(Context(version), request))
     response = answer.value if isinstance(answer, Deferred) else answer
     assert isinstance(response, OffsetCommitResponse)
     return {p.partition_index: ErrorCode(p.error_code) for p in response.topics[0].partitions}
@@ -85,7 +85,7 @@ def ask(
     answer: Deferred[OffsetFetchResponse] = Deferred()
 
     def steps() -> Iterator[Deferred[ErrorCode] | None]:
-        found = yield from world.coordinator.offset_fetch(request, version, lambda count: True)
+        found = yield from world.coordinator.offsets.fetch(request, version, lambda count: True)
         answer.resolve(found)
 
     FairSlices(world.timers).begin(steps(), lambda failure: None)
@@ -134,7 +134,7 @@ def test_simple_consumer_commits_and_reads_back(world: World) -> None:
     assert fetch(world, 0, 3, 4) == {0: (5, "why"), 3: (9, "why"), 4: (-1, "")}
     assert fetch(world, 0, group="unknown") == {0: (-1, "")}
     assert fetch_all(world) == {("events", 0): 5, ("events", 3): 9}
-    described, _ = world.shard().describe("g", 6)
+    described, _ = world.shard().classic.describe("g")
     assert (described.group_state, described.protocol_type) == ("Empty", "")
 
 
@@ -153,7 +153,7 @@ def test_of_a_partition_named_again_the_last_offset_is_written(world: World) -> 
         group_id="g", topics=[kind.OffsetCommitRequestTopic(name="events", partitions=partitions)]
     )
     written = sum(header.record_count for header in written_headers(world))
-    response = world.answer(world.coordinator.offset_commit(Context(8), request))
+    response = world.answer(world.coordinator.offsets.commit(Context(8), request))
     assert isinstance(response, OffsetCommitResponse)
     codes = [each.error_code for each in response.topics[0].partitions]
     assert codes == [0] * 999 + [ErrorCode.OFFSET_METADATA_TOO_LARGE]
@@ -284,7 +284,7 @@ def test_unknown_topics_are_listed_last_in_a_fetch_and_first_in_a_commit(world: 
     ]
     topics[2].partitions.pop(1)
     request = OffsetCommitRequest(group_id="g", topics=topics)
-    response = world.answer(world.coordinator.offset_commit(Context(10), request))
+    response = world.answer(world.coordinator.offsets.commit(Context(10), request))
     assert isinstance(response, OffsetCommitResponse)
     assert [
         (topic.topic_id, [(one.partition_index, one.error_code) for one in topic.partitions])
@@ -295,7 +295,7 @@ def test_unknown_topics_are_listed_last_in_a_fetch_and_first_in_a_commit(world: 
         (other, [(1, 0), (2, 0)]),
     ]
     request.topics = topics[::-1]
-    response = world.answer(world.coordinator.offset_commit(Context(10), request))
+    response = world.answer(world.coordinator.offsets.commit(Context(10), request))
     assert isinstance(response, OffsetCommitResponse)
     assert [topic.topic_id for topic in response.topics] == [unknown[0], known, other]
 
@@ -333,8 +333,8 @@ def test_retention_of_a_simple_consumers_offsets() -> None:
     assert fetch_all(world) == {("events", 1): 1}
     world.timers.advance(HOUR_MS)
     assert fetch_all(world) == {}
-    assert "g" not in world.shard().groups
-    assert world.replayed().groups == {}
+    assert "g" not in world.shard().classic.groups
+    assert world.replayed().classic.groups == {}
 
 
 def test_retention_counts_from_when_the_group_became_empty() -> None:
@@ -351,7 +351,7 @@ def test_retention_counts_from_when_the_group_became_empty() -> None:
     assert fetch_all(world) == {("events", 0): 1}
     world.timers.advance(1_200_000)
     assert fetch_all(world) == {}
-    assert world.shard().metadata == {}
+    assert world.shard().classic.metadata == {}
 
 
 def test_retention_time_of_old_commits(world: World) -> None:
@@ -368,7 +368,7 @@ def test_read_waits_for_what_was_written_before(world: World) -> None:
         generation_id_or_member_epoch=-1,
         topics=[Topic(name="events", partitions=[Partition(committed_offset=2)])],
     )
-    pending = world.answer(world.coordinator.offset_commit(Context(9), request))
+    pending = world.answer(world.coordinator.offsets.commit(Context(9), request))
     wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name="events", partition_indexes=[0])
     reading = ask(world, [wanted])
     assert isinstance(pending, Deferred)
@@ -414,7 +414,7 @@ def test_a_fetch_of_very_many_partitions_of_one_topic_pauses(world: World, versi
             name="events", topic_id=topic_id, partition_indexes=indexes
         )
         request = kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=[wanted])])
-        steps = world.coordinator.offset_fetch(request, version, lambda size: True)
+        steps = world.coordinator.offsets.fetch(request, version, lambda size: True)
         pauses = 0
         while True:
             try:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from kbroker.coordinator.group.offset_service import ITEMS_PER_STEP
 from kbroker.coordinator.group.records import (
     group_metadata_record,
     group_tombstone,
     offset_commit_record,
 )
-from kbroker.coordinator.group.service import GROUP_TOPIC, ITEMS_PER_STEP
+from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.shards import Transactional
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -147,14 +148,14 @@ def delete_offset(world: World, partition: int = 0, group: str = "g") -> None:
         partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)],
     )
     request = OffsetDeleteRequest(group_id=group, topics=[topic])
-    at_once(world.coordinator.offset_delete(request))
+    at_once(world.coordinator.offsets.delete(request))
 
 
 def test_many_partitions_are_deleted_in_steps_and_each_once(world: World) -> None:
     commit(world, {0: 50})
     one = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="events", partitions=[one] * 1000)
-    steps = world.coordinator.offset_delete(OffsetDeleteRequest(group_id="g", topics=[topic]))
+    steps = world.coordinator.offsets.delete(OffsetDeleteRequest(group_id="g", topics=[topic]))
     batches = len(world.log.batches[LOG])
     assert sum(1 for _ in steps) >= 1000 // ITEMS_PER_STEP
     (batch,) = world.log.batches[LOG][batches:]
@@ -166,7 +167,7 @@ def test_topics_without_partitions_are_looked_at_in_steps(world: World) -> None:
     commit(world, {0: 50})
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="events", partitions=[])
     request = OffsetDeleteRequest(group_id="g", topics=[topic] * 1000)
-    assert sum(1 for _ in world.coordinator.offset_delete(request)) >= 2 * (1000 // ITEMS_PER_STEP)
+    assert sum(1 for _ in world.coordinator.offsets.delete(request)) >= 2 * (1000 // ITEMS_PER_STEP)
 
 
 def delete_topic(world: World) -> None:
@@ -200,7 +201,7 @@ def test_a_topic_that_is_deleted_before_the_transaction_was_asked_for_takes_no_o
     delete_topic(world)
     world.topics.add("events", 1)
     transaction = Transactional(7, PRODUCER_EPOCH)
-    outcome = world.coordinator.offset_commit_in_transaction(checked, request, transaction)
+    outcome = world.coordinator.offsets.commit_in_transaction(checked, request, transaction)
     assert isinstance(outcome, E)
     answer = world.answer(checked.answer(outcome))
     assert isinstance(answer, OffsetCommitResponse)
@@ -313,8 +314,8 @@ def test_a_classic_group_under_the_id_of_a_share_group_is_removed() -> None:
     assert shares.world.coordinator.runtime.write(host, [record]) is E.NONE
     for one in reloads(shares.world)[1:]:
         assert groups(one) == [("s", "share")]
-        assert one.shard().metadata == {}
-        assert one.replayed().metadata == {}
+        assert one.shard().classic.metadata == {}
+        assert one.replayed().classic.metadata == {}
 
 
 def test_a_group_that_ended_before_its_transaction_is_there_for_the_offsets(world: World) -> None:

@@ -273,7 +273,7 @@ def commit(world: World, member: str, epoch: int, *partitions: int) -> ErrorCode
             )
         ],
     )
-    answer: Any = world.answer(world.coordinator.offset_commit(Context(9), request))
+    answer: Any = world.answer(world.coordinator.offsets.commit(Context(9), request))
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
@@ -331,7 +331,7 @@ def test_an_empty_group_of_either_kind_gives_way(world: World) -> None:
     classic.leave()
     world.timers.advance(1)
     assert say(world, "a", 0)[:2] == ("NONE", 2)
-    assert "s" not in world.replayed().groups
+    assert "s" not in world.replayed().classic.groups
 
 
 def test_administration(world: World) -> None:

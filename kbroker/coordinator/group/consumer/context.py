@@ -1,0 +1,34 @@
+"""The settings of consumer groups, and the context of their decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kbroker.coordinator.group.membership.context import AssignmentContext
+
+
+class ConsumerSettings(Protocol):
+    """What of the broker's configuration a consumer group reads."""
+
+    @property
+    def group_consumer_session_timeout_ms(self) -> int: ...
+    @property
+    def group_consumer_heartbeat_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_consumer_assignment_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_migration_policy(self) -> str: ...
+    @property
+    def group_consumer_assignors(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerContext(AssignmentContext):
+    """new_member_id: makes an id for a member that joins without one."""
+
+    settings: ConsumerSettings
+    new_member_id: Callable[[], str]

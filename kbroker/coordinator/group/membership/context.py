@@ -1,0 +1,29 @@
+"""What a decision about a member needs besides its group and its request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.coordinator.topics import ClusterTopics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentContext:
+    """The cluster's topics, the time, the client, and the configuration of the group. wall_ms: now.
+
+    heartbeat_interval_ms, assignment_interval_ms: of this group. Each group type adds its own.
+    """
+
+    topics: ClusterTopics
+    wall_ms: int
+    client_id: str
+    client_host: str
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+    def may_assign(self, last_assignment_ms: int) -> bool:
+        """Whether the assignment interval has passed since the last target assignment, by the wall
+        clock, which may have been set back. The interval makes one assignment of many joins.
+        """
+        since_ms = self.wall_ms - last_assignment_ms
+        return since_ms >= self.assignment_interval_ms or since_ms < 0

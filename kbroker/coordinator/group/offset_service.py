@@ -1,0 +1,288 @@
+"""Requests for committed offsets: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
+
+A request finds the shard of its group, which checks the member; offsets are written and read there.
+Requests that name many partitions are answered in steps: generators that yield None to pause, and a
+Deferred to wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final, Protocol
+
+from kbroker.coordinator.group.offsets.commit import Commit, commit_records, resolve_commit
+from kbroker.coordinator.group.offsets.fetch import Charge, fetch_offsets
+from kbroker.coordinator.group.offsets.pending import OffsetPlace
+from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
+from kbroker.coordinator.group.records import offset_tombstone
+from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.runtime.call_context import CallContext
+from kbroker.coordinator.runtime.shards import (
+    CoordinatorRuntime,
+    Host,
+    Transactional,
+    client_error,
+    commit_error,
+)
+from kbroker.coordinator.topics import ClusterTopics
+from kbroker.ports import Deferred, Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+GROUPS_PER_STEP: Final = 32
+"""Groups of an OffsetFetch between two pauses."""
+ITEMS_PER_STEP: Final = 256
+"""Topics and partitions of an OffsetDelete between two pauses."""
+
+_DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
+
+
+class OffsetSettings(Protocol):
+    """What of the broker's configuration committed offsets read."""
+
+    @property
+    def offset_metadata_max_bytes(self) -> int: ...
+
+
+class OffsetService:
+    """Committed offsets: request in, response out. host_of: the shard of a group; raises
+    KafkaError. topics: the cluster's, as of now.
+    """
+
+    def __init__(
+        self,
+        config: OffsetSettings,
+        runtime: CoordinatorRuntime[GroupShard],
+        *,
+        host_of: Callable[[str], Host[GroupShard]],
+        timers: Timers,
+        topics: Callable[[], ClusterTopics],
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._host = host_of
+        self._timers = timers
+        self._topics = topics
+
+    def resolve_commit(
+        self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
+    ) -> Generator[None, None, Commit]:
+        """The first step of a commit: see `offsets.resolve_commit`."""
+        return resolve_commit(
+            request,
+            version,
+            self._topics(),
+            max_metadata_bytes=self._config.offset_metadata_max_bytes,
+            step_items=step_items,
+        )
+
+    def commit(
+        self, context: CallContext, request: OffsetCommitRequest, step_items: int = OFFSETS_PER_STEP
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetCommitResponse]:
+        """OffsetCommit as steps, like `fetch`: one batch, however many partitions. It is
+        written without a pause if no more than step_items topics and partitions are named.
+        """
+        commit = yield from self.resolve_commit(request, context.api_version, step_items)
+        commit.refuse_deleted(self._topics())
+        if not commit.accepted:
+            return commit.response
+        outcome = self._commit(context.api_version, commit, request)
+        if isinstance(outcome, Deferred):
+            yield outcome
+            outcome = outcome.value
+        return (yield from commit.answer(outcome))
+
+    def _commit(
+        self, version: int, commit: Commit, request: OffsetCommitRequest
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        group_id, member_id = request.group_id, request.member_id
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return error.code
+        refusal = host.shard.check_commit(
+            group_id,
+            member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            version,
+            commit.latest,
+        )
+        if refusal is not ErrorCode.NONE:
+            return refusal
+        if member_id:
+            host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
+        return self._write_commit(host, commit, request, None)
+
+    def commit_in_transaction(
+        self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """TxnOffsetCommit, after its first step and in the moment in which the group's partition
+        belongs to the transaction: the offsets are pending until its end. The outcome is for
+        `Commit.answer`.
+        """
+        commit.refuse_deleted(self._topics())
+        group_id = request.group_id
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return error.code
+        refusal = host.shard.check_transactional_commit(
+            group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            commit.latest,
+        )
+        if refusal is not ErrorCode.NONE:
+            return refusal
+        host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
+        return self._write_commit(host, commit, request, transaction)
+
+    def _write_commit(
+        self,
+        host: Host[GroupShard],
+        commit: Commit,
+        request: OffsetCommitRequest,
+        transaction: Transactional | None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        records = commit_records(
+            commit,
+            request.group_id,
+            retention_time_ms=request.retention_time_ms if transaction is None else -1,
+            now_ms=self._timers.now_ms(),
+        )
+        if not records:
+            return ErrorCode.NONE
+        outcome = self._runtime.write(host, records, transaction)
+        if isinstance(outcome, ErrorCode):
+            return commit_error(outcome)
+        answer: Deferred[ErrorCode] = Deferred()
+        outcome.on_done(lambda error: answer.resolve(commit_error(error)))
+        return answer
+
+    def fetch(
+        self, request: OffsetFetchRequest, version: int, charge: Charge
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
+        """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
+        for. Answered once everything written before is committed. A group of which all offsets are
+        asked for again is answered once. charge: whether the answer may have so many bytes more.
+        """
+        named = dict.fromkeys(group.group_id for group in request.groups)
+        for count, group_id in enumerate(named, 1):
+            if count % GROUPS_PER_STEP == 0:
+                yield None
+            try:
+                wait = self._runtime.after_pending(self._host(group_id))
+            except KafkaError:
+                continue
+            if wait is not None:
+                yield wait
+        response = OffsetFetchResponse()
+        whole: set[tuple[str, str | None, int]] = set()
+        for count, group in enumerate(request.groups, 1):
+            if count % GROUPS_PER_STEP == 0:
+                yield None
+            if group.topics is None:
+                key = (group.group_id, group.member_id, group.member_epoch)
+                if key in whole:
+                    continue
+                whole.add(key)
+            response.groups.append(
+                (yield from self._fetch(group, version, request.require_stable, charge))
+            )
+        return response
+
+    def _fetch(
+        self,
+        group: OffsetFetchRequest.OffsetFetchRequestGroup,
+        version: int,
+        require_stable: bool,
+        charge: Charge,
+    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
+        try:
+            host = self._host(group.group_id)
+            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
+        except KafkaError as error:
+            refusal = error.code
+        if refusal is not ErrorCode.NONE:
+            return OffsetFetchResponse.OffsetFetchResponseGroup(
+                group_id=group.group_id, error_code=refusal
+            )
+        return (
+            yield from fetch_offsets(
+                host.shard.offsets,
+                group,
+                version=version,
+                require_stable=require_stable,
+                topics=self._topics(),
+                charge=charge,
+            )
+        )
+
+    def delete(
+        self, request: OffsetDeleteRequest
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetDeleteResponse]:
+        """OffsetDelete, as steps like those of `fetch`: of topics that the group does not
+        read. Decided in one step, for each partition once. Raises KafkaError.
+        """
+        named: dict[tuple[str, int], ErrorCode] = {}  # of partitions that exist
+        count = 0
+        for topic in request.topics:
+            count += 1
+            if count % ITEMS_PER_STEP == 0:
+                yield None
+            known = self._topics().topics.get(topic.name)
+            for partition in topic.partitions:
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                if known is not None and partition.partition_index in known.partitions:
+                    named[topic.name, partition.partition_index] = ErrorCode.NONE
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        host = self._host(request.group_id)
+        subscribed = host.shard.subscribed_topics(request.group_id)
+        records = []
+        for name, index in named:
+            if subscribed is None or name in subscribed:
+                named[name, index] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif host.shard.offsets.has(OffsetPlace(request.group_id, name, index)):
+                records.append(offset_tombstone(request.group_id, name, index))
+        outcome = self._runtime.submit(host, records)
+        if isinstance(outcome, Deferred):
+            if not outcome.done:
+                yield outcome
+            outcome = outcome.value
+        if outcome is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=client_error(outcome))
+        response = OffsetDeleteResponse()
+        for topic in request.topics:
+            count += 1
+            if count % ITEMS_PER_STEP == 0:
+                yield None
+            results: list[_DeletedOffset] = []
+            missing: list[_DeletedOffset] = []
+            for partition in topic.partitions:
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                index = partition.partition_index
+                error = named.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                (missing if is_missing else results).append(
+                    _DeletedOffset(partition_index=index, error_code=error)
+                )
+            response.topics.append(
+                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                    name=topic.name, partitions=missing + results
+                )
+            )
+        return response
