@@ -26,6 +26,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.publisher import HostPartition
 from kbroker.model import TopicPartition
+from kbroker.node.resources import NodeResources
 from kbroker.ports import TimerHandle
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -74,7 +75,14 @@ class Bench:
         self.logs = LogManager(config, now_ms=timers.now_ms, random=Random(1))
         self.logs.lock()
         self.logs.load()
-        self.replicas = ReplicaManager(1, self.logs, timers, config, random=Random(1))
+        self.replicas = ReplicaManager(
+            1,
+            self.logs,
+            timers,
+            config,
+            offloads=NodeResources(config).offload,
+            random=Random(1),
+        )
         log_config = LogConfig.from_configs(config, {})
         self.replicas.apply(
             HostPartition(TopicPartition(TOPIC, i), TOPIC_ID, 1, 0, 0, (1,), (1,), log_config)

@@ -362,6 +362,20 @@ class Offload(Protocol):
     ) -> None: ...
 
 
+class ClosableOffload(Offload, Protocol):
+    """An Offload with threads of its own."""
+
+    def close(self) -> None:
+        """Wait for the work under way. Work that is given later fails with OSError. Blocks."""
+        ...
+
+
+OffloadFactory = Callable[[str, int], ClosableOffload]
+"""Called with what the threads are for, which names them, and their number: one thread does its
+work in order.
+"""
+
+
 class Memory(Protocol):
     """The account of the memory that clients make the broker hold, in bytes; `MemoryPool` in
     `server/network/memory_pool` implements it.

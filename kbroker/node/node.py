@@ -220,6 +220,7 @@ class Broker:
             timers,
             config,
             knows=self._knows,
+            offloads=self.resources.offload,
             random=self.resources.random,
             memory=self.memory,
             slices=lambda: TimeSlices(timers),

@@ -1,7 +1,4 @@
-"""The `Offload` port of request handlers over the broker's worker threads (docs/adr/0007).
-
-Flushes have a thread of their own, see `replication/maintenance`.
-"""
+"""The `Offload` port over threads (docs/adr/0007). Which threads a node has: `resources`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class ExecutorOffload:
-    """`ports.Offload` over an executor and the running loop."""
+    """`ports.ClosableOffload` over an executor and the running loop."""
 
     __slots__ = ("_executor",)
 
@@ -22,16 +19,33 @@ class ExecutorOffload:
         self._executor = executor
 
     def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        def done(future: asyncio.Future[None]) -> None:
-            if not future.cancelled():
-                then(_as_os_error(future.exception()))
-
         loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._executor, work).add_done_callback(done)
+        try:
+            self._executor.submit(_run, loop, work, then)
+        except RuntimeError as error:  # the executor is shut down
+            loop.call_soon(then, OSError(str(error)))
+
+    def close(self) -> None:
+        """Wait for the work under way. Work that is given later fails with OSError. Blocks."""
+        self._executor.shutdown(wait=True)
 
 
-def _as_os_error(error: BaseException | None) -> OSError | None:
-    if error is None or isinstance(error, OSError):
-        return error
-    logger.error("unexpected exception in a worker thread", exc_info=error)
-    return OSError(f"{type(error).__name__}: {error}")
+def _run(
+    loop: asyncio.AbstractEventLoop,
+    work: Callable[[], None],
+    then: Callable[[OSError | None], None],
+) -> None:
+    """In the thread."""
+    failure: OSError | None = None
+    try:
+        work()
+    except OSError as error:
+        failure = error
+    except Exception as error:  # top frame of a thread: the caller has to be told
+        logger.exception("unexpected exception in a worker thread")
+        failure = OSError(f"{type(error).__name__}: {error}")
+    try:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(then, failure)
+    finally:
+        del failure  # its traceback holds this frame

@@ -13,24 +13,27 @@ from random import Random
 from typing import Final
 
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
+from kbroker.node.offload import ExecutorOffload
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT
 
 WORKER_THREADS: Final = 4
-"""Threads for what may leave the loop (docs/adr/0007)."""
+"""Threads for what requests have to wait for: reads that are not in the page cache, conversions
+(docs/adr/0007).
+"""
 
 
 class NodeResources:
     """random: for everything the node draws, on its loop thread; a fixed seed makes a test
     repeatable. open_files: bounds the open segments of the node's partitions and the memory of
     their indexes. page_cache: tells whether sendfile would wait for the disk. workers: threads for
-    what may leave the loop.
+    what requests have to wait for.
 
     max_open_files: how many segments keep their file open; None for half of the process's limit.
     """
 
-    __slots__ = ("open_files", "page_cache", "random", "workers")
+    __slots__ = ("_node_id", "_offloads", "open_files", "page_cache", "random", "workers")
 
     def __init__(
         self,
@@ -39,18 +42,30 @@ class NodeResources:
         random: Random | None = None,
         max_open_files: int | None = None,
     ) -> None:
+        self._node_id = config.node_id
+        self._offloads: list[ThreadPoolExecutor] = []
         self.random = random or Random()
         self.open_files = OpenFiles(
             default_open_file_limit() if max_open_files is None else max_open_files,
             index_bytes=int(config.get_int(MEMORY_LIMIT) * INDEX_SHARE),
         )
         self.page_cache = PageCache.of_system()
-        self.workers = ThreadPoolExecutor(
-            WORKER_THREADS, thread_name_prefix=f"kbroker-{config.node_id}"
-        )
+        self.workers = self._threads("worker", WORKER_THREADS)
+
+    def offload(self, name: str, threads: int) -> ExecutorOffload:
+        """An Offload with threads of its own (`ports.OffloadFactory`), started when they are
+        needed.
+        """
+        executor = self._threads(name, threads)
+        self._offloads.append(executor)
+        return ExecutorOffload(executor)
+
+    def _threads(self, name: str, count: int) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{self._node_id}-{name}")
 
     def close(self) -> None:
         """Let the threads end once they have done what was given to them. Does not wait for them.
         Can be called more than once.
         """
-        self.workers.shutdown(wait=False)
+        for executor in (self.workers, *self._offloads):
+            executor.shutdown(wait=False)

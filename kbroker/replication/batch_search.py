@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from kbroker.log.time_search import Candidate, TimestampOffset, look_or_believe
-from kbroker.ports import Deferred, Memory, Offload, UnlimitedMemory
+from kbroker.ports import ClosableOffload, Deferred, Memory, UnlimitedMemory
 from kbroker.protocol.errors import KafkaError
-from kbroker.replication.maintenance import ThreadOffload
 
 
 class Look(Deferred[None]):
@@ -55,7 +54,7 @@ class BatchSearcher:
 
     def __init__(
         self,
-        offload: Offload,
+        offload: ClosableOffload,
         memory: Memory | None = None,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
@@ -76,8 +75,7 @@ class BatchSearcher:
     def close(self) -> None:
         """Drop what waits; blocks until the thread is done."""
         self._queue.clear()
-        if isinstance(self._offload, ThreadOffload):
-            self._offload.close()
+        self._offload.close()
 
     def _begin(self) -> None:
         while self._queue:

@@ -9,10 +9,8 @@ thing is done.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.checkpoint import Checkpoint
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition
-from kbroker.ports import Memory, Offload, TimerHandle, Timers
+from kbroker.ports import Memory, OffloadFactory, TimerHandle, Timers
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
@@ -42,45 +40,6 @@ MIN_INTERVAL_MS: Final = 10
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
 """Timers are set no further ahead; Kafka's "never" is a 64-bit number."""
-
-
-class ThreadOffload:
-    """The port over threads of its own; with one, flushes queue up rather than compete."""
-
-    __slots__ = ("_executor", "_loop", "_name", "_threads")
-
-    def __init__(self, name: str = "kbroker-flush", threads: int = 1) -> None:
-        self._name = name
-        self._threads = threads
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._executor: ThreadPoolExecutor | None = None
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        if self._executor is None:
-            self._loop = asyncio.get_running_loop()
-            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
-        self._executor.submit(self._run, work, then)
-
-    def _run(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        failure: OSError | None = None
-        try:
-            work()
-        except OSError as error:
-            failure = error
-        except Exception as error:  # top frame of a thread: who waits has to hear of it
-            logger.exception("%s: a surprise", self._name)
-            failure = OSError(f"{type(error).__name__}: {error}")
-        try:
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(then, failure)
-        finally:
-            del failure  # its traceback holds this frame
-
-    def close(self) -> None:
-        """Wait for what is under way. Blocks."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=True)
-            self._executor = None
 
 
 class Maintenance:
@@ -101,7 +60,6 @@ class Maintenance:
         "_node_id",
         "_offload",
         "_on_retention",
-        "_own_offload",
         "_slices",
         "_timers",
         "_waiting",
@@ -118,7 +76,7 @@ class Maintenance:
         timers: Timers,
         config: BrokerConfig,
         *,
-        offload: Offload | None,
+        offloads: OffloadFactory,
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         on_retention: Callable[[], None],
         slices: TimeSlices,
@@ -128,15 +86,14 @@ class Maintenance:
         self._node_id = node_id
         self._logs = logs
         self._timers = timers
-        self._own_offload = ThreadOffload() if offload is None else None
-        self._offload: Offload = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
+        self._offload = offloads("flush", 1)  # with more, syncs would compete for the disk
         threads = max(config.get_int("log.cleaner.threads"), 1)
-        self._cleaner_offload = ThreadOffload("kbroker-cleaner", threads)
+        self._cleaner_offload = offloads("cleaner", threads)
         self.cleaner = LogCleaner(
             logs,
             timers,
             config,
-            offload=offload or self._cleaner_offload,
+            offload=self._cleaner_offload,
             memory=memory,
             unpacking=unpacking,
         )
@@ -191,8 +148,7 @@ class Maintenance:
         for handle in self._waiting.values():
             handle.cancel()
         self._waiting.clear()
-        if self._own_offload is not None:
-            self._own_offload.close()
+        self._offload.close()
         self._cleaner_offload.close()
         self.cleaner.finish_stop()
 

@@ -24,7 +24,7 @@ from kbroker.log_lines import LogThrottle, shown
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.metrics import TopicTraffic
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
-from kbroker.ports import Deferred, Memory, Offload, Timers
+from kbroker.ports import Deferred, Memory, OffloadFactory, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication import offsets
@@ -32,7 +32,7 @@ from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.batch_search import BatchSearcher
 from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
-from kbroker.replication.maintenance import Maintenance, ThreadOffload
+from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset
 from kbroker.replication.partition import Partition, ReadResult
@@ -74,8 +74,8 @@ class ReplicaManager:
     on_directory: told which directory id a replica (partition, topic id) is in where the metadata
     says otherwise. on_directory_failed: told of a failed disk once its partitions are offline.
     knows: whether the metadata has a partition of this topic (name or id) and index; decides
-    between "unknown" and "not here". offload: how blocking work leaves the loop thread, see
-    `maintenance`. slices: makes what long work on the loop is cut into.
+    between "unknown" and "not here". offloads: makes the threads that blocking work is given
+    to. slices: makes what long work on the loop is cut into.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ReplicaManager:
         config: BrokerConfig,
         *,
         knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
-        offload: Offload | None = None,
+        offloads: OffloadFactory,
         random: Random,
         memory: Memory | None = None,
         slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
@@ -116,23 +116,21 @@ class ReplicaManager:
             memory=memory,
         )
         self._maintenance = Maintenance(
-            node_id, logs, timers, config, offload=offload, high_watermarks=self.high_watermarks,
+            node_id, logs, timers, config, offloads=offloads, high_watermarks=self.high_watermarks,
             on_retention=self._log_starts_moved, slices=slices(), memory=memory,
             unpacking=self.unpacking,
         )  # fmt: skip
         self._orders = slices()
         self.fair_slices = FairSlices(timers)
         """What requests that take long are cut into."""
-        self._searcher = BatchSearcher(
-            offload or ThreadOffload("kbroker-search"), memory, self.unpacking
-        )
+        self._searcher = BatchSearcher(offloads("search", 1), memory, self.unpacking)
         self._max_searched_bytes = config.get_int(SEARCH_LIMIT)
         self._appender = Appender(
             timers,
             self.purgatory,
             Preparation(
-                offload or ThreadOffload("kbroker-check"),
-                offload or ThreadOffload("kbroker-roll"),
+                offloads("check", 1),
+                offloads("roll", 1),
                 timers,
                 memory,
                 self.unpacking,
@@ -146,7 +144,7 @@ class ReplicaManager:
         self.mover = LogMover(
             logs,
             timers,
-            offload=offload,
+            offload=offloads("move", 1),
             find=self.partition,
             on_replaced=self._maintenance.log_replaced,
         )

@@ -22,10 +22,9 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition, Uuid
-from kbroker.ports import Deferred, Offload, TimerHandle, Timers
+from kbroker.ports import ClosableOffload, Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import read_batch_header
-from kbroker.replication.maintenance import ThreadOffload
 from kbroker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -77,14 +76,13 @@ class LogMover:
         logs: LogManager,
         timers: Timers,
         *,
-        offload: Offload | None,
+        offload: ClosableOffload,
         find: Callable[[TopicPartition], Partition | None],
         on_replaced: Callable[[PartitionLog, PartitionLog], None] = lambda old, new: None,
     ) -> None:
         self._logs = logs
         self._timers = timers
-        self._own_offload = ThreadOffload("kbroker-move") if offload is None else None
-        self._offload: Offload = offload or self._own_offload  # type: ignore[assignment]  # one of the two is there
+        self._offload = offload
         self._find = find
         self._on_replaced = on_replaced
         self._bytes_per_second = UNLIMITED
@@ -121,8 +119,7 @@ class LogMover:
         """
         self.running = False
         self._moves.clear()
-        if self._own_offload is not None:
-            self._own_offload.close()
+        self._offload.close()
 
     def begin(self, key: TopicPartition) -> None:
         """Go on with the future log of a partition; one that is being copied already is."""

@@ -32,10 +32,9 @@ from kbroker.log.validator import (
     validate_batches,
 )
 from kbroker.model import TopicPartition
-from kbroker.ports import Memory, Offload, Timers, UnlimitedMemory
+from kbroker.ports import ClosableOffload, Memory, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BATCH_OVERHEAD
-from kbroker.replication.maintenance import ThreadOffload
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -129,8 +128,8 @@ class Preparation:
 
     def __init__(
         self,
-        check: Offload,
-        roll: Offload,
+        check: ClosableOffload,
+        roll: ClosableOffload,
         timers: Timers,
         memory: Memory | None = None,
         unpacking: AbstractContextManager[object] | None = None,
@@ -210,8 +209,7 @@ class Preparation:
         """Append nothing more; blocks until the threads are done."""
         self._closed = True
         for offload in (self._check_in, self._roll_in):
-            if isinstance(offload, ThreadOffload):
-                offload.close()
+            offload.close()
 
     def _begin(self, key: TopicPartition, queue: deque[_Job]) -> None:
         """Work off what needs no thread, up to the first job that does, or for one turn."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import MAGIC_POSITION
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.maintenance import ThreadOffload
 from tests.replication.world import (
     NOW_MS,
     TOPIC,
@@ -375,23 +373,3 @@ def test_nothing_runs_after_the_end(world: World) -> None:
     world.timers.advance(HOUR_MS)
     after = (world.folder / "data" / "replication-offset-checkpoint").stat().st_mtime_ns
     assert before == after
-
-
-def test_the_thread_hands_back_to_the_loop() -> None:
-    async def run() -> list[str]:
-        offload = ThreadOffload()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        heard: list[str] = []
-
-        def fail() -> None:
-            raise OSError(5, "broken")
-
-        offload(lambda: None, lambda failure: heard.append(str(failure)))
-        offload(lambda: print(1 // 0), lambda failure: heard.append(type(failure).__name__))
-        offload(fail, lambda failure: (heard.append(str(failure)), done.set_result(None)))
-        await asyncio.wait_for(done, 5)
-        offload.close()
-        return heard
-
-    assert asyncio.run(run()) == ["None", "OSError", "[Errno 5] broken"]

@@ -18,7 +18,7 @@ from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.coordinator.simulation import SimTimer, SimTimers
-from tests.replication.world import run_inline
+from tests.replication.world import always, run_inline
 
 STEPS_PER_SLICE = 4
 
@@ -170,7 +170,7 @@ class SlicedWorld:
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(
-            1, self.logs, self.turns, self.config, offload=run_inline, random=Random(2),
+            1, self.logs, self.turns, self.config, offloads=always(run_inline), random=Random(2),
             knows=lambda topic, index: topic in ("t", bytes(15) + b"\x01"),
             slices=lambda: slices_of(self.turns),
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 from kbroker.log.manager import LogManager
 from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Memory, Offload
+from kbroker.ports import Deferred, Memory, Offload, OffloadFactory
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
 from kbroker.replication.append import PartitionAppendResult
@@ -36,6 +36,24 @@ def run_inline(work: Callable[[], None], then: Callable[[OSError | None], None])
     except OSError as error:
         failure = error
     then(failure)
+
+
+class ScriptedOffload:
+    """A ClosableOffload over that of a test; nothing is under way when it is closed."""
+
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+
+    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+        self._offload(work, then)
+
+    def close(self) -> None:
+        pass
+
+
+def always(offload: Offload) -> OffloadFactory:
+    """Gives the same threads for everything."""
+    return lambda name, threads: ScriptedOffload(offload)
 
 
 def batch(count: int = 1, *, timestamp: int = NOW_MS, size: int = 10, **options: Any) -> bytearray:
@@ -80,7 +98,7 @@ class World:
             self.logs,
             self.timers,
             self.config,
-            offload=offload,
+            offloads=always(offload),
             random=Random(2),
             memory=self.memory,
         )
