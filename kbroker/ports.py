@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Generic, Protocol, TypeVar, overload
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")
+K = TypeVar("K")
 
 Random = random.Random
 """Random numbers as a port: node/ passes one in, a simulation passes a seeded one."""
@@ -312,6 +313,12 @@ def gather(deferreds: Iterable[Deferred[T]], *, cancels_sources: bool = False) -
     result: Deferred[list[T]] = Chained() if cancels_sources else Deferred()
     _Gathering(sources, result).start()
     return result
+
+
+def gather_by_key(deferreds: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]:
+    """As `gather`: the value of each of deferreds, by its key."""
+    keys = list(deferreds)
+    return gather(deferreds.values()).then(lambda values: dict(zip(keys, values, strict=True)))
 
 
 def gather_results(

@@ -15,6 +15,7 @@ from kbroker.ports import (
     UnlimitedMemory,
     follow,
     gather,
+    gather_by_key,
     gather_results,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -357,6 +358,15 @@ def test_gather_keeps_the_order() -> None:
 def test_gathering_nothing_is_done_at_once() -> None:
     assert gather([]).value == []
     assert gather_results([]).value == []
+
+
+def test_gather_by_key_keeps_keys_with_their_values() -> None:
+    late: Deferred[int] = Deferred()
+    result = gather_by_key({"b": late, "a": Deferred.of(1)})
+    assert not result.done
+    late.resolve(2)
+    assert result.value == {"b": 2, "a": 1}
+    assert gather_by_key({}).value == {}
 
 
 def test_gather_fails_with_the_first_failure_and_drops_the_others(

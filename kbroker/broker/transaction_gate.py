@@ -1,10 +1,8 @@
-"""Between transactions and partitions: markers go out, and what producers send is checked.
+"""Whether a transactional producer's batches may enter partitions (KIP-890).
 
-`MarkerRouter` writes the markers that end a transaction into partitions led here; those of
-`__consumer_offsets` go through the group coordinator, whose state they change. `PartitionGate`
-answers whether a producer's batches may enter a partition (KIP-890): yes while its transaction is
-open there, else the coordinator is asked, and under transaction.version 2 told to add the
-partition.
+They may while the transaction is open there. Otherwise the coordinator is asked whether the
+partition belongs to the transaction; under transaction.version 2 it is told to add the partition.
+The markers that end transactions are in `coordinator/transaction/markers`.
 """
 
 from __future__ import annotations
@@ -12,21 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
-from kbroker.coordinator.runtime.effects import MarkerResults, WriteMarkers
-from kbroker.coordinator.runtime.shards import Transactional
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.service import TransactionCoordinator
-from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import build_end_transaction_marker
-from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import ReplicaManager
-
-MARKER_TIMEOUT_MS: Final = 30_000
-"""How long a marker waits for its replicas; it is written again after that."""
 
 ABORTABLE_SINCE: Final = 11
 """From this Produce on a client knows TRANSACTION_ABORTABLE (TxnOffsetCommit: 4)."""
@@ -46,74 +35,6 @@ _LOOK_AGAIN: Final = frozenset(
 
 Verdicts = dict[TopicPartition, ErrorCode]
 """Per partition the coordinator's error, or NONE: the batches may be appended."""
-
-
-class MarkerRouter:
-    """The markers' way into partitions."""
-
-    __slots__ = ("_groups", "_replicas", "_timers")
-
-    def __init__(self, replicas: ReplicaManager, groups: GroupCoordinator, timers: Timers) -> None:
-        self._replicas = replicas
-        self._groups = groups
-        self._timers = timers
-
-    def write_markers(
-        self, effect: WriteMarkers, *, coordinator_epoch: int
-    ) -> MarkerResults | Deferred[MarkerResults]:
-        """One marker for each partition of the effect; what became of each."""
-        outcomes = {
-            partition: self.write(
-                partition,
-                Transactional(effect.producer_id, effect.producer_epoch),
-                commit=effect.commit,
-                coordinator_epoch=coordinator_epoch,
-                transaction_version=effect.transaction_version,
-            )
-            for partition in effect.partitions
-        }
-        return all_of(outcomes)
-
-    def write(
-        self,
-        partition: TopicPartition,
-        producer: Transactional,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        transaction_version: int,
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        """One marker into one partition."""
-        if partition.topic == GROUP_TOPIC:
-            if not self._replicas.knows(GROUP_TOPIC, partition.partition):
-                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return self._groups.runtime.write_marker(
-                partition.partition,
-                producer,
-                commit=commit,
-                coordinator_epoch=coordinator_epoch,
-                transaction_version=transaction_version,
-            )
-        batch = build_end_transaction_marker(
-            commit=commit,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            timestamp_ms=self._timers.now_ms(),
-        )
-        outcome = self._replicas.append(
-            partition,
-            batch,
-            acks=-1,
-            timeout_ms=MARKER_TIMEOUT_MS,
-            origin=AppendOrigin.COORDINATOR,
-            transaction_version=transaction_version,
-        )
-        if isinstance(outcome, PartitionAppendResult):
-            return outcome.error
-        later: Deferred[ErrorCode] = Deferred()
-        outcome.on_done(lambda result: later.resolve(result.error))
-        return later
 
 
 class PartitionGate:
@@ -212,29 +133,3 @@ def commit_error_of(error: ErrorCode, version: int) -> ErrorCode:
         case ErrorCode.TRANSACTION_ABORTABLE if version < OFFSETS_ABORTABLE_SINCE:
             return ErrorCode.INVALID_TXN_STATE
     return error
-
-
-def all_of(
-    outcomes: dict[TopicPartition, ErrorCode | Deferred[ErrorCode]],
-) -> MarkerResults | Deferred[MarkerResults]:
-    """The errors, once all are there."""
-    results: dict[TopicPartition, ErrorCode] = {}
-    waiting: dict[TopicPartition, Deferred[ErrorCode]] = {}
-    for partition, outcome in outcomes.items():
-        if isinstance(outcome, ErrorCode):
-            results[partition] = outcome
-        else:
-            waiting[partition] = outcome
-    if not waiting:
-        return results
-    later: Deferred[MarkerResults] = Deferred()
-    total = len(outcomes)
-
-    def arrived(partition: TopicPartition, error: ErrorCode) -> None:
-        results[partition] = error
-        if len(results) == total:
-            later.resolve(results)
-
-    for partition, deferred in waiting.items():
-        deferred.on_done(lambda error, partition=partition: arrived(partition, error))  # type: ignore[misc]  # bound now
-    return later

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.broker.controller_runtime import ControllerRuntime, as_future
 from kbroker.broker.directory_assignments import LogDirectoryReporter
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.broker.transaction_gate import MarkerRouter, PartitionGate
+from kbroker.broker.transaction_gate import PartitionGate
 from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
-from kbroker.coordinator.runtime.shards import AppendOutcome
+from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
+from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.log.directories.directory import NO_BROKER_EPOCH
 from kbroker.log.manager import LogManager
@@ -230,7 +231,12 @@ class Broker:
         self._report_directories(logs, controller, replicas, timers)
         self._groups = groups = self._group_coordinator(controller, replicas, timers)
         producer_ids = ProducerIdManager(controller.allocate_producer_ids)
-        markers = MarkerRouter(replicas, groups, timers)
+        markers = MarkerRouter(
+            _CoordinatorLog(replicas, MARKER_TIMEOUT_MS),
+            {GROUP_TOPIC: groups.runtime},
+            timers,
+            knows=replicas.knows,
+        )
         self._transactions = transactions = self._transaction_coordinator(
             controller, replicas, timers, markers, producer_ids
         )

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from kbroker.broker.controller_runtime import ControllerRuntime
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
+from kbroker.coordinator.share_state.persister import LocalGroupStatePersister, LocalSharePersister
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
 from kbroker.model import TopicPartition
-from kbroker.ports import Memory, Timers
+from kbroker.ports import Deferred, Memory, Timers
+from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import LATEST
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.share.local_persister import LocalSharePersister
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.reader import ShareReader
 
@@ -55,9 +56,9 @@ def build_share_services(
             coordinator.on_leadership(partition.partition, leader_epoch)
 
     replicas.on_leadership(on_leadership)
-    persister = LocalSharePersister(
-        coordinator, timers, lambda: controller.ensure_internal_topic(SHARE_TOPIC)
-    )
+
+    def ensure_topic() -> Deferred[ErrorCode]:
+        return controller.ensure_internal_topic(SHARE_TOPIC)
 
     def config_of(group_id: str) -> ShareGroupConfig:
         return config.of_group(group_configs, group_id)
@@ -66,8 +67,8 @@ def build_share_services(
         found = replicas.offset_of(partition, LATEST).value
         return None if found.error else found.offset
 
+    persister = LocalSharePersister(coordinator, timers, ensure_topic)
     partitions = SharePartitions(replicas, persister, timers, config_of)
-    persister.on_reset = partitions.forget
     reader = ShareReader(
         replicas,
         partitions,
@@ -78,7 +79,7 @@ def build_share_services(
     )
     share_groups = ShareGroupCoordinator(
         groups,
-        persister,
+        LocalGroupStatePersister(coordinator, timers, ensure_topic, on_reset=partitions.forget),
         timers=timers,
         topics=lambda: controller.image,
         end_offset=end_offset,

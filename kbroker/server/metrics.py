@@ -26,7 +26,7 @@ from prometheus_client.core import (
 
 from kbroker import __version__
 from kbroker.coordinator.group.kind import GroupType
-from kbroker.coordinator.runtime.shards import HostStatus
+from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.metrics import Histogram
 from kbroker.protocol.apis import ApiKey
 from kbroker.server.dispatch import Dispatcher

@@ -17,10 +17,11 @@ from kbroker.server.network.memory_pool import MemoryPool
 if TYPE_CHECKING:
     from kbroker.broker.controller_runtime import ControllerRuntime
     from kbroker.broker.producer_ids import ProducerIdManager
-    from kbroker.broker.transaction_gate import MarkerRouter, PartitionGate
+    from kbroker.broker.transaction_gate import PartitionGate
     from kbroker.coordinator.group.service import GroupCoordinator
     from kbroker.coordinator.group.share_service import ShareGroupCoordinator
     from kbroker.coordinator.share_state.service import ShareCoordinator
+    from kbroker.coordinator.transaction.markers import MarkerRouter
     from kbroker.coordinator.transaction.service import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
     from kbroker.ports import Offload, Timers

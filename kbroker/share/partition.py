@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_partition_state import StateBatch
 
 AVAILABLE: Final = 0
 ACQUIRED: Final = 1
@@ -39,15 +40,6 @@ _STATE_AFTER: Final[Mapping[int, int]] = {
     REJECT: ARCHIVED,
     RENEW: ACQUIRED,
 }
-
-
-class StateBatch(NamedTuple):
-    """Offsets first to last, both inclusive, delivered that many times and now in state."""
-
-    first: int
-    last: int
-    state: int
-    deliveries: int
 
 
 class Acquired(NamedTuple):

@@ -12,23 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from kbroker.coordinator.share_state.persister import (
-    UNINITIALIZED,
-    SharePersister,
-    SharePlace,
-    StateFound,
-    StateWrite,
-)
 from kbroker.log_lines import shown
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_partition_state import (
+    COORDINATOR_IN_TRANSITION,
+    UNINITIALIZED,
+    SharePlace,
+    StateFound,
+    StateWrite,
+)
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import EARLIEST, LATEST, ListedOffset
 from kbroker.replication.partition import Partition
 from kbroker.settings.durations import duration_ms
 from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.share.local_persister import PASSING
 from kbroker.share.partition import (
     Acknowledgement,
     Acquired,
@@ -37,6 +36,7 @@ from kbroker.share.partition import (
     SharePartition,
     check_acknowledgements,
 )
+from kbroker.share.persister import SharePersister
 
 logger = logging.getLogger(__name__)
 
@@ -385,7 +385,7 @@ class SharePartitions:
             shown(found.key.group_id),
             error.name,
         )
-        if error not in PASSING:
+        if error not in COORDINATOR_IN_TRANSITION:
             self._close(found)
 
     # -- locks -------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def _told(error: ErrorCode) -> ErrorCode:
     """What a client is told of an error of the state's coordinator."""
     if error in _MOVED:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if error in PASSING:
+    if error in COORDINATOR_IN_TRANSITION:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return error

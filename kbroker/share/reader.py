@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kbroker.coordinator.share_state.persister import SharePlace
-from kbroker.coordinator.share_state.service import gathered
 from kbroker.log.storage.files import FileSlice
-from kbroker.ports import Chained, Deferred, Memory, Timers, UnlimitedMemory
+from kbroker.ports import Chained, Deferred, Memory, Timers, UnlimitedMemory, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
 from kbroker.protocol.schema import Records
+from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS, size_of
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Waiter
@@ -156,7 +155,7 @@ class ShareReader:
         """What became of each partition's, once it is kept."""
         group_id, member_id = session.key
         may_renew = may_renew and self.config_of(group_id).may_renew
-        return gathered(
+        return gather_by_key(
             {
                 place: self._partitions.acknowledge(
                     SharePlace(group_id, place), member_id, items, may_renew=may_renew
@@ -186,7 +185,7 @@ class ShareReader:
             opened = self._partitions.open(SharePlace(group_id, place))
             if not opened.done:
                 opening[place] = opened
-        return gathered(opening)
+        return gather_by_key(opening)
 
     def look(
         self, session: ShareSession, limits: ReadLimits

@@ -13,8 +13,8 @@ from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.shards import AppendOutcome
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_partition_state import StateBatch
 from kbroker.share.partition import (
     ACCEPT,
     ACKNOWLEDGED,
@@ -21,7 +22,6 @@ from kbroker.share.partition import (
     Acquired,
     AcquireLimits,
     SharePartition,
-    StateBatch,
     check_acknowledgements,
 )
 

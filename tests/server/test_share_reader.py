@@ -9,16 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.share_state.persister import (
-    SharePersister,
-    SharePlace,
-    StateFound,
-    StateWrite,
-)
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
+from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateWrite
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
 from kbroker.replication.time_slices import STEP_ITEMS, FairSlices
 from kbroker.server.dispatch import RequestContext
@@ -27,6 +22,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.session import Session
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
+from kbroker.share.persister import SharePersister
 from kbroker.share.reader import WATCH_BYTES, ShareReader
 from tests.replication.test_time_slices import Ticks, Turns
 from tests.replication.world import TOPIC_ID, World

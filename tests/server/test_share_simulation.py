@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.share_state.persister import SharePlace
+from kbroker.coordinator.share_state.persister import LocalSharePersister
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches, iter_records, read_batch_header
+from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import ListedOffset
 from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.share.local_persister import LocalSharePersister
 from kbroker.share.partition import (
     ACCEPT,
     REJECT,

@@ -8,22 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
-from kbroker.coordinator.share_state.persister import (
-    SharePersister,
-    SharePlace,
-    StateFound,
-    StateWrite,
-)
 from kbroker.model import TopicPartition
 from kbroker.ports import Chained, Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import build_batch
+from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateWrite
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
+from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ReadLimits, ShareReader
 from tests.coordinator.simulation import SimTimers
 

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.coordinator.group.membership.join import Join
 from kbroker.coordinator.group.offsets.expiry import Retention
-from kbroker.coordinator.runtime.effects import Effect, Waiter
+from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import Waiter
 from kbroker.model import TopicIdPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (

@@ -17,13 +17,9 @@ from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
 from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.call_context import CallContext
-from kbroker.coordinator.runtime.shards import (
-    CoordinatorRuntime,
-    Host,
-    Transactional,
-    client_error,
-    commit_error,
-)
+from kbroker.coordinator.runtime.coordinator_log import Transactional, client_error, commit_error
+from kbroker.coordinator.runtime.host import Host
+from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -32,17 +32,12 @@ from kbroker.coordinator.group.streams.requests import (
     check_streams_heartbeat,
 )
 from kbroker.coordinator.runtime.call_context import CallContext
-from kbroker.coordinator.runtime.effects import Waiter
+from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog, client_error, is_in_log
+from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of
-from kbroker.coordinator.runtime.shards import (
-    LOAD_STEP_BYTES,
-    CoordinatorLog,
-    CoordinatorRuntime,
-    Host,
-    HostStatus,
-    client_error,
-    is_in_log,
-)
+from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES
+from kbroker.coordinator.runtime.result import Waiter
+from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import StartupError

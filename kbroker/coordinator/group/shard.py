@@ -34,8 +34,9 @@ from kbroker.coordinator.group.streams.context import StreamsSettings
 from kbroker.coordinator.group.streams.groups import StreamsGroups
 from kbroker.coordinator.group.streams.membership import StreamsDecision
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import Reply, Results, Waiter
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import TopicIdPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -260,7 +261,7 @@ class GroupShard:
         """When to call `on_deadline`; perhaps early."""
         return self._deadlines.next_ms()
 
-    def on_deadline(self, now_ms: int) -> list[Effect]:
+    def on_deadline(self, now_ms: int) -> Results:
         """What is due."""
         return self._deadlines.fire(now_ms)
 

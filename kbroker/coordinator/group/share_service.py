@@ -1,9 +1,9 @@
 """What the group coordinator does for share groups (KIP-932): heartbeats, descriptions, offsets.
 
-The groups live in the shards of `runtime`, the states of their partitions in `__share_group_state`,
-behind a `SharePersister`. What concerns both goes in three steps: a record says what is about to
-happen, the state changes, another record says that it did; a step that fails is seen in the log and
-tried again.
+The groups live in shards of `__consumer_offsets`, the states of their partitions in
+`__share_group_state`, behind a `GroupStatePersister`. A change of both takes three steps: a record
+announces it, the state changes, another record confirms it. The log shows a step that failed, and
+it is tried again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.service import GroupCoordinator, java_host
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.group.share.membership import check_share_heartbeat
+from kbroker.coordinator.group.share.persister import GroupStatePersister
 from kbroker.coordinator.runtime.call_context import CallContext
+from kbroker.coordinator.runtime.coordinator_log import client_error, is_in_log
+from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.shards import Host, HostStatus, client_error, is_in_log
-from kbroker.coordinator.share_state.persister import (
-    UNINITIALIZED,
-    UNKNOWN_COUNT,
-    SharePersister,
-    StateSummary,
-)
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import ZERO_UUID, TopicIdPartition, TopicPartition, Uuid
 from kbroker.ports import Deferred, Timers
@@ -40,6 +36,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
 
 NO_LAG: Final = -1
 
@@ -67,7 +64,7 @@ class ShareGroupCoordinator:
     def __init__(
         self,
         groups: GroupCoordinator,
-        persister: SharePersister,
+        persister: GroupStatePersister,
         *,
         timers: Timers,
         topics: Callable[[], ClusterTopics],

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.result import Results
 
 MIN_STALE: Final = 8
 """Stale entries that are not worth a new heap."""
@@ -26,7 +26,7 @@ class Deadline:
 
     __slots__ = ("action", "at_ms", "entry", "wake_ms")
 
-    def __init__(self, action: Callable[[int], list[Effect]]) -> None:
+    def __init__(self, action: Callable[[int], Results]) -> None:
         self.action = action
         self.at_ms: int | None = None
         self.entry = 0
@@ -76,7 +76,7 @@ class Deadlines:
             self._stale -= 1
         return None
 
-    def fire(self, now_ms: int) -> list[Effect]:
+    def fire(self, now_ms: int) -> Results:
         """Run the actions of what is due, earliest first, up to the first that asks for something:
         the next ones are to see what came of it. An action may set further deadlines.
         """

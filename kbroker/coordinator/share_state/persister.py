@@ -1,88 +1,187 @@
-"""The port to the states of share partitions, wherever their coordinator is (KIP-932).
+"""Access to the states of share partitions whose coordinator is on this broker: the ports of
+`share/persister` and `coordinator/group/share/persister`.
 
-Who leads a partition reads and writes its state through it, the group coordinator makes, deletes
-and sums up states. `share_coordinator` answers on the other side; `share/local_persister.py` is
-the way between.
+Errors that pass - the coordinator's topic is being created or loaded - are retried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Generic, TypeVar
 
+from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.model import TopicIdPartition
-from kbroker.ports import Deferred
-from kbroker.protocol.errors import ErrorCode
-from kbroker.share.partition import StateBatch
+from kbroker.ports import Deferred, Timers, gather_by_key
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_partition_state import (
+    COORDINATOR_IN_TRANSITION,
+    SharePlace,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
 
-UNINITIALIZED: Final = -1
-"""The start offset of a partition that nobody has read yet: the group's settings decide."""
-UNKNOWN_COUNT: Final = -1
+TRIES: Final = 6
+FIRST_PAUSE_MS: Final = 50
+"""Before the second try; doubled from try to try."""
 
-
-class SharePlace(NamedTuple):
-    """A partition as a group reads it."""
-
-    group_id: str
-    place: TopicIdPartition
-
-
-class StateFound(NamedTuple):
-    """A state that was read."""
-
-    error: ErrorCode
-    state_epoch: int = 0
-    start_offset: int = UNINITIALIZED
-    batches: Sequence[StateBatch] = ()
+T = TypeVar("T")
 
 
-class StateWrite(NamedTuple):
-    """What changed of a state. delivery_complete_count: of records from start_offset on that
-    are done with.
+class _Tries(Deferred[T], Generic[T]):
+    """The result of a call, which is repeated while its error passes, `TRIES` times at most."""
+
+    __slots__ = ("_ask", "_count", "_ensure_topic", "_error_of", "_pause_ms", "_timers")
+
+    def __init__(
+        self,
+        ask: Callable[[], Deferred[T]],
+        error_of: Callable[[T], ErrorCode],
+        timers: Timers,
+        ensure_topic: Callable[[], Deferred[ErrorCode]],
+    ) -> None:
+        super().__init__()
+        self._ask = ask
+        self._error_of = error_of
+        self._timers = timers
+        self._ensure_topic = ensure_topic
+        self._count = 0
+        self._pause_ms = FIRST_PAUSE_MS
+
+    def begin(self, _: object = None) -> None:
+        """Call once more."""
+        self._ask().on_done(self._on_answer, self.fail)
+
+    def _on_answer(self, found: T) -> None:
+        self._count += 1
+        if self._error_of(found) not in COORDINATOR_IN_TRANSITION or self._count == TRIES:
+            self.resolve(found)
+            return
+        self._timers.call_later(self._pause_ms, self._retry)
+        self._pause_ms *= 2
+
+    def _retry(self) -> None:
+        """Call again once `__share_group_state` exists, or at once if it cannot be created."""
+        try:
+            ensured = self._ensure_topic()
+        except KafkaError:
+            self.begin()
+        else:
+            ensured.on_done(self.begin, self.begin)
+
+
+class _Retrying:
+    """Calls to the coordinator. ensure_topic: creates `__share_group_state` unless it exists;
+    raises KafkaError.
     """
 
-    state_epoch: int
-    leader_epoch: int
-    start_offset: int
-    delivery_complete_count: int
-    batches: Sequence[StateBatch]
+    __slots__ = ("_coordinator", "_ensure_topic", "_timers")
+
+    def __init__(
+        self,
+        coordinator: ShareCoordinator,
+        timers: Timers,
+        ensure_topic: Callable[[], Deferred[ErrorCode]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._timers = timers
+        self._ensure_topic = ensure_topic
+
+    def _try(
+        self, ask: Callable[[], Deferred[T]], error_of: Callable[[T], ErrorCode]
+    ) -> Deferred[T]:
+        tries = _Tries(ask, error_of, self._timers, self._ensure_topic)
+        tries.begin()
+        return tries
 
 
-class StateSummary(NamedTuple):
-    """How far a group has come with a partition."""
+class LocalSharePersister(_Retrying):
+    """A `SharePersister`: for the leaders of share partitions."""
 
-    error: ErrorCode
-    start_offset: int = UNINITIALIZED
-    leader_epoch: int = 0
-    delivery_complete_count: int = UNKNOWN_COUNT
-    state_epoch: int = 0
-
-
-class SharePersister(Protocol):
-    """Errors are those of the share coordinator, after some tries if they are passing ones."""
+    __slots__ = ()
 
     def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
-        """The state for a new leader of the partition, whose elders are fenced from then on."""
-        ...
+        """See the port."""
+        return self._try(lambda: self._coordinator.read(key, leader_epoch), _error_of_state)
 
     def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
-        """Keep what changed."""
-        ...
+        """See the port."""
+        return self._try(lambda: self._coordinator.write(key, write), _same)
+
+
+class LocalGroupStatePersister(_Retrying):
+    """A `GroupStatePersister`: for share groups. on_reset: called with every state that was created
+    anew or deleted, since a leader of the partition may still hold the former one.
+    """
+
+    __slots__ = ("_on_reset",)
+
+    def __init__(
+        self,
+        coordinator: ShareCoordinator,
+        timers: Timers,
+        ensure_topic: Callable[[], Deferred[ErrorCode]],
+        *,
+        on_reset: Callable[[SharePlace], None],
+    ) -> None:
+        super().__init__(coordinator, timers, ensure_topic)
+        self._on_reset = on_reset
 
     def initialize(
         self, group_id: str, state_epoch: int, start_offsets: Mapping[TopicIdPartition, int]
     ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
-        """Make states, or begin anew with those there are."""
-        ...
+        """See the port."""
+        initialized = {}
+        for place, offset in start_offsets.items():
+            key = SharePlace(group_id, place)
+            initialized[place] = self._reset(
+                key, partial(self._coordinator.initialize, key, state_epoch, offset)
+            )
+        return gather_by_key(initialized)
 
     def delete(
         self, group_id: str, places: Sequence[TopicIdPartition]
     ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
-        """Forget states."""
-        ...
+        """See the port."""
+        deleted = {}
+        for place in places:
+            key = SharePlace(group_id, place)
+            deleted[place] = self._reset(key, partial(self._coordinator.delete, key))
+        return gather_by_key(deleted)
 
     def summarize(
         self, group_id: str, places: Sequence[TopicIdPartition]
     ) -> Deferred[Mapping[TopicIdPartition, StateSummary]]:
-        """How far each is; a partition without a state is uninitialized."""
-        ...
+        """See the port."""
+        return gather_by_key(
+            {
+                place: self._try(
+                    partial(self._coordinator.summarize, SharePlace(group_id, place)),
+                    _error_of_summary,
+                )
+                for place in places
+            }
+        )
+
+    def _reset(
+        self, key: SharePlace, ask: Callable[[], Deferred[ErrorCode]]
+    ) -> Deferred[ErrorCode]:
+        def reset(error: ErrorCode) -> ErrorCode:
+            if error is ErrorCode.NONE:
+                self._on_reset(key)
+            return error
+
+        return self._try(ask, _same).then(reset)
+
+
+def _same(error: ErrorCode) -> ErrorCode:
+    return error
+
+
+def _error_of_state(found: StateFound) -> ErrorCode:
+    return found.error
+
+
+def _error_of_summary(found: StateSummary) -> ErrorCode:
+    return found.error

@@ -10,38 +10,27 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.runtime.effects import Append
+from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
+from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.shards import (
-    CoordinatorLog,
-    CoordinatorRuntime,
-    Host,
-    HostStatus,
-    client_error,
-)
-from kbroker.coordinator.share_state.persister import (
-    SharePlace,
-    StateFound,
-    StateSummary,
-    StateWrite,
-)
+from kbroker.coordinator.runtime.result import CoordinatorResult, in_batches
+from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.share_state.shard import ShareStateShard, ShareTopics, StateSettings
 from kbroker.coordinator.topics import ClusterTopic
 from kbroker.model import TopicIdPartition, TopicPartition, Uuid, uuid_from_string, uuid_to_string
-from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.ports import Deferred, TimerHandle, Timers, gather
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
 
 SHARE_TOPIC: Final = "__share_group_state"
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 
 PRUNE_RECORDS: Final = 1000
@@ -192,7 +181,7 @@ class ShareCoordinator:
                 continue
             left -= len(batch) + BATCH_TOMBSTONES
             if batch:
-                self.runtime.carry_out(host, [Append(batch)])
+                self.runtime.carry_out(host, [CoordinatorResult(batch, None)])
 
     def close(self) -> None:
         """The broker stops."""
@@ -231,13 +220,10 @@ class ShareCoordinator:
             logger.warning("%s is not pruned: %s", partition, error)
             return
         records = host.shard.snapshots()
-        written = [
-            self.runtime.submit(host, records[start : start + PRUNE_BATCH])
-            for start in range(0, len(records), PRUNE_BATCH)
-        ]
+        written = [self.runtime.handle(host, result) for result in in_batches(records, PRUNE_BATCH)]
 
-        def cut(errors: Mapping[int, ErrorCode]) -> None:
-            if any(errors.values()) or host.status is not HostStatus.ACTIVE:
+        def delete_before(_: object) -> None:
+            if host.status is not HostStatus.ACTIVE:
                 return
             try:
                 self._log.delete_before(partition, offset)
@@ -247,7 +233,10 @@ class ShareCoordinator:
             host.shard.record_count = len(records)
             logger.info("%s begins at offset %d: %d states", partition, offset, len(records))
 
-        gathered(dict(enumerate(map(_deferred, written)))).on_done(cut)
+        def not_written(error: KafkaError) -> None:
+            logger.debug("%s is not pruned: %s", partition, error)
+
+        gather(written).on_done(delete_before, not_written)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -257,74 +246,38 @@ class ShareCoordinator:
 
     def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
         """WriteShareGroupState, one partition."""
-        return self._decide(key, _error, lambda shard: (shard.write(key, write), ErrorCode.NONE))
+        return self._decide(key, _same, lambda shard: shard.write(key, write))
 
     def initialize(
         self, key: SharePlace, state_epoch: int, start_offset: int
     ) -> Deferred[ErrorCode]:
         """InitializeShareGroupState, one partition."""
         return self._decide(
-            key,
-            _error,
-            lambda shard: (shard.initialize(key, state_epoch, start_offset), ErrorCode.NONE),
+            key, _same, lambda shard: shard.initialize(key, state_epoch, start_offset)
         )
 
     def delete(self, key: SharePlace) -> Deferred[ErrorCode]:
         """DeleteShareGroupState, one partition."""
-        return self._decide(key, _error, lambda shard: (shard.delete(key), ErrorCode.NONE))
+        return self._decide(key, _same, lambda shard: shard.delete(key))
 
     def summarize(self, key: SharePlace) -> Deferred[StateSummary]:
         """ReadShareGroupStateSummary, one partition."""
-        return self._decide(key, StateSummary, lambda shard: ([], shard.summarize(key)))
+        return self._decide(key, StateSummary, lambda shard: shard.summarize(key))
 
     def _decide(
         self,
         key: SharePlace,
         failed: Callable[[ErrorCode], T],
-        decide: Callable[[ShareStateShard], tuple[list[CoordinatorRecord], T]],
+        decide: Callable[[ShareStateShard], CoordinatorResult[T]],
     ) -> Deferred[T]:
-        try:
-            if not key.group_id:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The group has no id.")
-            host = self._host(key)
-            records, result = decide(host.shard)
-        except KafkaError as error:
-            return Deferred.of(failed(error.code))
-        outcome = self.runtime.submit(host, records)
-        if isinstance(outcome, ErrorCode):
-            return Deferred.of(result if not outcome else failed(client_error(outcome)))
-        later: Deferred[T] = Deferred()
-        outcome.on_done(
-            lambda error: later.resolve(result if not error else failed(client_error(error)))
-        )
-        return later
-
-    def _host(self, key: SharePlace) -> Host[ShareStateShard]:
-        return self.runtime.host(self.partition_for(coordinator_key(key)))
+        if not key.group_id:
+            return Deferred.of(failed(ErrorCode.INVALID_REQUEST))
+        partition = self.partition_for(coordinator_key(key))
+        decided = self.runtime.decide(partition, lambda shard, now_ms: decide(shard))
+        return decided.recover(lambda error: failed(error.code))
 
 
-def _deferred(outcome: ErrorCode | Deferred[ErrorCode]) -> Deferred[ErrorCode]:
-    return outcome if isinstance(outcome, Deferred) else Deferred.of(outcome)
-
-
-def gathered(parts: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]:
-    """Resolves when all have."""
-    result: Deferred[Mapping[K, T]] = Deferred()
-    values: dict[K, T] = {}
-    if not parts:
-        return Deferred.of(values)
-
-    def done(key: K, value: T) -> None:
-        values[key] = value
-        if len(values) == len(parts):
-            result.resolve(values)
-
-    for key, part in parts.items():
-        part.on_done(partial(done, key))
-    return result
-
-
-def _error(error: ErrorCode) -> ErrorCode:
+def _same(error: ErrorCode) -> ErrorCode:
     return error
 
 

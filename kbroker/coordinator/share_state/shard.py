@@ -13,16 +13,8 @@ import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.share_state.persister import (
-    UNINITIALIZED,
-    UNKNOWN_COUNT,
-    SharePlace,
-    StateFound,
-    StateSummary,
-    StateWrite,
-)
+from kbroker.coordinator.runtime.result import CoordinatorResult, Results
 from kbroker.model import Uuid
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
@@ -33,7 +25,15 @@ from kbroker.protocol.messages.share_records import (
     ShareUpdateValue,
 )
 from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
-from kbroker.share.partition import StateBatch
+from kbroker.protocol.share_partition_state import (
+    UNINITIALIZED,
+    UNKNOWN_COUNT,
+    SharePlace,
+    StateBatch,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
 
 TOMBSTONES_PER_BATCH: Final = 200
 TOPICS_PER_BATCH: Final = 1000
@@ -214,14 +214,16 @@ class ShareStateShard:
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """There are no transactions in this topic."""
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> Results:
         """All records were replayed: the states of topics deleted since the start end."""
         if not self.has_deleted_topics:
             return []
         self.has_deleted_topics = False
-        return [Append(batch) for batch in self.tombstones_of_deleted_topics() if batch]
+        return [
+            CoordinatorResult(batch, None) for batch in self.tombstones_of_deleted_topics() if batch
+        ]
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> Results:
         """Nobody waits here."""
         self.states = {}
         self._by_topic = {}
@@ -231,7 +233,7 @@ class ShareStateShard:
         """There is none."""
         return None
 
-    def on_deadline(self, now_ms: int) -> list[Effect]:
+    def on_deadline(self, now_ms: int) -> Results:
         """There is none."""
         return []
 
@@ -241,9 +243,7 @@ class ShareStateShard:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def read(
-        self, key: SharePlace, leader_epoch: int
-    ) -> tuple[list[CoordinatorRecord], StateFound]:
+    def read(self, key: SharePlace, leader_epoch: int) -> CoordinatorResult[StateFound]:
         """ReadShareGroupState: a newer leader epoch is kept. Raises KafkaError."""
         state = self._known(key)
         if 0 <= leader_epoch < state.leader_epoch:
@@ -260,9 +260,9 @@ class ShareStateShard:
             )
             records.append(self._record(key, state, same, leader_epoch))
         found = StateFound(ErrorCode.NONE, state.state_epoch, state.start_offset, state.batches)
-        return records, found
+        return CoordinatorResult(records, found)
 
-    def write(self, key: SharePlace, write: StateWrite) -> list[CoordinatorRecord]:
+    def write(self, key: SharePlace, write: StateWrite) -> CoordinatorResult[ErrorCode]:
         """WriteShareGroupState. Raises KafkaError."""
         state = self._known(key)
         if 0 <= write.leader_epoch < state.leader_epoch:
@@ -270,11 +270,12 @@ class ShareStateShard:
         if 0 <= write.state_epoch < state.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         self._check_topic(key)
-        return [self._record(key, state, write, state.leader_epoch)]
+        record = self._record(key, state, write, state.leader_epoch)
+        return CoordinatorResult([record], ErrorCode.NONE)
 
     def initialize(
         self, key: SharePlace, state_epoch: int, start_offset: int
-    ) -> list[CoordinatorRecord]:
+    ) -> CoordinatorResult[ErrorCode]:
         """InitializeShareGroupState: begin, or begin anew. Raises KafkaError."""
         self._check_partition(key)
         state = self.states.get(key)
@@ -291,28 +292,31 @@ class ShareStateShard:
             create_timestamp=now_ms,
             write_timestamp=now_ms,
         )
-        return [CoordinatorRecord(_snapshot_key(key), value)]
+        record = CoordinatorRecord(_snapshot_key(key), value)
+        return CoordinatorResult([record], ErrorCode.NONE)
 
-    def delete(self, key: SharePlace) -> list[CoordinatorRecord]:
+    def delete(self, key: SharePlace) -> CoordinatorResult[ErrorCode]:
         """DeleteShareGroupState: nothing to do for a state that there is not. Raises
         KafkaError.
         """
         self._check_partition(key)
-        return [CoordinatorRecord(_snapshot_key(key), None)] if key in self.states else []
+        records = [CoordinatorRecord(_snapshot_key(key), None)] if key in self.states else []
+        return CoordinatorResult(records, ErrorCode.NONE)
 
-    def summarize(self, key: SharePlace) -> StateSummary:
+    def summarize(self, key: SharePlace) -> CoordinatorResult[StateSummary]:
         """ReadShareGroupStateSummary. Raises KafkaError."""
         self._check_partition(key)
         state = self.states.get(key)
         if state is None:
-            return StateSummary(ErrorCode.NONE)
-        return StateSummary(
+            return CoordinatorResult([], StateSummary(ErrorCode.NONE))
+        summary = StateSummary(
             ErrorCode.NONE,
             state.start_offset,
             state.leader_epoch,
             state.delivery_complete_count,
             state.state_epoch,
         )
+        return CoordinatorResult([], summary)
 
     def tombstones_of_deleted_topics(self) -> Iterator[list[CoordinatorRecord]]:
         """The records that end the states of topics that no longer exist, in batches of at most

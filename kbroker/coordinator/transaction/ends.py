@@ -1,28 +1,27 @@
-"""The outcomes of EndTxn as tables by state: a new end, a retry of the last one, or an error
-(KIP-98, KIP-890). The shard that writes the end is in `transactions`.
+"""EndTxn: its outcomes as tables by state - a new end, a retry of the last one, or an error - and
+the state after it (KIP-98, KIP-890). What follows the Prepare record is in `completion`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from kbroker.coordinator.transaction.records import LAST_CLIENT_EPOCH, Transaction
+from kbroker.coordinator.transaction.records import LAST_CLIENT_EPOCH, NO_PRODUCER_ID, Transaction
 from kbroker.coordinator.transaction.state import TransactionState
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 class Producer(NamedTuple):
-    """Who says it: producer id and epoch."""
+    """The identity of a producer in a request."""
 
     producer_id: int
     producer_epoch: int
 
 
 EndDecision = tuple[ErrorCode, bool]
-"""The error, and without one whether there is something to end (else it is a retry of what was
-done).
-"""
+"""The error; without one, whether the end is new, else the request is a retry of the last end."""
 _NEW: Final[EndDecision] = (ErrorCode.NONE, True)
 _AGAIN: Final[EndDecision] = (ErrorCode.NONE, False)
 _WRONG: Final[EndDecision] = (ErrorCode.INVALID_TXN_STATE, False)
@@ -39,8 +38,8 @@ END_V1: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     _S.DEAD: {True: _WRONG, False: _WRONG},
     _S.PREPARE_EPOCH_FENCE: {True: _FENCED, False: _FENCED},
 }
-"""State, whether it is a commit: what an EndTxn of the present epoch comes to, before
-transaction.version 2. While an end is under way nothing is decided.
+"""The decision on an EndTxn of the present epoch before transaction.version 2, by state and by
+whether it is a commit. The states of an end in progress are missing, since the id is busy then.
 """
 END_V2_FIRST: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     **{state: {True: _FENCED, False: _FENCED} for state in TransactionState},
@@ -55,7 +54,7 @@ END_V2_RETRY: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
     _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
 }
-"""And with the epoch that the last EndTxn raised: its answer was lost."""
+"""The same with the epoch that the last EndTxn raised: the client did not get its answer."""
 
 
 def decide_end_v1(
@@ -96,3 +95,38 @@ def check_producer(current: Transaction, producer: Producer) -> ErrorCode:
     if producer.producer_epoch != current.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
+
+
+def prepared(
+    current: Transaction,
+    *,
+    commit: bool,
+    client_version: int,
+    wall_ms: int,
+    new_producer_id: int | None,
+) -> Transaction:
+    """The state after a new end. client_version: of transactions; from 2 on the epoch rises.
+    new_producer_id: for an id without a further epoch. Raises KafkaError(CONCURRENT_TRANSACTIONS)
+    if it is needed and missing.
+    """
+    after = replace(
+        current,
+        state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        start_ms=current.start_ms if current.state is TransactionState.ONGOING else wall_ms,
+        last_update_ms=wall_ms,
+        previous_producer_id=current.producer_id,
+        client_version=client_version,
+    )
+    if client_version < 2:
+        return after
+    next_id = NO_PRODUCER_ID
+    if current.is_epoch_exhausted:
+        if new_producer_id is None:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        next_id = new_producer_id
+    return replace(
+        after,
+        producer_epoch=current.next_epoch,
+        last_producer_epoch=current.producer_epoch,
+        next_producer_id=next_id,
+    )

@@ -1,42 +1,44 @@
 """The transaction coordinator: requests of transactional producers, answered by shards.
 
-A request finds its shard by the hash of its transactional id, is decided there (`transactions`),
-and its records are written and its answers let out by `shards`. Every method takes the request as
-decoded and gives the response, or a Deferred of it. Fresh producer ids come from outside, perhaps
-later: the shard is then looked up anew.
+A request finds its shard by the hash of its transactional id and is decided there (`shard`); the
+runtime writes its records and lets its answer out. Every method takes the decoded request and
+returns the response, or a Deferred of it. A fresh producer id may have to be waited for; the shard
+is looked up after that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from kbroker.coordinator.patterns import matcher
 from kbroker.coordinator.runtime.call_context import CallContext
-from kbroker.coordinator.runtime.effects import Waiter
+from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
+from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of
-from kbroker.coordinator.runtime.shards import (
-    CoordinatorLog,
-    CoordinatorRuntime,
-    Host,
-    HostStatus,
-    MarkerWriter,
-)
+from kbroker.coordinator.runtime.result import CoordinatorResult, OutgoingRequest, Results
+from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopic
 from kbroker.coordinator.transaction.ends import Producer
-from kbroker.coordinator.transaction.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, by_topic
+from kbroker.coordinator.transaction.markers import MarkerWriter, WriteMarkers
+from kbroker.coordinator.transaction.producer_ids import TakeProducerId
+from kbroker.coordinator.transaction.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Transaction,
+    by_topic,
+)
 from kbroker.coordinator.transaction.shard import (
-    Answer,
     TransactionSettings,
     TransactionShard,
     init_error,
 )
 from kbroker.coordinator.transaction.state import STATE_BY_NAME, TransactionState
-from kbroker.model import TopicPartition
+from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
-    AddOffsetsToTxnResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -46,7 +48,8 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kbroker.protocol.schema import Message
+
+R = TypeVar("R")
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 END_V2_VERSION: Final = 5
@@ -56,9 +59,15 @@ _Described = DescribeTransactionsResponse.TransactionState
 _Listed = ListTransactionsResponse.TransactionState
 
 
+NextProducerId = Callable[[], int | Deferred[int]]
+"""A fresh producer id, perhaps later. Raises KafkaError."""
+
+
 class CoordinatorSettings(TransactionSettings, Protocol):
     """What of the broker's configuration the transaction coordinator reads."""
 
+    @property
+    def transaction_max_timeout_ms(self) -> int: ...
     @property
     def transaction_state_log_num_partitions(self) -> int: ...
 
@@ -73,10 +82,7 @@ class Cluster(Protocol):
 
 
 class TransactionCoordinator:
-    """Transactional ids: request in, response (or a Deferred of it) out.
-
-    next_producer_id: a fresh id, perhaps later; raises KafkaError.
-    """
+    """Transactional ids: request in, response (or a Deferred of it) out."""
 
     def __init__(
         self,
@@ -86,7 +92,7 @@ class TransactionCoordinator:
         markers: MarkerWriter,
         timers: Timers,
         cluster: Callable[[], Cluster],
-        next_producer_id: Callable[[], int | Deferred[int]],
+        next_producer_id: NextProducerId,
     ) -> None:
         self._config = config
         self._timers = timers
@@ -98,8 +104,7 @@ class TransactionCoordinator:
             timers=timers,
             make_shard=lambda: TransactionShard(config, timers.now_ms, self._log_version),
             base_sequence=-1,
-            markers=markers,
-            next_producer_id=next_producer_id,
+            sender=_Sender(markers, next_producer_id),
         )
 
     def _log_version(self) -> int:
@@ -125,93 +130,77 @@ class TransactionCoordinator:
 
     # -- producers ---------------------------------------------------------------------------
 
-    def init_producer_id(
-        self, request: InitProducerIdRequest
-    ) -> InitProducerIdResponse | Deferred[Message]:
+    def init_producer_id(self, request: InitProducerIdRequest) -> Deferred[InitProducerIdResponse]:
         """InitProducerId with a transactional id."""
         expected = None
         if request.producer_id != NO_PRODUCER_ID or request.producer_epoch != NO_PRODUCER_EPOCH:
             expected = Producer(request.producer_id, request.producer_epoch)
         transactional_id = request.transactional_id or ""
-        waiter: Waiter = Deferred()
-
-        def proceed(host: Host[TransactionShard], new_producer_id: int | None) -> None:
-            effects = host.shard.init_producer_id(
-                transactional_id,
-                request.transaction_timeout_ms,
-                expected,
-                waiter,
-                self._timers.monotonic_ms(),
-                new_producer_id=new_producer_id,
-            )
-            self.runtime.carry_out(host, effects)
-
         timeout_ms = request.transaction_timeout_ms
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
-            return init_error(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        return self._with_producer_id(transactional_id, Answer(waiter, init_error), proceed)
+            return Deferred.of(init_error(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
 
-    def end(self, context: CallContext, request: EndTxnRequest) -> Deferred[Message]:
+        def init(producer_id: int | None) -> Deferred[InitProducerIdResponse]:
+            return self._decide(
+                transactional_id,
+                lambda shard, _: shard.init_producer_id(
+                    transactional_id, timeout_ms, expected, new_producer_id=producer_id
+                ),
+            )
+
+        fresh = self._fresh_producer_id(transactional_id)
+        return fresh.then(init).recover(lambda error: init_error(error.code))
+
+    def end(self, context: CallContext, request: EndTxnRequest) -> Deferred[EndTxnResponse]:
         """EndTxn."""
-        waiter: Waiter = Deferred()
+        transactional_id = request.transactional_id
         client_version = 2 if context.api_version >= END_V2_VERSION else 0
 
-        def failed(error: ErrorCode) -> EndTxnResponse:
-            return EndTxnResponse(error_code=error)
-
-        def proceed(host: Host[TransactionShard], new_producer_id: int | None) -> None:
-            effects = host.shard.end(
-                request.transactional_id,
-                Producer(request.producer_id, request.producer_epoch),
-                waiter,
-                self._timers.monotonic_ms(),
-                commit=request.committed,
-                client_version=client_version,
-                new_producer_id=new_producer_id,
+        def end(producer_id: int | None) -> Deferred[EndTxnResponse]:
+            return self._decide(
+                transactional_id,
+                lambda shard, _: shard.end(
+                    transactional_id,
+                    Producer(request.producer_id, request.producer_epoch),
+                    commit=request.committed,
+                    client_version=client_version,
+                    new_producer_id=producer_id,
+                ),
             )
-            self.runtime.carry_out(host, effects)
 
-        answer = Answer(waiter, failed)
         if client_version < 2:
-            try:
-                proceed(self._host(request.transactional_id), None)
-            except KafkaError as error:
-                waiter.resolve(failed(error.code))
-            return waiter
-        return self._with_producer_id(request.transactional_id, answer, proceed, only_known=True)
+            ended = end(None)
+        else:
+            ended = self._fresh_producer_id(transactional_id, only_known=True).then(end)
+        return ended.recover(lambda error: EndTxnResponse(error_code=error.code))
 
-    def _with_producer_id(
-        self,
-        transactional_id: str,
-        answer: Answer,
-        proceed: Callable[[Host[TransactionShard], int | None], None],
-        *,
-        only_known: bool = False,
-    ) -> Deferred[Message]:
-        """Proceed at the id's shard, with a fresh producer id if it needs one; only_known: not for
-        an id that does not exist.
+    def _fresh_producer_id(
+        self, transactional_id: str, *, only_known: bool = False
+    ) -> Deferred[int | None]:
+        """A fresh producer id if the transactional id may need one, else None; only_known: not for
+        a transactional id that does not exist.
         """
-
-        def go_on(producer_id: int | None) -> None:
-            try:
-                proceed(self._host(transactional_id), producer_id)
-            except KafkaError as error:
-                answer.waiter.resolve(answer.respond(error.code))
-
         try:
             shard = self._host(transactional_id).shard
-            is_needed = shard.needs_producer_id(transactional_id)
-            if only_known and transactional_id not in shard.transactions:
-                is_needed = False
-            fresh = self._next_producer_id() if is_needed else None
+            if not shard.needs_producer_id(transactional_id) or (
+                only_known and transactional_id not in shard.transactions
+            ):
+                return Deferred.of(None)
         except KafkaError as error:
-            answer.waiter.resolve(answer.respond(error.code))
-            return answer.waiter
-        if isinstance(fresh, Deferred):
-            fresh.on_done(go_on)
-        else:
-            go_on(fresh)
-        return answer.waiter
+            return Deferred.failed(error)
+        return _taken(self._next_producer_id).then(_optional)
+
+    def _decide(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionShard, int], CoordinatorResult[R]],
+    ) -> Deferred[R]:
+        """The decision of the id's shard. A producer id may have been waited for, so the shard is
+        looked up here.
+        """
+        if not transactional_id:
+            return Deferred.failed(KafkaError(ErrorCode.INVALID_REQUEST))
+        return self.runtime.decide(self.partition_for(transactional_id), decide)
 
     def add_partitions(
         self,
@@ -225,27 +214,14 @@ class TransactionCoordinator:
 
         client_version: of transactions, 2 or less. The error is the coordinator's own.
         """
-        if not transactional_id:
-            return ErrorCode.INVALID_REQUEST
-        try:
-            host = self._host(transactional_id)
-        except KafkaError as error:
-            return error.code
-        waiter: Waiter = Deferred()
-        effects = host.shard.add_partitions(
+        named = frozenset(partitions)
+        added: Deferred[ErrorCode] = self._decide(
             transactional_id,
-            producer,
-            frozenset(partitions),
-            Answer(waiter, lambda error: AddOffsetsToTxnResponse(error_code=error)),
-            self._timers.monotonic_ms(),
-            client_version=client_version,
-        )
-        self.runtime.carry_out(host, effects)
-        if waiter.done:
-            return _error_of(waiter.value)
-        later: Deferred[ErrorCode] = Deferred()
-        waiter.on_done(lambda response: later.resolve(_error_of(response)))
-        return later
+            lambda shard, _: shard.add_partitions(
+                transactional_id, producer, named, client_version=client_version
+            ),
+        ).recover(lambda error: error.code)
+        return added.value if added.done else added
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
@@ -310,7 +286,9 @@ class TransactionCoordinator:
                 return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             if host.status is not HostStatus.ACTIVE:
                 continue
-            for found in host.shard.select(
+            for found in _selected(
+                host.shard.transactions.values(),
+                self._timers.now_ms(),
                 states=states if names else None,
                 producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
@@ -331,7 +309,59 @@ class TransactionCoordinator:
         return self.runtime.host(self.partition_for(transactional_id))
 
 
-def _error_of(response: Message) -> ErrorCode:
-    if isinstance(response, AddOffsetsToTxnResponse):
-        return ErrorCode(response.error_code)
-    return ErrorCode.UNKNOWN_SERVER_ERROR
+def _taken(next_producer_id: NextProducerId) -> Deferred[int]:
+    try:
+        fresh = next_producer_id()
+    except KafkaError as error:
+        return Deferred.failed(error)
+    return fresh if isinstance(fresh, Deferred) else Deferred.of(fresh)
+
+
+def _optional(producer_id: int) -> int | None:
+    return producer_id
+
+
+def _selected(
+    transactions: Iterable[Transaction],
+    wall_ms: int,
+    *,
+    states: frozenset[TransactionState] | None,
+    producer_ids: frozenset[int],
+    longer_than_ms: int,
+    matches: Callable[[str], bool] | None,
+) -> Iterator[Transaction]:
+    """Ids that pass the filters of ListTransactions. None, no producer ids, longer_than_ms -1: no
+    filter.
+    """
+    for transaction in transactions:
+        if (
+            (states is None or transaction.state in states)
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and (longer_than_ms < 0 or wall_ms - transaction.start_ms > longer_than_ms)
+            and (matches is None or matches(transaction.transactional_id))
+        ):
+            yield transaction
+
+
+class _Sender:
+    """Carries out the requests of `TransactionShard`s."""
+
+    __slots__ = ("_markers", "_next_producer_id")
+
+    def __init__(self, markers: MarkerWriter, next_producer_id: NextProducerId) -> None:
+        self._markers = markers
+        self._next_producer_id = next_producer_id
+
+    def send(
+        self, request: OutgoingRequest, *, coordinator_epoch: int
+    ) -> Deferred[Callable[[int], Results]]:
+        """See `RequestSender`."""
+        if isinstance(request, WriteMarkers):
+            results = self._markers.write_markers(request, coordinator_epoch=coordinator_epoch)
+            # A failure counts as that of every marker, so that all of them are written again.
+            outcomes = results.recover(lambda error: dict.fromkeys(request.partitions, error.code))
+            return outcomes.then(lambda found: partial(request.then, found))
+        if isinstance(request, TakeProducerId):
+            fresh = _taken(self._next_producer_id)
+            return fresh.then(lambda producer_id: partial(request.then, producer_id))
+        raise InvariantError(f"the transaction coordinator sends no {request!r}")

@@ -12,12 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
-from kbroker.coordinator.share_state.persister import (
-    SharePlace,
-    StateFound,
-    StateSummary,
-    StateWrite,
-)
 from kbroker.coordinator.share_state.service import place_of
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
@@ -36,11 +30,17 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.protocol.share_partition_state import (
+    SharePlace,
+    StateBatch,
+    StateFound,
+    StateSummary,
+    StateWrite,
+)
 from kbroker.server.api_policy import CLUSTER_ACTION, ApiPolicy, Quota, Versions
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.network.divided_requests import Division
 from kbroker.server.services import Services
-from kbroker.share.partition import StateBatch
 
 T = TypeVar("T")
 Part = tuple[SharePlace, Deferred[T]]

@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.coordinator.group.streams.membership import StreamsDecision
 from kbroker.coordinator.group.streams.topology import StreamsStatus
-from kbroker.coordinator.runtime.shards import client_error
+from kbroker.coordinator.runtime.coordinator_log import client_error
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey

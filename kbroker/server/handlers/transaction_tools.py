@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
@@ -90,10 +90,7 @@ def handle_write_markers(
                 result = _PartitionResult(partition_index=index)
                 results.partitions.append(result)
                 outcome = _write(services, marker, TopicPartition(topic.name, index))
-                if isinstance(outcome, ErrorCode):
-                    result.error_code = outcome
-                else:
-                    waiting.append((result, outcome))
+                waiting.append((result, outcome))
     for result, deferred in waiting:
         if not deferred.done:
             yield deferred
@@ -101,9 +98,7 @@ def handle_write_markers(
     return response
 
 
-def _write(
-    services: Services, marker: _Marker, partition: TopicPartition
-) -> ErrorCode | Deferred[ErrorCode]:
+def _write(services: Services, marker: _Marker, partition: TopicPartition) -> Deferred[ErrorCode]:
     return services.markers.write(
         partition,
         Transactional(marker.producer_id, marker.producer_epoch),

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
 from kbroker.coordinator.group.service import GROUP_TOPIC
-from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.coordinator.group.offsets.commit import Commit
-from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse

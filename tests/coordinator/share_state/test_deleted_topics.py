@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.coordinator.share_state import service, shard
-from kbroker.coordinator.share_state.persister import SharePlace
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.model import Uuid
+from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.settings.share_groups import ShareGroupConfig
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.replication.test_time_slices import Turns

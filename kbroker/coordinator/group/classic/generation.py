@@ -17,7 +17,8 @@ from kbroker.coordinator.group.classic.memory import Digest, MemberMemory, Pendi
 from kbroker.coordinator.group.classic.state import TRANSITIONS, GroupState
 from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Effect, Reply
+from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.result import Reply
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (

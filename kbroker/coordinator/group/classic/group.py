@@ -18,7 +18,8 @@ from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline
-from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.result import Reply, Waiter
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (

@@ -24,8 +24,9 @@ from kbroker.coordinator.group.membership.leave import leave_response
 from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
 from kbroker.coordinator.runtime.deadlines import Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import Reply, Waiter
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue

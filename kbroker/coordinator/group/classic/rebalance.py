@@ -19,7 +19,8 @@ from kbroker.coordinator.group.classic.memory import Digest, MemberMemory, Pendi
 from kbroker.coordinator.group.classic.state import MAY_REBALANCE, GroupState
 from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect, Reply
+from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.result import Reply
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
     SyncGroupResponse,

@@ -25,7 +25,8 @@ from kbroker.coordinator.group.consumer.membership import (
 from kbroker.coordinator.group.consumer.migration_policy import MigrationPolicy
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.membership.leave import leave_response
-from kbroker.coordinator.runtime.effects import Append, Effect, Reply, Waiter
+from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.result import Reply, Waiter
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.runtime.effects import Waiter
+from kbroker.coordinator.runtime.result import Waiter
 
 UNKNOWN_MEMBER: Final = ""
 """The member id of one who has none yet."""

@@ -16,7 +16,7 @@ from kbroker.coordinator.group.records import (
     offset_commit_record,
 )
 from kbroker.coordinator.group.service import GROUP_TOPIC
-from kbroker.coordinator.runtime.shards import Transactional
+from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue

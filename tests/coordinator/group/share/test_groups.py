@@ -12,12 +12,6 @@ from kbroker.coordinator.group.membership.assignment import Assignment, Subscrib
 from kbroker.coordinator.group.share.assignor import assign_simple
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
-from kbroker.coordinator.share_state.persister import (
-    SharePlace,
-    StateFound,
-    StateSummary,
-    StateWrite,
-)
 from kbroker.model import InvariantError, TopicIdPartition, TopicPartition, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -32,6 +26,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
 from tests.coordinator.simulation import LOG_ERRORS, Context, World
 
 

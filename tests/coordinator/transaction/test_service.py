@@ -32,11 +32,11 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
 )
 from kbroker.protocol.records import iter_batches, iter_records
-from tests.coordinator.transaction_world import OUT, Client, TransactionWorld
+from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 
 S = TransactionState
 E = ErrorCode
-LOG = Path(__file__).parents[1] / "data" / "coordinator" / "transaction_state.log"
+LOG = Path(__file__).parents[2] / "data" / "coordinator" / "transaction_state.log"
 
 
 def test_a_transaction_of_each_version() -> None:

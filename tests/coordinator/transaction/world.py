@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from kbroker.coordinator.runtime.effects import MarkerResults, WriteMarkers
 from kbroker.coordinator.runtime.records import encode_batch
 from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.markers import MarkerResults, WriteMarkers
 from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.coordinator.transaction.shard import TransactionShard
@@ -65,15 +65,15 @@ class TransactionWorld:
         return self.last_producer_id
 
     def write_markers(
-        self, effect: WriteMarkers, *, coordinator_epoch: int
-    ) -> MarkerResults | Deferred[MarkerResults]:
+        self, request: WriteMarkers, *, coordinator_epoch: int
+    ) -> Deferred[MarkerResults]:
         assert coordinator_epoch == self.epoch
         if self.marker_error is ErrorCode.NONE:
             self.markers += [
-                (partition, effect.producer_id, effect.producer_epoch, effect.commit)
-                for partition in effect.partitions
+                (partition, request.producer_id, request.producer_epoch, request.commit)
+                for partition in request.partitions
             ]
-        return dict.fromkeys(effect.partitions, self.marker_error)
+        return Deferred.of(dict.fromkeys(request.partitions, self.marker_error))
 
     def lead(self) -> None:
         """Become leader in a new epoch, with what the log says."""

@@ -13,7 +13,7 @@ from kbroker.coordinator.transaction.records import Transaction
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from tests.coordinator.transaction_world import OUT, Client, TransactionWorld
+from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 
 E = ErrorCode
 S = TransactionState

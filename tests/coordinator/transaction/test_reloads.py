@@ -24,7 +24,7 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
 )
 from tests.coordinator.compacted import compacted
-from tests.coordinator.transaction_world import Client, TransactionWorld
+from tests.coordinator.transaction.world import Client, TransactionWorld
 
 E = ErrorCode
 LOG = TopicPartition(TRANSACTION_TOPIC, 0)

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.share_state.persister import SharePlace, StateWrite
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareState
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import read_batch_header
+from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
 from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.share.partition import StateBatch
 from tests.coordinator.simulation import FakeTopics, MemoryLog, SimTimers
 
 LOG = TopicPartition(SHARE_TOPIC, 0)

@@ -13,8 +13,9 @@ from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.deadlines import Deadline
-from kbroker.coordinator.runtime.effects import Effect
-from kbroker.coordinator.runtime.shards import CoordinatorRuntime, HostStatus
+from kbroker.coordinator.runtime.host import HostStatus
+from kbroker.coordinator.runtime.result import Results
+from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
@@ -43,7 +44,7 @@ from tests.coordinator.simulation import (
 )
 
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
-LOG = Path(__file__).parents[1] / "data" / "coordinator" / "consumer_offsets.log"
+LOG = Path(__file__).parents[2] / "data" / "coordinator" / "consumer_offsets.log"
 
 
 def kafka_log() -> MemoryLog:
@@ -471,7 +472,7 @@ def test_list_and_describe() -> None:
 def test_news_are_generations_and_groups_that_come_and_go(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", logger="kbroker.coordinator.runtime.shards")
+    caplog.set_level("INFO", logger="kbroker.coordinator.runtime")
     world = World()
     member = ClientMember(world, "a")
     member.join()
@@ -514,10 +515,10 @@ def test_a_deadline_that_fails_keeps_no_later_one_from_being_met(
     shard = world.coordinator.runtime.host(0).shard
     met: list[int] = []
 
-    def fail(now_ms: int) -> list[Effect]:
+    def fail(now_ms: int) -> Results:
         raise IndexError("list index out of range")
 
-    def meet(now_ms: int) -> list[Effect]:
+    def meet(now_ms: int) -> Results:
         met.append(now_ms)
         return []
 

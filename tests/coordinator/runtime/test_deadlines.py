@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from kbroker.coordinator.runtime.deadlines import MIN_STALE, Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.result import Results
 
 WEEKS_MS = 2**31 - 1
 
 
 class Owner:
-    def on_deadline(self, now_ms: int) -> list[Effect]:
+    def on_deadline(self, now_ms: int) -> Results:
         return []
 
 
@@ -26,7 +26,7 @@ def test_all_fire_at_their_time_and_none_that_was_cancelled(seed: int) -> None:
     source = Random(seed)
     fired: list[int] = []
 
-    def fire(number: int, now_ms: int) -> list[Effect]:
+    def fire(number: int, now_ms: int) -> Results:
         fired.append(number)
         return []
 

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from kbroker.coordinator.share_state.persister import SharePlace, StateFound
+from kbroker.coordinator.share_state.persister import TRIES, LocalSharePersister
 from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.model import ZERO_UUID
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.share.local_persister import TRIES, LocalSharePersister
+from kbroker.protocol.share_partition_state import SharePlace, StateFound
 from tests.coordinator.simulation import SimTimers
 from tests.server.garbage import found_by_collector
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.runtime.effects import MarkerResults, WriteMarkers
-from kbroker.coordinator.runtime.shards import AppendOutcome
+from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
+from kbroker.coordinator.transaction.markers import MarkerResults, WriteMarkers
 from kbroker.coordinator.transaction.records import Transaction
 from kbroker.coordinator.transaction.state import AT_REST
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from tests.coordinator.simulation import MemoryLog
-from tests.coordinator.transaction_world import Client, TransactionWorld
+from tests.coordinator.transaction.world import Client, TransactionWorld
 
 E = ErrorCode
 AGAIN = {E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR}
@@ -82,20 +82,20 @@ class Simulation(TransactionWorld):
         self.lead()
 
     def write_markers(
-        self, effect: WriteMarkers, *, coordinator_epoch: int
-    ) -> MarkerResults | Deferred[MarkerResults]:
+        self, request: WriteMarkers, *, coordinator_epoch: int
+    ) -> Deferred[MarkerResults]:
         results: dict[TopicPartition, ErrorCode] = {}
-        for partition in effect.partitions:
+        for partition in request.partitions:
             if self.random.random() < 0.1:
                 results[partition] = E.NOT_LEADER_OR_FOLLOWER
                 continue
-            transaction = self.open.pop((partition, effect.producer_id), None)
+            transaction = self.open.pop((partition, request.producer_id), None)
             if transaction is not None:
-                transaction.ends.setdefault(partition, set()).add(effect.commit)
+                transaction.ends.setdefault(partition, set()).add(request.commit)
             results[partition] = E.NONE
             if self.random.random() < 0.05:
                 raise CrashError
-        return results
+        return Deferred.of(results)
 
     def restart(self) -> None:
         """A new process, with the log as it is; it may crash while it loads."""

@@ -1,0 +1,128 @@
+"""Loading a shard: replay of its log in steps, so that the loop is not blocked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Generic
+
+from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
+from kbroker.coordinator.runtime.host import Host, HostStatus, S
+from kbroker.log_lines import shown
+from kbroker.ports import Timers
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import (
+    BatchHeader,
+    ControlType,
+    control_type,
+    iter_batches,
+    iter_records,
+)
+
+logger = logging.getLogger(__name__)
+
+LOAD_STEP_BYTES: Final = 256 * 1024
+"""The most bytes of the log that one step reads, and of keys and values that it replays."""
+
+
+class ShardLoader(Generic[S]):
+    """Reads and replays the logs of loading shards. on_loaded: called with each host once its log
+    is replayed and the host is ACTIVE.
+    """
+
+    __slots__ = ("_log", "_on_loaded", "_step_bytes", "_timers")
+
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        timers: Timers,
+        *,
+        step_bytes: int,
+        on_loaded: Callable[[Host[S]], None],
+    ) -> None:
+        self._log = log
+        self._timers = timers
+        self._step_bytes = step_bytes
+        self._on_loaded = on_loaded
+
+    def load(self, host: Host[S]) -> None:
+        """Read the next step. A host with an empty log becomes ACTIVE within this call; every step
+        that replays something runs in a turn of the loop of its own.
+        """
+        if host.status is not HostStatus.LOADING:
+            return
+        try:
+            data = self._log.read(host.topic_partition, host.load_offset, self._step_bytes)
+        except KafkaError as error:
+            self._failed(host, error)
+            return
+        if data:
+            self._timers.call_later(0, lambda: self._replay_step(host, data))
+            return
+        host.status = HostStatus.ACTIVE
+        if host.record_count:
+            logger.info(
+                "Loaded %s epoch %d: %d records in %d ms",
+                host.topic_partition,
+                host.epoch,
+                host.record_count,
+                self._timers.monotonic_ms() - host.load_started_ms,
+            )
+        self._on_loaded(host)
+
+    def _replay_step(self, host: Host[S], data: bytes) -> None:
+        """Replay whole batches of data until step_bytes of keys and values are reached; the next
+        step reads the other batches again.
+        """
+        if host.status is not HostStatus.LOADING:
+            return
+        replayed_bytes = 0
+        try:
+            for position, header in iter_batches(data):
+                if replayed_bytes >= self._step_bytes:
+                    break
+                if header.last_offset >= host.load_offset:
+                    batch = memoryview(data)[position : position + header.size_bytes]
+                    replayed_bytes += _replay_batch(host, batch, header)
+                    host.load_offset = header.next_offset
+        except KafkaError as error:
+            self._failed(host, error)
+            return
+        self.load(host)
+
+    @staticmethod
+    def _failed(host: Host[S], error: KafkaError) -> None:
+        logger.error(
+            "%s epoch %d cannot be loaded: %s", host.topic_partition, host.epoch, shown(error)
+        )
+        host.status = HostStatus.FAILED
+
+
+def _replay_batch(host: Host[S], batch: memoryview, header: BatchHeader) -> int:
+    """Returns the size of the batch's keys and values in bytes."""
+    shard = host.shard
+    size = 0
+    host.record_count += header.record_count
+    records = iter_records(batch, header)
+    if header.is_control:
+        for record in records:
+            kind = control_type(record)
+            if kind in (ControlType.COMMIT, ControlType.ABORT):
+                shard.end_transaction(header.producer_id, commit=kind is ControlType.COMMIT)
+        return 0
+    decode, replay = shard.decode, shard.replay
+    if header.is_transactional:
+        replay = partial(shard.replay_transactional, header.producer_id)
+    for record in records:
+        size += len(record.key or b"") + len(record.value or b"")
+        try:
+            decoded = decode(record.key, record.value)
+        except KafkaError as error:
+            logger.error(
+                "%s offset %d skipped: %s", host.topic_partition, record.offset, shown(error)
+            )
+            continue
+        if decoded is not None:
+            replay(decoded)
+    return size

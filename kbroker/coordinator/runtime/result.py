@@ -1,0 +1,92 @@
+"""The shape of every decision of a coordinator: `CoordinatorResult` (docs/adr/0005).
+
+A shard's `handle`-like methods take a request and now_ms, change nothing and return a
+CoordinatorResult. `CoordinatorRuntime` appends the records, replays them, which alone changes
+state, and lets the response out once they are committed. Kafka's name:
+org.apache.kafka.coordinator.common.runtime.CoordinatorResult.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Message
+
+R_co = TypeVar("R_co", covariant=True)
+
+Waiter = Deferred[Message]
+"""The answer to a request that waits in a shard, for a rebalance for example. The shard keeps it
+and answers it with a Reply; only the runtime resolves it.
+"""
+
+
+class Reply:
+    """The answer to a request that waits in the shard."""
+
+    __slots__ = ("response", "waiter")
+
+    def __init__(self, waiter: Waiter, response: Message) -> None:
+        self.waiter = waiter
+        self.response = response
+
+    def __repr__(self) -> str:
+        return f"Reply({self.response!r})"
+
+    def deliver(self) -> None:
+        """Resolve the waiter. For the runtime, after the decisions of the present call."""
+        self.waiter.resolve(self.response)
+
+
+class OutgoingRequest:
+    """A request of a shard to another part of the cluster, such as the markers of a transaction.
+
+    A room declares its requests as subclasses; its `RequestSender` carries them out.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorResult(Generic[R_co]):
+    """A decision as a value.
+
+    records: appended as one batch, all or none. Without records the result completes when every
+    record that was appended before it is committed.
+    response: what the request is answered once the records are committed. If they are refused, or
+    if this broker stops coordinating the shard first, the request fails instead (see
+    `CoordinatorRuntime.handle`). A Deferred is returned to the request as it is: a shard that lets
+    requests wait gives their waiter here and answers it with a Reply. None for a decision that
+    answers no request.
+    on_written: called with now_ms as soon as the records are in the log and replayed, committed or
+    not; for state that is not in records, such as deadlines.
+    on_completion: called with (NONE, now_ms) when the records are committed, or with the client's
+    error when they are refused. Not called if the shard is unloaded before that.
+    replies: answers to other requests, which wait in the shard; sent in any case, after the append.
+    requests: sent in any case, after the append.
+    """
+
+    records: Sequence[CoordinatorRecord]
+    response: R_co | Deferred[R_co]
+    on_written: Callable[[int], Results] | None = None
+    on_completion: Callable[[ErrorCode, int], Results] | None = None
+    replies: Sequence[Reply] = ()
+    requests: Sequence[OutgoingRequest] = ()
+
+
+Results = Sequence["CoordinatorResult[object] | Reply"]
+"""Decisions that answer no request of their own: of deadlines, of loading, of what follows a write.
+They are appended in order, each as a batch of its own.
+"""
+
+
+def in_batches(records: Sequence[CoordinatorRecord], size: int) -> list[CoordinatorResult[None]]:
+    """Decisions of many independent records, such as tombstones: at most size of them per batch."""
+    return [
+        CoordinatorResult(records[start : start + size], None)
+        for start in range(0, len(records), size)
+    ]

@@ -1,0 +1,386 @@
+"""The shards of one internal topic on this broker: what every coordinator runs on. It knows no
+product: groups, transactions and share state are shards in rooms of their own.
+
+All of them have one shape (docs/adr/0005): a shard decides and returns `CoordinatorResult`s; the
+runtime appends their records, replays them into the shard (`writer`), and lets answers out once
+they are committed. A shard exists for each partition of the topic that this broker leads. It is
+loaded by replay of its log (`loader`); if a write fails in a way that leaves the end of the log
+unknown, the shard is discarded and loaded again.
+
+A record is replayed when it is in the log, an answer leaves when it is committed. Reads wait for
+the records that were appended before them, so no client sees state that may still be lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from kbroker.coordinator.runtime.coordinator_log import (
+    CoordinatorLog,
+    Transactional,
+    client_error,
+    is_in_log,
+)
+from kbroker.coordinator.runtime.effects import Append
+from kbroker.coordinator.runtime.host import Host, HostStatus, S
+from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES, ShardLoader
+from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult, OutgoingRequest, Reply, Results
+from kbroker.coordinator.runtime.writer import ShardWriter
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.ports import Deferred, Timers
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class RequestSender(Protocol):
+    """Carries out the `OutgoingRequest`s of a room's shards."""
+
+    def send(
+        self, request: OutgoingRequest, *, coordinator_epoch: int
+    ) -> Deferred[Callable[[int], Results]]:
+        """Send a request. The result decides what follows, given now_ms; nothing follows a failure.
+
+        coordinator_epoch: the leader epoch of the shard's partition.
+        """
+        ...
+
+
+class CoordinatorRuntime(Generic[S]):
+    """The shards of one internal topic on this broker.
+
+    base_sequence: of written batches (see `encode_batch`). sender: for shards that send requests.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        log: CoordinatorLog,
+        timers: Timers,
+        make_shard: Callable[[], S],
+        compression: Compression = Compression.NONE,
+        load_step_bytes: int = LOAD_STEP_BYTES,
+        base_sequence: int = 0,
+        sender: RequestSender | None = None,
+    ) -> None:
+        self._topic = topic
+        self._timers = timers
+        self._make_shard = make_shard
+        self._sender = sender
+        self._hosts: dict[int, Host[S]] = {}
+        self._answers: deque[Callable[[], None]] = deque()
+        self._is_answering = False
+        self._loader: ShardLoader[S] = ShardLoader(
+            log, timers, step_bytes=load_step_bytes, on_loaded=self._on_loaded
+        )
+        self._writer: ShardWriter[S] = ShardWriter(
+            log, timers, compression=compression, base_sequence=base_sequence, reload=self._reload
+        )
+
+    # -- leadership --------------------------------------------------------------------------
+
+    def on_leadership(self, partition: int, epoch: int | None) -> None:
+        """This broker leads the partition from epoch on, or (None) no longer does."""
+        host = self._hosts.get(partition)
+        if epoch is None:
+            if host is not None:
+                self._unload(host)
+            return
+        if host is not None:
+            if epoch < host.epoch:
+                return
+            host.epoch = epoch
+            if host.status is not HostStatus.FAILED:
+                return
+            self._unload(host)
+        self._load(partition, epoch)
+
+    def host(self, partition: int) -> Host[S]:
+        """The shard's host. Raises KafkaError(NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS)."""
+        host = self._hosts.get(partition)
+        if host is None or host.status is HostStatus.FAILED:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if host.status is not HostStatus.ACTIVE:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return host
+
+    def hosts(self) -> Iterator[Host[S]]:
+        """All hosts, by partition, whatever their status."""
+        for partition in sorted(self._hosts):
+            yield self._hosts[partition]
+
+    def close(self) -> None:
+        """Unload every shard, since the broker stops. Waiting requests get NOT_COORDINATOR."""
+        for host in list(self._hosts.values()):
+            self._unload(host)
+
+    def _load(self, partition: int, epoch: int) -> None:
+        topic_partition = TopicPartition(self._topic, partition)
+        now_ms = self._timers.monotonic_ms()
+        host = self._hosts[partition] = Host(topic_partition, epoch, self._make_shard(), now_ms)
+        self._loader.load(host)
+
+    def _on_loaded(self, host: Host[S]) -> None:
+        self.carry_out(host, host.shard.on_loaded(self._timers.monotonic_ms()))
+
+    def _unload(self, host: Host[S]) -> None:
+        """Discard the shard. Requests that wait for it fail with NOT_COORDINATOR, which makes
+        clients look for the coordinator again.
+        """
+        if self._hosts.get(host.topic_partition.partition) is host:
+            del self._hosts[host.topic_partition.partition]
+        host.status = HostStatus.CLOSED
+        if host.timer is not None:
+            host.timer.cancel()
+            host.timer = None
+        pending, host.pending = host.pending, deque()
+        replies = host.shard.unload(ErrorCode.NOT_COORDINATOR)
+        for committed in pending:
+            committed.resolve(ErrorCode.NOT_COORDINATOR)
+        self.carry_out(host, replies)
+
+    def _reload(self, host: Host[S]) -> None:
+        """Load the shard again because the end of its log is unknown."""
+        if host.status is HostStatus.CLOSED:
+            return
+        logger.warning("%s epoch %d is loaded again", host.topic_partition, host.epoch)
+        self._unload(host)
+        self._load(host.topic_partition.partition, host.epoch)
+
+    # -- decisions ---------------------------------------------------------------------------
+
+    def decide(
+        self, partition: int, decide: Callable[[S, int], CoordinatorResult[R]]
+    ) -> Deferred[R]:
+        """`handle` the decision of the partition's shard, made with (shard, now_ms). Fails also
+        with the KafkaError that decide raises, and as `host` does.
+        """
+        try:
+            host = self.host(partition)
+            result = decide(host.shard, self._timers.monotonic_ms())
+        except KafkaError as error:
+            return Deferred.failed(error)
+        return self.handle(host, result)
+
+    def handle(
+        self,
+        host: Host[S],
+        result: CoordinatorResult[R],
+        *,
+        transaction: Transactional | None = None,
+        error_of: Callable[[ErrorCode], ErrorCode] = client_error,
+    ) -> Deferred[R]:
+        """Carry out a decision; the result's response, once its records are committed.
+
+        Fails with KafkaError: error_of(the log's error) if the records are refused, NOT_COORDINATOR
+        if the shard is unloaded first. transaction: the records belong to it and are pending until
+        its end.
+        """
+        response = result.response
+        if isinstance(response, Deferred):
+            self._carry_out(host, [result], transaction)
+            return response
+        answer: Deferred[R] = Deferred()
+
+        def complete(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                answer.resolve(response)
+            else:
+                answer.fail(KafkaError(error_of(error)))
+
+        self._carry_out(host, [result], transaction, complete)
+        return answer
+
+    def carry_out(self, host: Host[S], results: Results) -> None:
+        """Carry out decisions that answer no request of their own: appends in order, then the
+        answers to others.
+
+        An answer may make its connection send the next request within this very call. The answers
+        of that request queue up behind the present ones, so no shard sees half of another
+        operation.
+        """
+        self._carry_out(host, results)
+
+    def _carry_out(
+        self,
+        host: Host[S],
+        results: Results,
+        transaction: Transactional | None = None,
+        complete: Callable[[ErrorCode], None] | None = None,
+    ) -> None:
+        """transaction, complete: of the first result."""
+        todo = deque(results)
+        while todo:
+            result = todo.popleft()
+            if isinstance(result, Reply):
+                self._answers.append(result.deliver)
+            else:
+                todo.extend(self._apply(host, result, transaction, complete))
+                transaction = complete = None
+        self._arm(host)
+        self._send_answers()
+
+    def _apply(
+        self,
+        host: Host[S],
+        result: CoordinatorResult[object],
+        transaction: Transactional | None,
+        complete: Callable[[ErrorCode], None] | None,
+    ) -> list[CoordinatorResult[object] | Reply]:
+        """Append, and what follows at once."""
+        outcome = self._submit(host, result.records, transaction)
+        now_ms = self._timers.monotonic_ms()
+        following: list[CoordinatorResult[object] | Reply] = []
+        self._answers.extend(reply.deliver for reply in result.replies)
+        if result.on_written is not None and is_in_log(outcome):
+            following += result.on_written(now_ms)
+        for request in result.requests:
+            following += self._send(host, request, now_ms)
+        if isinstance(outcome, Deferred):
+            if complete is not None or result.on_completion is not None:
+                outcome.on_done(partial(self._on_outcome, host, result, complete))
+            return following
+        if complete is not None:
+            complete(outcome)
+        if result.on_completion is not None:
+            following += result.on_completion(client_error(outcome), now_ms)
+        return following
+
+    def _submit(
+        self,
+        host: Host[S],
+        records: Sequence[CoordinatorRecord],
+        transaction: Transactional | None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        if records:
+            return self._writer.write(host, records, transaction)
+        return self.after_pending(host) or ErrorCode.NONE
+
+    def _on_outcome(
+        self,
+        host: Host[S],
+        result: CoordinatorResult[object],
+        complete: Callable[[ErrorCode], None] | None,
+        error: ErrorCode,
+    ) -> None:
+        """A write is committed, or failed; or its host was closed."""
+        if complete is not None:
+            self._answers.append(partial(complete, error))
+        following: Results = []
+        if host.status is HostStatus.ACTIVE:
+            if result.on_completion is not None:
+                following = result.on_completion(client_error(error), self._timers.monotonic_ms())
+        elif isinstance(result, Append) and result.lost is not None:
+            following = [result.lost(client_error(error))]
+        self.carry_out(host, following)
+
+    def _send(self, host: Host[S], request: OutgoingRequest, now_ms: int) -> Results:
+        """Send a request; what follows, if that is known already."""
+        if self._sender is None:
+            raise InvariantError(f"the shards of {self._topic} send no requests")
+        if host.status is not HostStatus.ACTIVE:
+            return []
+        sent = self._sender.send(request, coordinator_epoch=host.epoch)
+        if sent.done and sent.error is None:
+            return sent.value(now_ms)
+        sent.on_done(partial(self._on_sent, host), partial(self._on_send_failed, host, request))
+        return []
+
+    def _on_sent(self, host: Host[S], follow: Callable[[int], Results]) -> None:
+        if host.status is HostStatus.ACTIVE:
+            self.carry_out(host, follow(self._timers.monotonic_ms()))
+
+    @staticmethod
+    def _on_send_failed(host: Host[S], request: OutgoingRequest, error: KafkaError) -> None:
+        logger.warning("%s: %r failed: %s", host.topic_partition, request, error)
+
+    def _send_answers(self) -> None:
+        if self._is_answering:
+            return
+        self._is_answering = True
+        try:
+            while self._answers:
+                self._answers.popleft()()
+        finally:
+            self._is_answering = False
+
+    # -- writes without a decision -----------------------------------------------------------
+
+    def write(
+        self,
+        host: Host[S],
+        records: Sequence[CoordinatorRecord],
+        transaction: Transactional | None = None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """See `ShardWriter.write`."""
+        return self._writer.write(host, records, transaction)
+
+    def submit(
+        self, host: Host[S], records: Sequence[CoordinatorRecord]
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """`write`; without records: when all before is committed."""
+        return self._submit(host, records, None)
+
+    def write_marker(
+        self,
+        partition: int,
+        transaction: Transactional,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """End a transaction in one partition of this topic: see `ShardWriter.write_marker`."""
+        try:
+            host = self.host(partition)
+        except KafkaError as error:
+            return error.code
+        return self._writer.write_marker(
+            host,
+            transaction,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+        )
+
+    def after_pending(self, host: Host[S]) -> Deferred[ErrorCode] | None:
+        """Resolves when all that is in the log now is committed; None if it is."""
+        return host.pending[-1] if host.pending else None
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _arm(self, host: Host[S]) -> None:
+        """Let the host's timer fire at the shard's next deadline, or earlier."""
+        if host.status is not HostStatus.ACTIVE:
+            return
+        due_ms = host.shard.next_deadline_ms()
+        if due_ms is None:
+            return
+        if host.timer is not None:
+            if host.timer_ms <= due_ms:
+                return
+            host.timer.cancel()
+        host.timer_ms = due_ms
+        delay_ms = max(due_ms - self._timers.monotonic_ms(), 0)
+        host.timer = self._timers.call_later(delay_ms, lambda: self._on_timer(host))
+
+    def _on_timer(self, host: Host[S]) -> None:
+        host.timer = None
+        if host.status is not HostStatus.ACTIVE:
+            return
+        try:
+            self.carry_out(host, host.shard.on_deadline(self._timers.monotonic_ms()))
+        except InvariantError:
+            raise
+        except Exception:  # of one group: the other deadlines of the shard still fire
+            logger.exception("%s: a deadline failed", host.topic_partition)
+            self._arm(host)

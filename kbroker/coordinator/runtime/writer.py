@@ -1,0 +1,169 @@
+"""Writing to a shard: append a batch, replay it, and know when it is committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Generic
+
+from kbroker.coordinator.runtime.coordinator_log import (
+    NOTHING_WRITTEN,
+    CoordinatorLog,
+    Transactional,
+    is_in_log,
+)
+from kbroker.coordinator.runtime.host import Host, HostStatus, S
+from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_batch
+from kbroker.log_lines import shown
+from kbroker.ports import Deferred, Timers
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    build_end_transaction_marker,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ShardWriter(Generic[S]):
+    """Appends to the logs of shards. Every outcome is NONE (committed), another error of the log
+    (see `client_error`), or a Deferred of one of them: in the log, not yet committed.
+
+    reload: called, in a turn of the loop of its own, with a host whose log has an unknown end.
+    """
+
+    __slots__ = ("_base_sequence", "_compression", "_log", "_reload", "_timers")
+
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        timers: Timers,
+        *,
+        compression: Compression,
+        base_sequence: int,
+        reload: Callable[[Host[S]], None],
+    ) -> None:
+        self._log = log
+        self._timers = timers
+        self._compression = compression
+        self._base_sequence = base_sequence
+        self._reload = reload
+
+    def write(
+        self,
+        host: Host[S],
+        records: Sequence[CoordinatorRecord],
+        transaction: Transactional | None = None,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records as one batch and replay them. transaction: the records belong to it and
+        are pending until its end.
+        """
+        if host.status is not HostStatus.ACTIVE:
+            return ErrorCode.NOT_COORDINATOR
+        producer_id, producer_epoch = transaction or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        try:
+            batch = encode_batch(
+                records,
+                self._timers.now_ms(),
+                self._compression,
+                base_sequence=self._base_sequence,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+            )
+        except ValueError as error:
+            logger.warning("%s: a record cannot be written: %s", host.topic_partition, shown(error))
+            return ErrorCode.MESSAGE_TOO_LARGE
+        outcome = self._append(host, batch, partial(_replay, host, records, transaction))
+        if transaction is None and is_in_log(outcome):
+            _log_news(host, records)
+        return outcome
+
+    def write_marker(
+        self,
+        host: Host[S],
+        transaction: Transactional,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append the marker that ends a transaction and apply it: the transaction's records count
+        from then on, or are forgotten.
+        """
+        batch = build_end_transaction_marker(
+            commit=commit,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=self._timers.now_ms(),
+        )
+
+        def replay() -> None:
+            host.shard.end_transaction(transaction.producer_id, commit=commit)
+
+        return self._append(host, batch, replay, transaction_version)
+
+    def _append(
+        self,
+        host: Host[S],
+        batch: bytearray,
+        replay: Callable[[], None],
+        transaction_version: int = 0,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        try:
+            outcome = self._log.append(
+                host.topic_partition, batch, transaction_version=transaction_version
+            )
+        except KafkaError as error:
+            return self._refused(host, error.code)
+        if isinstance(outcome, Deferred):
+            if not outcome.done:
+                replay()
+                committed: Deferred[ErrorCode] = Deferred()
+                host.pending.append(committed)
+                outcome.on_done(
+                    lambda result: self._on_outcome(host, committed, result.error),
+                    lambda error: self._on_outcome(host, committed, error.code),
+                )
+                return committed
+            outcome = outcome.value
+        if not is_in_log(outcome.error):
+            return self._refused(host, outcome.error)
+        replay()
+        return outcome.error
+
+    def _refused(self, host: Host[S], error: ErrorCode) -> ErrorCode:
+        if error not in NOTHING_WRITTEN:
+            self._timers.call_later(0, lambda: self._reload(host))
+        return error
+
+    def _on_outcome(self, host: Host[S], committed: Deferred[ErrorCode], error: ErrorCode) -> None:
+        if committed.done:
+            return  # the host was closed, which resolved it
+        host.pending.remove(committed)
+        if not is_in_log(error):
+            self._timers.call_later(0, lambda: self._reload(host))
+        committed.resolve(error)
+
+
+def _replay(
+    host: Host[S], records: Sequence[CoordinatorRecord], transaction: Transactional | None
+) -> None:
+    shard = host.shard
+    for record in records:
+        if transaction is None:
+            shard.replay(record)
+        else:
+            shard.replay_transactional(transaction.producer_id, record)
+
+
+def _log_news(host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    for record in records:
+        news = host.shard.news(record)
+        if news is not None:
+            logger.info("%s: %s", host.topic_partition, shown(news))

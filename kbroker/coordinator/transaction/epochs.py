@@ -1,0 +1,107 @@
+"""Which producer id and epoch a transactional id gets next: InitProducerId and fencing (KIP-98,
+KIP-360, KIP-588). EndTxn, which also raises the epoch under transaction.version 2, is in `ends`.
+
+A client never gets epoch 32767: the epoch before it is followed by a new producer id, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.records import (
+    LAST_CLIENT_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Transaction,
+)
+from kbroker.coordinator.transaction.state import ENDING, TransactionState
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+
+def needs_producer_id(current: Transaction | None) -> bool:
+    """Whether the next InitProducerId or EndTxn of an id may need a fresh producer id. current:
+    None if the id does not exist.
+    """
+    return current is None or (current.is_epoch_exhausted and current.state not in ENDING)
+
+
+def check_expected(current: Transaction, expected: Producer | None) -> None:
+    """Raises KafkaError(PRODUCER_FENCED) unless InitProducerId comes from a producer that claims
+    nothing (expected is None), from the present producer, or is a retry of its last
+    InitProducerId (KIP-360).
+    """
+    if expected is None:
+        return
+    if expected.producer_id == current.producer_id:
+        is_known = expected.producer_epoch in (current.producer_epoch, current.last_producer_epoch)
+    else:
+        is_known = (
+            expected.producer_id == current.previous_producer_id
+            and expected.producer_epoch >= LAST_CLIENT_EPOCH
+            and expected.producer_epoch == current.last_producer_epoch
+        )
+    if not is_known:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
+
+
+def initialized(
+    current: Transaction,
+    expected: Producer | None,
+    *,
+    timeout_ms: int,
+    wall_ms: int,
+    new_producer_id: int | None,
+) -> Transaction:
+    """The state after InitProducerId without an open transaction. new_producer_id: given if
+    `needs_producer_id`. Raises KafkaError(CONCURRENT_TRANSACTIONS) if it is needed and missing.
+    """
+    fresh = replace(
+        current,
+        timeout_ms=timeout_ms,
+        state=TransactionState.EMPTY,
+        partitions=frozenset(),
+        start_ms=-1,
+        last_update_ms=wall_ms,
+        previous_producer_id=current.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+    has_present_epoch = expected is None or expected.producer_epoch == current.producer_epoch
+    has_fence_epoch = current.producer_epoch > LAST_CLIENT_EPOCH  # no client has it
+    if has_fence_epoch or (current.is_epoch_exhausted and has_present_epoch):
+        if new_producer_id is None:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return replace(
+            fresh,
+            producer_id=new_producer_id,
+            producer_epoch=0,
+            last_producer_epoch=(
+                NO_PRODUCER_EPOCH if expected is None else expected.producer_epoch
+            ),
+        )
+    if has_present_epoch:
+        return replace(
+            fresh,
+            producer_epoch=current.producer_epoch + 1,
+            last_producer_epoch=NO_PRODUCER_EPOCH if expected is None else current.producer_epoch,
+        )
+    # A retry, which gets the same answer.
+    return replace(fresh, previous_producer_id=current.previous_producer_id)
+
+
+def fenced(current: Transaction, *, wall_ms: int, next_producer_id: int) -> Transaction:
+    """The abort of an open transaction against its producer, whose epoch becomes stale.
+
+    last_producer_epoch lets that producer ask for its new epoch, unless a successor was faster
+    (KIP-588). next_producer_id: of the transactional id from the end of the abort on;
+    NO_PRODUCER_ID: the same.
+    """
+    return replace(
+        current,
+        state=TransactionState.PREPARE_ABORT,
+        producer_epoch=current.next_epoch,
+        last_producer_epoch=current.producer_epoch,
+        last_update_ms=wall_ms,
+        previous_producer_id=current.producer_id,
+        next_producer_id=next_producer_id,
+    )

@@ -1,0 +1,19 @@
+"""A fresh producer id, as a request of a shard: for an id whose epochs are exhausted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.coordinator.runtime.result import OutgoingRequest, Results
+
+
+class TakeProducerId(OutgoingRequest):
+    """Take a fresh producer id. then: what follows, given (the id, now_ms)."""
+
+    __slots__ = ("then",)
+
+    def __init__(self, then: Callable[[int, int], Results]) -> None:
+        self.then = then
+
+    def __repr__(self) -> str:
+        return "TakeProducerId()"
