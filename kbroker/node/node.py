@@ -47,7 +47,7 @@ from kbroker.replication.mover import UNLIMITED
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.dispatch import ApiHandler, Dispatcher
 from kbroker.server.handlers import all_handlers
-from kbroker.server.network.connection import Connection, ConnectionShared
+from kbroker.server.network.connection_shared import ConnectionShared, OpenConnection
 from kbroker.server.network.descriptors import descriptor_budget
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, resolve_overrides
 from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
@@ -140,7 +140,7 @@ class Broker:
         return [listener.bound for listener in self._listeners]
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[OpenConnection]:
         """The open connections."""
         return [] if self._shared is None else list(self._shared.connections)
 
@@ -554,7 +554,7 @@ class Broker:
             listener.close()
         self._stop_watching()
         drained = asyncio.Event()
-        connections: set[Connection] = set()
+        connections: set[OpenConnection] = set()
         if self._shared is not None:
             connections = self._shared.connections
             self._shared.on_empty = drained.set

@@ -30,7 +30,7 @@ from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.metrics import Histogram
 from kbroker.protocol.apis import ApiKey
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.network.connection import ConnectionShared
+from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.server.stall_probe import StallProbe

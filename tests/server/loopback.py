@@ -19,7 +19,8 @@ from kbroker.protocol.codec import Part
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.dispatch import CloseConnection, PendingResponse, small_responses
 from kbroker.server.handlers import all_handlers
-from kbroker.server.network.connection import Connection, ConnectionShared
+from kbroker.server.network.connection import Connection
+from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.listener import ListenerServer
 from kbroker.server.network.memory_pool import MemoryPool

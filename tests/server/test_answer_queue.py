@@ -13,9 +13,9 @@ import pytest
 
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.network.connection import MAX_PIPELINED
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.peer_progress import STUCK_SECONDS
+from kbroker.server.network.responses import MAX_PIPELINED
 from tests.server.loopback import LOOPS, Loopback, Peer, run, until
 
 BIG = 200_000
@@ -64,7 +64,7 @@ async def queue_behind_a_wait(loopback: Loopback, *, count: int = MAX_PIPELINED)
     """A peer whose first request waits, with many requests behind it whose answers are large."""
     peer = await loopback.connect()
     await peer.send(b"dfirst", *[b"xbig"] * count)
-    await until(lambda: len(loopback.script.seen) > 1 and not loopback.only._reading)
+    await until(lambda: len(loopback.script.seen) > 1 and not loopback.only._gate.is_reading)
     return peer
 
 
@@ -153,8 +153,12 @@ def test_responses_behind_a_slow_reader_are_charged(new_loop: NewLoop) -> None:
             await until(lambda: memory.used > 0)
             loopback.script.waiting[b"third"].resolve(b"xbig")
             loopback.script.waiting[b"second"].resolve(b"xbig")
-            await until(lambda: loopback.only._queue.charged_bytes >= 2 * BIG)
-            assert memory.used == loopback.only._queue.charged_bytes + loopback.only._response_bytes
+            await until(lambda: loopback.only._responses.queue.charged_bytes >= 2 * BIG)
+            assert (
+                memory.used
+                == loopback.only._responses.queue.charged_bytes
+                + loopback.only._responses.charged_bytes
+            )
             read_on(peer)
             assert await peer.receive() == bytes(HUGE)
             for _ in range(2):
@@ -200,7 +204,7 @@ def test_a_peer_that_leaves_while_small_requests_wait_is_noticed(new_loop: NewLo
             peer = await loopback.connect()
             await peer.send(*[b"d%d" % i for i in range(MAX_PIPELINED + 10)])
             await until(lambda: len(loopback.script.seen) == MAX_PIPELINED)
-            await until(lambda: not loopback.only._reading)
+            await until(lambda: not loopback.only._gate.is_reading)
             await peer.close()
             await until(lambda: not loopback.shared.connections)
             assert [wait.cancelled for wait in loopback.script.waiting.values()] == [  # type: ignore[attr-defined]  # Wait

@@ -20,9 +20,10 @@ from kbroker.protocol.codec import Part
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.server.network import connection as connection_module
 from kbroker.server.network import response_writer
-from kbroker.server.network.connection import FRAMES_PER_TURN, MAX_PIPELINED
+from kbroker.server.network.connection import FRAMES_PER_TURN
 from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import GRACE_SWEEPS, STUCK_SECONDS
+from kbroker.server.network.responses import MAX_PIPELINED
 from tests.e2e.wire import frame_of
 from tests.server.loopback import LOOPS, FileRange, Loopback, Peer, frame, run, until
 
@@ -161,7 +162,7 @@ def test_file_ranges_leave_in_order(new_loop: NewLoop, sendfile: bool, tmp_path:
             script.parts[b"file"] = parts
             peer = await loopback.connect()
             await until(lambda: len(loopback.shared.connections) == 1)
-            loopback.only._writer.use_sendfile = sendfile
+            loopback.only._responses.writer.use_sendfile = sendfile
             expected = (
                 b"head" + content[5:250_005] + b"<middle>" * 2_000 + content[1:100_002] + b"end"
             )

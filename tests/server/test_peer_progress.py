@@ -101,7 +101,7 @@ def test_a_response_that_moves_is_not_idle(
             ]
             raw, take = await connect(loopback)
             await until(lambda: loopback.shared.connections)
-            loopback.only._writer.use_sendfile = sendfile
+            loopback.only._responses.writer.use_sendfile = sendfile
             now = asyncio.get_running_loop().time()
             send(raw, b"xfile")
             await until(lambda: loopback.script.rendered)
@@ -233,7 +233,7 @@ def test_chunks_that_are_read_for_a_slow_peer_are_charged(
             ]
             raw, take = await connect(loopback)
             await until(lambda: loopback.shared.connections)
-            loopback.only._writer.use_sendfile = False
+            loopback.only._responses.writer.use_sendfile = False
             send(raw, b"xfile")
             for _ in range(2):
                 await until(lambda: memory.used > 100_000)

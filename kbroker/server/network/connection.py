@@ -1,48 +1,36 @@
-"""One client connection: frames in, stage one, responses out in order, back-pressure both ways.
+"""One client connection: frames in, requests started in order, back-pressure both ways.
 
-The next request starts after stage one of the last; its response waits in a queue until all earlier
-ones have left (`answer_queue`). Reading stops while too many responses wait, in number or in bytes,
-or the peer does not take what is sent, and no request is started whose response would be rendered
-while earlier bytes are not with the kernel: a slow reader costs one response, not all of them. A
-peer that leaves is noticed while reading is stopped, too (`hang_ups`). Large requests and responses
-wait for memory in turn (`memory_pool`). There is no task and no coroutine: everything happens in
-the callbacks of asyncio's BufferedProtocol.
+A frame (`receive_buffer`) becomes a request when memory admits it (`request_admission`). The next
+request starts after stage one of the last; responses leave in the order of the requests
+(`responses`). Reading stops (`read_gate`) while too many responses wait, in number or in bytes, or
+the client does not take what is sent, and no request is started whose response would be rendered
+while earlier bytes are not with the kernel: a slow reader costs one response, not all of them.
+There is no task and no coroutine: everything happens in the callbacks of asyncio's
+BufferedProtocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.log_lines import LogThrottle, shown
+from kbroker.log_lines import shown
 from kbroker.model import InvariantError
-from kbroker.ports import Timers
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.codec import Part, part_size
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.dispatch import (
-    CloseConnection,
-    LargePendingResponse,
-    PendingResponse,
-)
-from kbroker.server.network.answer_queue import AnswerQueue, Render
-from kbroker.server.network.descriptors import DescriptorBudget
-from kbroker.server.network.hang_ups import HangUp, HangUpWatch
+from kbroker.server.dispatch import CloseConnection, PendingResponse
+from kbroker.server.network.connection_shared import ConnectionShared
+from kbroker.server.network.hang_ups import HangUp
 from kbroker.server.network.large_requests import (
     LARGE_PRODUCE_BYTES,
     LARGE_REQUEST_BYTES,
     PRODUCE_PARTITIONS,
 )
-from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
-from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import PeerProgress
 from kbroker.server.network.produce_shape import PARTITION_BYTES, names_more_than
+from kbroker.server.network.read_gate import ReadGate
 from kbroker.server.network.receive_buffer import (
     API_KEY_BYTES,
     LENGTH_BYTES,
@@ -50,87 +38,16 @@ from kbroker.server.network.receive_buffer import (
     ReceiveBuffer,
 )
 from kbroker.server.network.request_admission import RequestAdmission
-from kbroker.server.network.response_writer import ResponseWriter
+from kbroker.server.network.responses import Responses
 from kbroker.server.session import Session
-from kbroker.server.stall_probe import StallProbe
 
 logger = logging.getLogger(__name__)
-
-MAX_PIPELINED: Final = 100
-"""Requests of one connection that may wait for their response."""
 
 FRAMES_PER_TURN: Final = 16
 """Requests of one connection handled before others get their turn."""
 
 LARGE_FRAME_BYTES: Final = 256 * 1024
 """A request beyond this size, a millisecond of work, is a turn by itself."""
-
-RENDER_BYTES: Final = 64 * 1024
-"""Responses that are ready together leave in one write up to this size."""
-
-MAX_QUEUED_BYTES: Final = 64 * 1024
-"""Responses of one connection that may wait encoded before no further request is started."""
-
-
-class RequestDispatcher(Protocol):
-    """What a connection needs of `dispatch.Dispatcher`. small_responses: API keys."""
-
-    small_responses: frozenset[int]
-
-    def dispatch(
-        self, session: Session, frame: memoryview, arrived_ms: int
-    ) -> PendingResponse | None: ...
-    def dispatch_in_slices(
-        self, session: Session, frame: memoryview, arrived_ms: int
-    ) -> PendingResponse | None: ...
-    def render(self, pending: PendingResponse) -> list[Part]: ...
-
-
-@dataclass(slots=True)
-class ConnectionShared:
-    """What the connections of a broker share. on_fatal: called for a broken invariant, which stops
-    the broker. on_storage_error: called for records that cannot be read while they are sent.
-    max_list_bytes: the largest request that is no Produce, not below LARGE_REQUEST_BYTES.
-    max_queued_bytes: see MAX_QUEUED_BYTES.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    dispatcher: RequestDispatcher
-    timers: Timers
-    limits: ConnectionLimits
-    budget: PipelineBudget
-    max_frame_bytes: int
-    executor: Executor | None
-    on_fatal: Callable[[BaseException], None]
-    max_list_bytes: int = 1 << 31
-    max_queued_bytes: int = MAX_QUEUED_BYTES
-    node_id: int = -1
-    memory: MemoryPool = field(default_factory=MemoryPool)
-    descriptors: DescriptorBudget = field(default_factory=DescriptorBudget)
-    page_cache: PageCache = field(default_factory=PageCache.of_system)
-    stalls: StallProbe | None = None
-    connections: set[Connection] = field(default_factory=set)
-    refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
-    next_number: int = 0
-    on_empty: Callable[[], None] = lambda: None
-    """Called when the last connection is gone."""
-    on_storage_error: Callable[[LogDirectoryError], object] = lambda error: None
-    on_lost: Callable[[str], None] = lambda connection_id: None
-    """Called with the id of a connection that is gone."""
-    hang_ups: HangUpWatch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.hang_ups = HangUpWatch(self.loop)
-
-    def close(self) -> None:
-        """The last connection is gone. Can be called more than once."""
-        self.hang_ups.close()
-        self.descriptors.close()
-
-    def give_back_memory(self) -> None:
-        """Somebody begins to wait for memory: connections give up what they keep for speed."""
-        for connection in self.connections:
-            connection.give_back()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -143,43 +60,33 @@ class Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_closing",
         "_counted",
-        "_flush_planned",
-        "_has_peer_ended",
+        "_gate",
         "_host",
         "_last_active",
         "_listener_name",
         "_peer",
         "_progress",
         "_pump_planned",
-        "_queue",
-        "_reading",
-        "_response_bytes",
+        "_responses",
         "_session",
         "_shared",
         "_transport",
-        "_watched_fd",
-        "_writer",
     )
 
     _transport: asyncio.Transport
-    _writer: ResponseWriter
+    _session: Session
     _buffer: ReceiveBuffer
     _admission: RequestAdmission
-    _info: Session
+    _responses: Responses
+    _gate: ReadGate
 
     def __init__(self, shared: ConnectionShared, listener_name: str) -> None:
         self._shared = shared
         self._listener_name = listener_name
-        self._queue = AnswerQueue(shared.budget, shared.memory)
         self._progress = PeerProgress()
-        self._reading = True
-        self._watched_fd = -1  # while it is not read
-        self._has_peer_ended = False  # its stream, as was noticed while it was not read
         self._closing = False
         self._counted = False
         self._pump_planned = False
-        self._flush_planned = False
-        self._response_bytes = 0  # what the peer does not take, as charged to shared.memory
         self._last_active = 0.0
 
     # asyncio's side
@@ -220,16 +127,8 @@ class Connection(asyncio.BufferedProtocol):
             self._plan_pump,
             shared.dispatcher.small_responses,
         )
-        self._writer = ResponseWriter(
-            self._transport,
-            shared.loop,
-            shared.executor,
-            shared.descriptors,
-            shared.page_cache,
-            on_idle=self._drained,
-            on_error=self._failed,
-            on_buffered=self._charge_response,
-        )
+        self._responses = Responses(self, shared, self._transport)
+        self._gate = ReadGate(self._transport, shared.hang_ups, self._hung_up)
         shared.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -246,21 +145,21 @@ class Connection(asyncio.BufferedProtocol):
         self._pump()
 
     def pause_writing(self) -> None:
-        self._writer.pause()
+        self._responses.writer.pause()
 
     def resume_writing(self) -> None:
         self._last_active = self._shared.loop.time()
-        self._writer.resume()
+        self._responses.writer.resume()
 
     def eof_received(self) -> bool | None:
         """The peer sends no more. Responses that are ready still leave; it may be reading. While
         one is waited for, a peer that closed cannot be told from one that goes on reading, and is
         taken to be gone.
         """
-        if self._closing or self._queue.unresolved or not self.outstanding:
+        if self._closing or self._responses.queue.unresolved or not self.outstanding:
             return None
         self._closing = True
-        self._reading = False
+        self._gate.end()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -268,14 +167,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._counted:
             return
         self._counted = False
-        self._unwatch()
-        self._writer.close()
-        self._queue.abandon()
+        self._gate.close()
+        self._responses.close()
         self._shared.limits.release(self._host)
         self._shared.descriptors.give_back()
         self._admission.leave()
-        left, self._response_bytes = self._response_bytes, 0
-        self._shared.memory.release(left)
         self._buffer.close()
         self._shared.connections.discard(self)
         self._shared.on_lost(self._session.connection_id)
@@ -287,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def outstanding(self) -> int:
         """Requests whose response has not left."""
-        return len(self._queue) + (not self._writer.idle)
+        return self._responses.outstanding
 
     @property
     def buffered_bytes(self) -> int:
@@ -303,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._shared.memory.contended:
             self._progress.no_contention()
         elif self._is_stalling_others(now):
-            self._end("too slow while others wait for memory (kbroker.memory.limit.bytes)")
+            self.refuse("too slow while others wait for memory (kbroker.memory.limit.bytes)")
             self.abort()
             return
         if now - self._last_active <= max_idle_seconds:
@@ -319,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         """Read no more requests; close once the outstanding responses have left."""
         self._closing = True
-        self._park()
+        self._gate.park()
         if not self.outstanding:
             self._transport.close()
 
@@ -338,16 +234,18 @@ class Connection(asyncio.BufferedProtocol):
             shared.dispatcher, self._buffer, self._session, shared.memory, self._admission,
         )  # fmt: skip
         small_responses = dispatcher.small_responses
+        responses, gate = self._responses, self._gate
+        queue, writer = responses.queue, responses.writer
         arrived_ms = shared.timers.now_ms()
         handled = 0
         try:
             while not self._closing:
                 if (
-                    (self._queue and self._must_wait())
-                    or (not self._writer.idle and self._is_heavy())
+                    (queue and responses.must_wait())
+                    or (not writer.idle and self._is_heavy())
                     or (memory.used > memory.answer_limit and admission.must_queue_up())
                 ):
-                    self._park()
+                    gate.park()
                     break
                 frame = buffer.next_frame()
                 if frame is None:
@@ -355,9 +253,9 @@ class Connection(asyncio.BufferedProtocol):
                     if size > shared.max_list_bytes:
                         self._check_list(size, buffer.next_api_key())
                     if buffer.needed_bytes and not admission.may_grow():
-                        self._park()
-                    elif not self._reading:
-                        self._resume_reading()
+                        gate.park()
+                    elif not gate.is_reading:
+                        gate.resume()
                     break
                 size = len(frame)
                 if size > LARGE_REQUEST_BYTES:
@@ -366,37 +264,37 @@ class Connection(asyncio.BufferedProtocol):
                     pending = dispatcher.dispatch(session, frame, arrived_ms)
                 del frame
                 if pending is not None:
-                    self._enqueue(pending)
+                    responses.add(pending)
                     if pending.message is not None and pending.api_key not in small_responses:
-                        self._flush()  # before the next one is built
+                        responses.flush()  # before the next one is built
                 if admission.held_bytes and (memory.contended or memory.used > memory.limit):
                     admission.shrink()  # the request may have left a copy that waits
                 handled += 1 if size <= LARGE_FRAME_BYTES else FRAMES_PER_TURN
                 if buffer.start_over():
                     admission.may_pass = False
                     if (
-                        self._reading
+                        gate.is_reading
                         and handled < FRAMES_PER_TURN
-                        and not (self._queue and self._must_wait())
+                        and not (queue and responses.must_wait())
                     ):
                         break  # another turn would find out the same, at more cost
                 if handled >= FRAMES_PER_TURN:
-                    self._pause_reading()
+                    gate.pause()
                     self._plan_pump()
                     break
         except (MalformedRequest, CloseConnection) as error:
-            self._end(str(error))
+            self.refuse(str(error))
             return
         except InvariantError as error:
             self.abort()
             shared.on_fatal(error)
             return
         except Exception:
-            self.abort()  # in a planned turn nobody else would, and the peer would wait for ever
+            self.abort()  # in a planned turn nothing else would, and the client would wait forever
             raise
         if handled and admission.held_bytes:
             admission.requests_handled()
-        self._flush()
+        responses.flush()
 
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
         """In slices of the loop, but for a Produce request whose bulk is records, which are not
@@ -436,34 +334,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._pump()
 
-    def _enqueue(self, pending: PendingResponse) -> None:
-        self._queue.append(pending)
-        if len(self._queue) > 1:
-            self._queue.account()
-        if pending.deferred is not None:
-            self._queue.unresolved += 1
-            pending.deferred.on_done(
-                lambda message: self._resolved(pending, message),
-                lambda error: self._resolved(pending, pending.error_response(error)),
-            )
-
-    def _must_wait(self) -> bool:
-        """Whether no further request may start; only asked while responses wait."""
-        return (
-            len(self._queue) >= MAX_PIPELINED
-            or not self._writer.idle
-            or (self._queue.encoded and self._queue.held_bytes >= self._shared.max_queued_bytes)
-            or (self._shared.budget.exhausted and self._queue[0].message is None)
-            or (self._queue[-1].message is None and type(self._queue[-1]) is LargePendingResponse)
-        )
-
     def _is_held_up(self) -> bool:
         """Whether the request at the front waits for answers to leave, as `_pump` asks without this
         call: it is taken up again when they have.
         """
-        if self._queue:
-            return self._must_wait()
-        return not self._writer.idle and self._is_heavy()
+        if self._responses.queue:
+            return self._responses.must_wait()
+        return not self._responses.writer.idle and self._is_heavy()
 
     def _is_heavy(self) -> bool:
         """Whether the answer to the request at the front may be large: it is not made before the
@@ -474,18 +351,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # memory
 
-    def _charge_response(self) -> None:
-        """Account for what the peer has not taken."""
-        left = 0 if self._writer.idle else self._writer.held_bytes
-        change, self._response_bytes = left - self._response_bytes, left
-        if change > 0:
-            self._shared.memory.charge(change)
-        else:
-            self._shared.memory.release(-change)
-
     def _note_progress(self, now: float) -> None:
         """What moves, or waits for the broker, is not idle."""
-        writer, queue = self._writer, self._queue
+        writer, queue = self._responses.writer, self._responses.queue
         if not writer.idle:
             position = writer.position
             if self._progress.responses_moved(now, position) or writer.waits_for_us:
@@ -499,89 +367,37 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_stalling_others(self, now: float) -> bool:
         """Whether this connection holds memory that others wait for and does not move."""
-        if self._response_bytes + self._queue.held_bytes <= SMALL_BYTES:
+        if self._responses.held_bytes <= SMALL_BYTES:
             self._progress.responses_may_wait(now)
         elif self._progress.responses_are_stuck(now):
             return True
-        if not (self._admission.held_bytes and self._reading and self._buffer.front_bytes):
+        if not (self._admission.held_bytes and self._gate.is_reading and self._buffer.front_bytes):
             return False
         return self._progress.request_is_stalled(now, self._buffer.pending_bytes)
 
     # responses
 
-    def _resolved(self, pending: PendingResponse, message: object) -> None:
-        if pending.deferred is None:
-            return  # abandoned
-        pending.message = message  # type: ignore[assignment] # Deferred[Any]: the API's response
-        pending.deferred = None
-        self._queue.unresolved -= 1
-        if not self._flush_planned:
-            # Not at once: whoever resolved it is in the middle of another request.
-            self._flush_planned = True
-            self._shared.loop.call_soon(self._planned_flush)
-
-    def _planned_flush(self) -> None:
-        self._flush_planned = False
-        if self._counted:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Send what is ready and in order, unless earlier bytes still wait for the peer."""
-        queue = self._queue
-        if not queue:
-            if self._response_bytes:
-                self._charge_response()
-            self._after_flush()
-            return
-        writer = self._writer
-        render: Render = self._shared.dispatcher.render
-        if queue.encoded:
-            render = queue.render_with(render)
-        try:
-            while queue and queue[0].message is not None and writer.idle:
-                parts = render(queue.popleft())
-                if queue and queue[0].message is not None:
-                    size = sum(map(part_size, parts))
-                    while size < RENDER_BYTES and queue and queue[0].message is not None:
-                        more = render(queue.popleft())
-                        size += sum(map(part_size, more))
-                        parts += more
-                writer.write(parts)
-            if self._response_bytes or not writer.idle:
-                self._charge_response()
-            if queue and len(queue) > queue.unresolved + queue.encoded:
-                queue.encode_ready(render)
-        except CloseConnection as error:
-            self._end(str(error))
-            return
-        except Exception:
-            self.abort()  # as in `_pump`
-            raise
-        if queue.accounted:
-            queue.account()
-        self._after_flush()
-
-    def _after_flush(self) -> None:
+    def responses_sent(self) -> None:
+        """Close once everything has left, or take up the request that waited for it."""
         if self._closing:
             if self._counted and not self.outstanding:
                 self._transport.close()
-        elif not self._reading:
-            if self._has_peer_ended and self._queue.is_front_unresolved:
+        elif not self._gate.is_reading:
+            if self._gate.has_peer_ended and self._responses.queue.is_front_unresolved:
                 self.abort()
             elif (
                 not self._pump_planned and self._admission.ticket is None and not self._is_held_up()
             ):
                 self._plan_pump()
 
-    def _drained(self) -> None:
-        """The writer has room again."""
+    def client_read(self) -> None:
+        """The client took what the writer held: the connection is not idle."""
         self._last_active = self._shared.loop.time()
-        self._flush()
 
     # the end
 
-    def _end(self, reason: str) -> None:
-        """Close because of what the peer sent; responses that are ready still leave."""
+    def refuse(self, reason: str) -> None:
+        """Close because of what the client sent; responses that are ready still leave."""
         shared = self._shared
         shared.refused.log(
             shared.loop.time() * 1000,
@@ -592,14 +408,14 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._closing = True
-        self._park()
-        self._queue.abandon_unresolved_end()
-        self._flush()
+        self._gate.park()
+        self._responses.queue.abandon_unresolved_end()
+        self._responses.flush()
         if self.outstanding == 0:
             self._transport.close()
 
-    def _failed(self, error: Exception) -> None:
-        """Sending is impossible."""
+    def sending_failed(self, error: Exception) -> None:
+        """Close: a socket error, or records that cannot be read."""
         is_told = isinstance(error, ConnectionError)
         if isinstance(error, LogDirectoryError):
             is_told = True
@@ -610,35 +426,11 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.abort()
 
-    def _pause_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._transport.pause_reading()
-
-    def _park(self) -> None:
-        """Stop reading until something else happens, and be told if the peer leaves meanwhile."""
-        self._pause_reading()
-        if self._watched_fd < 0 and not self._transport.is_closing():
-            self._watched_fd = self._transport.get_extra_info("socket").fileno()
-            self._shared.hang_ups.watch(self._watched_fd, self._on_hang_up)
-
-    def _unwatch(self) -> None:
-        if self._watched_fd >= 0:
-            self._shared.hang_ups.unwatch(self._watched_fd)
-            self._watched_fd = -1
-
-    def _resume_reading(self) -> None:
-        if not self._reading:
-            self._unwatch()
-            self._reading = True
-            self._transport.resume_reading()
-
-    def _on_hang_up(self, how: HangUp) -> None:
-        """The peer left while it was not read. As in `eof_received`, the end of its stream counts
-        once a response is waited for.
+    def _hung_up(self, how: HangUp) -> None:
+        """The client left while the connection was parked. As in `eof_received`, the end of its
+        stream counts once a response is waited for.
         """
-        self._has_peer_ended = True
-        if how is HangUp.RESET or self._queue.is_front_unresolved:
+        if how is HangUp.RESET or self._responses.queue.is_front_unresolved:
             self.abort()
 
 

@@ -12,7 +12,8 @@ import socket
 from dataclasses import dataclass
 
 from kbroker.model import StartupError
-from kbroker.server.network.connection import Connection, ConnectionShared
+from kbroker.server.network.connection import Connection
+from kbroker.server.network.connection_shared import ConnectionShared
 
 logger = logging.getLogger(__name__)
 

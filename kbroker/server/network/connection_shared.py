@@ -1,0 +1,102 @@
+"""The parts of a broker that all its connections share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log_lines import LogThrottle
+from kbroker.ports import Timers
+from kbroker.protocol.codec import Part
+from kbroker.server.dispatch import PendingResponse
+from kbroker.server.network.descriptors import DescriptorBudget
+from kbroker.server.network.hang_ups import HangUpWatch
+from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.network.page_cache import PageCache
+from kbroker.server.session import Session
+from kbroker.server.stall_probe import StallProbe
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED_BYTES: Final = 64 * 1024
+"""Responses of one connection that may wait encoded before no further request is started."""
+
+
+class RequestDispatcher(Protocol):
+    """What a connection needs of `dispatch.Dispatcher`. small_responses: API keys."""
+
+    small_responses: frozenset[int]
+
+    def dispatch(
+        self, session: Session, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None: ...
+    def dispatch_in_slices(
+        self, session: Session, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None: ...
+    def render(self, pending: PendingResponse) -> list[Part]: ...
+
+
+class OpenConnection(Protocol):
+    """What the broker does with a connection; see `connection.Connection`."""
+
+    @property
+    def outstanding(self) -> int: ...
+    @property
+    def buffered_bytes(self) -> int: ...
+    def sweep(self, now: float, max_idle_seconds: float) -> None: ...
+    def give_back(self) -> None: ...
+    def stop(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+@dataclass(slots=True)
+class ConnectionShared:
+    """The parts of a broker that all its connections share.
+
+    on_fatal: called for a broken invariant, which stops the broker. on_storage_error: called when
+    records cannot be read while they are sent. max_list_bytes: the largest request other than
+    Produce, not below LARGE_REQUEST_BYTES. max_queued_bytes: see MAX_QUEUED_BYTES. on_empty: called
+    when the last connection is closed. on_lost: called with the id of a closed connection.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    dispatcher: RequestDispatcher
+    timers: Timers
+    limits: ConnectionLimits
+    budget: PipelineBudget
+    max_frame_bytes: int
+    executor: Executor | None
+    on_fatal: Callable[[BaseException], None]
+    max_list_bytes: int = 1 << 31
+    max_queued_bytes: int = MAX_QUEUED_BYTES
+    node_id: int = -1
+    memory: MemoryPool = field(default_factory=MemoryPool)
+    descriptors: DescriptorBudget = field(default_factory=DescriptorBudget)
+    page_cache: PageCache = field(default_factory=PageCache.of_system)
+    stalls: StallProbe | None = None
+    connections: set[OpenConnection] = field(default_factory=set)
+    refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
+    next_number: int = 0
+    on_empty: Callable[[], None] = lambda: None
+    on_storage_error: Callable[[LogDirectoryError], object] = lambda error: None
+    on_lost: Callable[[str], None] = lambda connection_id: None
+    hang_ups: HangUpWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hang_ups = HangUpWatch(self.loop)
+
+    def close(self) -> None:
+        """Called after the last connection was closed. Can be called more than once."""
+        self.hang_ups.close()
+        self.descriptors.close()
+
+    def give_back_memory(self) -> None:
+        """Called when memory pressure begins: release the buffers kept for speed."""
+        for connection in self.connections:
+            connection.give_back()
