@@ -13,14 +13,12 @@ that block for long (open, flush, truncate) say so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Final, Self
 
 from kbroker.log.appending import append_validated
-from kbroker.log.cleaner.swap import SegmentSwap
 from kbroker.log.next_batch import append_next_batch
 from kbroker.log.producer.markers import markers_of
 from kbroker.log.producer.replay import check_producers
@@ -134,22 +132,6 @@ class PartitionLog(LogState):
         """Use what all logs of the node share from now on. No file of this log may be open."""
         self.segments.share(open_files, random)
         self.segments.active.roll_jitter_ms = self.segments.roll_jitter_ms(self.config)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all segments' logs."""
-        return self.segments.size_bytes
-
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest transaction that is open or whose end is not replicated yet;
-        None: all stable.
-        """
-        producers = self.producers
-        if not (producers.ongoing or producers.unreplicated):
-            return None
-        first = producers.first_unstable_offset
-        return first if first is None or first >= self.log_start_offset else self.log_start_offset
 
     def update_config(self, config: LogConfig) -> None:
         """Take a changed topic configuration; the active segment follows it at the next roll."""
@@ -387,10 +369,6 @@ class PartitionLog(LogState):
     def delete_old_segments(self, now_ms: int, *, defer: bool = False) -> int:
         """Remove segments that retention does not keep. Returns how many. See `retention`."""
         return retention.delete_old_segments(self, now_ms, defer=defer)
-
-    def prepare_swap(self, old: Sequence[Segment]) -> SegmentSwap:
-        """For the cleaner: neighbouring segments that a rewritten one shall replace."""
-        return SegmentSwap(self, old)
 
     def delete_due_files(self, now_ms: int) -> int:
         """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""

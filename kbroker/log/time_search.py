@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.log.storage.files import FileSlice
 from kbroker.log.storage.segment import Segment
+from kbroker.log.storage.segments import Segments
 from kbroker.protocol.compression import Compression, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import iter_any_records, read_any_header
@@ -28,9 +29,6 @@ from kbroker.protocol.records import (
     Record,
     iter_unpacked_records,
 )
-
-if TYPE_CHECKING:
-    from kbroker.log.storage.segments import Segments
 
 LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
 """What one batch may unpack to; of a larger one the header is believed."""

@@ -195,16 +195,16 @@ class Maintenance:
 
     def _rename(self, log: PartitionLog) -> None:
         """Give retired files their names in the thread."""
-        renames = log.segments.renames
+        jobs = log.jobs
 
         def renamed(failure: OSError | None) -> None:
             if isinstance(failure, LogDirectoryError):
                 log.failure = log.failure or failure
                 self._logs.directory_failed(failure)
             else:
-                renames.collect()
+                jobs.collect()
 
-        self._offload(renames.work, renamed)
+        self._offload(jobs.work, renamed)
 
     def delete_due_files(self) -> None:
         """Delete in the thread what was retired file.delete.delay.ms ago."""

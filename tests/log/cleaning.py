@@ -105,7 +105,9 @@ class Bench:
 def say_flushed(log: PartitionLog) -> None:
     """Closed segments are flushed, without which they are not cleaned; syncs nothing."""
     end = log.segments.active.base_offset
-    log.begin_flush(end).finish()
+    flush = log.begin_flush(end)
+    log.jobs.settle()  # the leader epochs are written
+    flush.finish()
 
 
 def batches_of(log: PartitionLog) -> Iterator[tuple[BatchHeader, bytes]]:

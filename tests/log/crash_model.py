@@ -120,7 +120,7 @@ class CrashMachine(RuleBasedStateMachine):
             assert self.disk.fault is not None
             self.crash(power_loss=False)
             return False
-        if self.truth.is_retiring and not log.segments.renames.is_pending:
+        if self.truth.is_retiring and not log.jobs.is_pending:
             self.truth.begins_at(log)
         return True
 
@@ -373,8 +373,8 @@ class CrashMachine(RuleBasedStateMachine):
 
         def work(log: PartitionLog) -> None:
             for _ in range(count):
-                log.segments.renames.work_one()
-            log.segments.renames.collect()
+                log.jobs.work_one()
+            log.jobs.collect()
 
         self.do(work)
 
@@ -463,7 +463,7 @@ class CompactingMachine(CrashMachine):
         truth, manager = self.truth, self.manager
 
         def run(log: PartitionLog) -> None:
-            log.segments.renames.settle()
+            log.jobs.settle()
             if truth.is_retiring:
                 truth.begins_at(log)
             log.on_high_watermark(log.log_end_offset)

@@ -128,7 +128,7 @@ class Truth:
         """
         self.begins_to = log.log_start_offset
         self.epochs_from = max(self.epochs_from, self.begins_to)
-        self.is_retiring = log.segments.renames.is_pending
+        self.is_retiring = log.jobs.is_pending
         if self.is_retiring:
             return
         first = log.segments.first.base_offset

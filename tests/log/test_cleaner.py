@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kbroker.log.cleaner import cleaner as cleaner_module
 from kbroker.log.cleaner import round as cleaning_round
 from kbroker.log.cleaner import swap
-from kbroker.log.storage import files, renames, segments
+from kbroker.log.storage import disk_jobs, files, segments
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
@@ -412,7 +412,7 @@ def test_a_crash_at_each_file_operation(tmp_path: Path, monkeypatch: pytest.Monk
         return run
 
     def patch(context: pytest.MonkeyPatch) -> None:
-        for module in (swap, renames, segments):
+        for module in (swap, disk_jobs, segments):
             for name in ("rename", "unlink", "sync_directory"):
                 if hasattr(module, name):
                     context.setattr(module, name, counted(getattr(module, name)))

@@ -15,7 +15,7 @@ import pytest
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import DirectoryNames
-from kbroker.log.storage import renames
+from kbroker.log.storage import disk_jobs
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
@@ -68,17 +68,17 @@ def names(log: PartitionLog) -> list[str]:
 
 def work(log: PartitionLog, count: int) -> None:
     for _ in range(count):
-        assert log.segments.renames.work_one()
+        assert log.jobs.work_one()
 
 
 def test_the_names_are_those_that_retention_gives_at_once(opened: Opened) -> None:
     manager, log = retired(opened)
     assert not [name for name in names(log) if name.endswith(".deleted")]
     work(log, NAMES)
-    assert not log.segments.renames.is_pending
+    assert not log.jobs.is_pending
     assert len([name for name in names(log) if name.endswith(".deleted")]) == NAMES
     assert manager.delete_due_files(NOW_MS) == 0, "on the loop nobody knows of them yet"
-    log.segments.renames.collect()
+    log.jobs.collect()
     assert manager.delete_due_files(NOW_MS) == NAMES
     assert not [name for name in names(log) if name.endswith(".deleted")]
     manager.close()
@@ -88,10 +88,10 @@ def test_a_file_is_not_taken_for_deleted_before_it_has_the_name(opened: Opened) 
     """With file.delete.delay.ms=0 it would be looked for under that name, and then stay."""
     manager, log = retired(opened)
     work(log, 1)
-    log.segments.renames.collect()
+    log.jobs.collect()
     assert manager.delete_due_files(NOW_MS) == 1
     work(log, NAMES - 1)
-    log.segments.renames.collect()
+    log.jobs.collect()
     assert manager.delete_due_files(NOW_MS) == NAMES - 1
     manager.close()
 
@@ -132,7 +132,7 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
                 build_batch([(NOW_MS, b"key", b"new", [])]), leader_epoch=0, now_ms=NOW_MS
             )
             log.roll(NOW_MS)
-    assert log.segments.renames.is_pending == (change == "append" and done < NAMES)
+    assert log.jobs.is_pending == (change == "append" and done < NAMES)
     assert not manager.offline_directories
     manager.close()
     manager, log = opened()
@@ -152,10 +152,10 @@ def test_a_flush_changes_the_names_before_it_syncs_them(opened: Opened) -> None:
     manager, log = retired(opened)
     files = log.begin_flush().files
     kinds = [type(file) for file in files]
-    assert kinds.index(renames.Renames) < kinds.index(DirectoryNames)
+    assert kinds.index(disk_jobs.DiskJobs) < kinds.index(DirectoryNames)
     for file in files:
         file.sync()
-    assert not log.segments.renames.is_pending
+    assert not log.jobs.is_pending
     assert len([name for name in names(log) if name.endswith(".deleted")]) == NAMES
     manager.close()
 
@@ -167,7 +167,7 @@ def test_a_fault_stays_a_fault(opened: Opened) -> None:
     def fail(source: str, target: str) -> None:
         raise LogDirectoryError(source, "rename", OSError(errno.EIO, target))
 
-    with mock.patch.object(renames, "rename", fail), pytest.raises(LogDirectoryError):
+    with mock.patch.object(disk_jobs, "rename", fail), pytest.raises(LogDirectoryError):
         work(log, 1)
     manager.close()
     assert log.failure is not None and manager.offline_directories

@@ -288,3 +288,26 @@ def test_open_files_are_counted_as_ever(open_log: Open) -> None:
         roll.end(None)
     assert sum(segment.file is not None for segment in log.segments) <= 4
     assert records_of(log) == log.log_end_offset
+
+
+def test_a_roll_waits_behind_the_names_of_retired_segments(open_log: Open) -> None:
+    """A worker takes one queue; the loop that rolls by itself does not wait for the names."""
+    log = open_log()
+    roll = fill(log)
+    roll.work()
+    roll.end(None)
+    append(log)
+    log.delete_records_before(log.segments.active.base_offset)
+    assert log.delete_old_segments(NOW_MS, defer=True) == 1
+    roll = fill(log)
+    assert log.jobs.is_pending
+    roll.work()
+    assert not log.jobs.is_pending
+    roll.end(None)
+    assert len(log.segments) == 2
+    log.delete_records_before(log.segments.active.base_offset)
+    assert log.delete_old_segments(NOW_MS, defer=True) == 1
+    append(log)
+    log.roll(NOW_MS)
+    assert log.jobs.is_pending
+    log.check()

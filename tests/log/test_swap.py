@@ -9,7 +9,6 @@ import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 from unittest import mock
 
@@ -17,11 +16,10 @@ import pytest
 
 from kbroker.log.cleaner import swap as swap_module
 from kbroker.log.cleaner.swap import SwappedSegment
-from kbroker.log.storage import renames
+from kbroker.log.storage import disk_jobs
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.log.storage.renames import Renames
 from kbroker.protocol.records import build_batch
 from tests.coordinator.simulation import START_MS
 from tests.log.cleaning import TOPIC, Bench, Held, records_of, say_flushed
@@ -66,7 +64,7 @@ def up_to_the_names(bench: Bench, worker: Held) -> None:
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
     bench.cleaner.look()
-    while not bench.log.segments.renames.is_pending:
+    while not bench.log.jobs.is_pending:
         assert worker.go()
 
 
@@ -75,7 +73,7 @@ def up_to_the_first_step(bench: Bench, worker: Held) -> None:
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
     bench.cleaner.look()
-    while bench.log.segments.renames.undo is None:
+    while bench.log.jobs.undo is None:
         assert worker.go()
 
 
@@ -84,7 +82,7 @@ def names_of_a_swap(folder: Path) -> int:
     bench = filled(folder, worker)
     up_to_the_names(bench, worker)
     count = 0
-    while bench.log.segments.renames.work_one():
+    while bench.log.jobs.work_one():
         count += 1
     while worker.go():
         pass
@@ -119,7 +117,7 @@ def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
         before = held.read()
         up_to_the_names(bench, worker)
         for _ in range(done):
-            assert bench.log.segments.renames.work_one()
+            assert bench.log.jobs.work_one()
         kept = [record.offset for record in records_of(bench.log)]
         assert values(bench) == wanted
         order = random.Random(done)
@@ -185,11 +183,11 @@ def test_a_change_between_any_two_names(tmp_path: Path, count: int, change: str)
         log, end = bench.log, bench.log.log_end_offset
         up_to_the_names(bench, worker)
         for _ in range(done):
-            assert log.segments.renames.work_one()
+            assert log.jobs.work_one()
         match change:
             case "delete":
                 assert bench.logs.delete(TOPIC)
-                assert not log.segments.renames.is_pending
+                assert not log.jobs.is_pending
             case "truncate":
                 log.truncate_to(end - TAIL)
                 append(bench, TAIL)
@@ -267,7 +265,7 @@ def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
 
     up_to_the_first_step(bench, worker)
     if done < 3:
-        swap: Any = getattr(log.segments.renames.undo, "__self__", None)
+        swap: Any = getattr(log.jobs.undo, "__self__", None)
         swap._lock = Between(done, change_log)
         worker.go()
     else:
@@ -292,7 +290,7 @@ def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count
         up_to_the_names(bench, worker)
         log, tried = bench.log, 0
         for _ in range(done):
-            assert log.segments.renames.work_one()
+            assert log.jobs.work_one()
 
         def fail(source: str, target: str) -> None:
             nonlocal tried
@@ -300,7 +298,7 @@ def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count
             raise LogDirectoryError(source, "rename", OSError(errno.EIO, "Input/output error"))
 
         log.update_config(dataclasses.replace(log.config, cleanup_policy=frozenset()))
-        with mock.patch.object(renames, "rename", fail):
+        with mock.patch.object(disk_jobs, "rename", fail):
             while worker.go():
                 pass
         assert tried == 1
@@ -321,7 +319,7 @@ def test_a_fault_that_the_loop_meets_first(tmp_path: Path) -> None:
     def fail(source: str, target: str) -> None:
         raise LogDirectoryError(source, "rename", OSError(errno.EIO, "Input/output error"))
 
-    with mock.patch.object(renames, "rename", fail):
+    with mock.patch.object(disk_jobs, "rename", fail):
         assert bench.logs.delete(TOPIC)
     assert list(bench.logs.offline_directories) == [bench.folder]
     while worker.go():
@@ -343,81 +341,3 @@ def test_a_start_is_not_forgotten_before_the_files_are_gone(tmp_path: Path) -> N
     bench.open()
     assert bench.log.log_start_offset == end - TAIL
     bench.stop()
-
-
-def test_the_loop_waits_for_the_name_that_the_worker_is_at() -> None:
-    entered, go_on = Event(), Event()
-    order: list[str] = []
-
-    def slow(source: str, target: str) -> None:
-        del target
-        if source == "a":
-            entered.set()
-            assert go_on.wait(60)
-        order.append(source)
-
-    pending = Renames("")
-    for name in "abc":
-        pending.add(name, name + "2", lambda name=name: order.append(name.upper()))  # type: ignore[misc]  # bound now
-    with mock.patch.object(renames, "rename", slow):
-        worker = Thread(target=pending.work_one)
-        worker.start()
-        assert entered.wait(60)
-        Thread(target=go_on.set).start()
-        pending.settle()
-        worker.join()
-    assert order == ["a", "b", "c", "A", "B", "C"]
-
-
-def test_what_is_dropped_is_not_done() -> None:
-    def gone(source: str, target: str) -> None:
-        pending.drop()
-        raise LogDirectoryError(source, "rename", OSError(errno.EIO, target))
-
-    pending = Renames("")
-    pending.add("a", "b")
-    pending.add("b", "c")
-    with mock.patch.object(renames, "rename", gone):
-        with pytest.raises(LogDirectoryError):
-            pending.work()
-        pending.settle()
-    assert not pending.is_pending
-
-
-def test_a_file_that_may_be_gone(tmp_path: Path) -> None:
-    pending = Renames("")
-    done: list[int] = []
-    pending.add(f"{tmp_path}/a", f"{tmp_path}/b", lambda: done.append(1), may_be_gone=True)
-    (tmp_path / "c").touch()
-    pending.add(f"{tmp_path}/c", f"{tmp_path}/d", lambda: done.append(2), may_be_gone=True)
-    pending.add(f"{tmp_path}/a", f"{tmp_path}/b")
-    for _ in range(2):
-        with pytest.raises(LogDirectoryError):
-            pending.settle()
-    pending.collect()
-    assert done == [2]
-    assert (tmp_path / "d").exists()
-
-
-def test_a_deleted_file_of_before_goes_first(tmp_path: Path) -> None:
-    """A rename onto it would free its blocks while nobody can make a file in the folder."""
-    order: list[str] = []
-
-    def noted(name: str, call: Callable[..., None]) -> Callable[..., None]:
-        def noted_call(*paths: str) -> None:
-            order.append(name)
-            call(*paths)
-
-        return noted_call
-
-    for name in ("a", "a.deleted"):
-        (tmp_path / name).write_text(name)
-    pending = Renames(str(tmp_path))
-    pending.add(f"{tmp_path}/a", f"{tmp_path}/a.deleted", may_be_gone=True)
-    with (
-        mock.patch.object(renames, "rename", noted("rename", renames.rename)),
-        mock.patch.object(renames, "unlink", noted("unlink", renames.unlink)),
-    ):
-        pending.work()
-    assert order == ["unlink", "rename"]
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.deleted", "a")]

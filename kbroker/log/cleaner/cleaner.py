@@ -1,11 +1,11 @@
 """Log compaction: which log is next, and the way of one round through workers and the loop.
 
 Every log.cleaner.backoff.ms, and after each round, the log with the largest share of dirty bytes is
-cleaned, as many at once as there are log.cleaner.threads. A round is a generator on the loop: what
-it yields (reading, unpacking, rewriting, syncing: `cleaning_round`; renaming: `swap`) runs in a
-worker; what it does itself (planning, the swap in memory) looks at the log and changes it. Where
-the log changed meanwhile (cut, retired, deleted) the round ends without effect. A log that cannot
-be cleaned is left alone until the next start, with one line that says why.
+cleaned, as many at once as there are log.cleaner.threads. A round is a generator on the loop. The
+jobs it yields (reading, unpacking, rewriting, syncing: `round`; renaming: `swap`) run in a worker;
+the generator itself plans, looks at the log and changes it. Where the log changed meanwhile
+(truncated, retired, deleted) the round ends without effect. A log that cannot be cleaned is left
+alone until the next start, with one log line that says why.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from kbroker.log.cleaner.compaction import last_records
-from kbroker.log.cleaner.config import Account, CleanerConfig
+from kbroker.log.cleaner.config import Account, CleanedLogs, CleanerConfig
 from kbroker.log.cleaner.plan import DirtyRange, dirty_range, group_segments
-from kbroker.log.cleaner.round import CleaningRound, CleaningStopped, Source
+from kbroker.log.cleaner.round import CleaningRound, CleaningStep, CleaningStopped, Source
+from kbroker.log.cleaner.swap import SegmentSwap
 from kbroker.log.cleaner.throttle import Throttle
-from kbroker.log.manager import LogManager
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, write_offsets
+from kbroker.log.storage.disk_jobs import DiskJob
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.segment import Segment
 from kbroker.model import InvariantError, TopicPartition
@@ -41,12 +42,11 @@ MIN_PAUSE_MS: Final = 10
 """log.cleaner.backoff.ms below that would look through all logs without a rest."""
 MIN_MORE_BYTES: Final = 256 * 1024
 
-Step = Callable[[], Any]
-Round = Generator[Step, Any, None]
+Round = Generator[DiskJob, None, None]
 
 
 class _Cleaning:
-    """A round under way: the generator, and what its last step came to."""
+    """A round under way. error: of the last job."""
 
     __slots__ = (
         "directory",
@@ -56,17 +56,15 @@ class _Cleaning:
         "round",
         "steps",
         "truncation_count",
-        "value",
     )
 
-    def __init__(self, log: PartitionLog, round_: CleaningRound, kept_bytes: int) -> None:
+    def __init__(self, log: LogState, round_: CleaningRound, kept_bytes: int) -> None:
         self.kept_bytes = kept_bytes  # of the account, for its map
         self.log = log
         self.directory = log.directory
         self.truncation_count = log.truncation_count
         self.round = round_
         self.steps: Round | None = None
-        self.value: Any = None  # of the last step; each step knows its own
         self.error: Exception | None = None
 
     @property
@@ -89,7 +87,7 @@ class LogCleaner:
 
     def __init__(
         self,
-        logs: LogManager,
+        logs: CleanedLogs,
         timers: Timers,
         config: BrokerConfig,
         *,
@@ -100,7 +98,7 @@ class LogCleaner:
         self._memory = memory
         self._unpacking = unpacking
         self.config = CleanerConfig.from_broker(config)
-        self.uncleanable: dict[TopicPartition, PartitionLog] = {}
+        self.uncleanable: dict[TopicPartition, LogState] = {}
         self._logs = logs
         self._timers = timers
         self._offload = offload
@@ -122,7 +120,7 @@ class LogCleaner:
         self._logs.on_cleaned_cut = self._cleaned_cut
         for directory in self._logs.directories:
             for key, offset in self._read_checkpoint(directory).items():
-                log = self._logs.get(key)
+                log = self._logs.logs.get(key)
                 if log is not None and self._logs.directory_of(key) == directory:
                     log.cleaner_offset = offset
         self._plan(self.config.backoff_ms)
@@ -190,11 +188,11 @@ class LogCleaner:
 
     # -- which ------------------------------------------------------------------------------------
 
-    def _filthiest(self, now_ms: int) -> tuple[PartitionLog, DirtyRange] | None:
+    def _filthiest(self, now_ms: int) -> tuple[LogState, DirtyRange] | None:
         """The log with the largest dirty ratio of those that are due."""
-        best: tuple[PartitionLog, DirtyRange] | None = None
+        best: tuple[LogState, DirtyRange] | None = None
         for key, log in list(self.uncleanable.items()):
-            if self._logs.get(key) is not log:
+            if self._logs.logs.get(key) is not log:
                 del self.uncleanable[key]  # deleted, or offline
         for key, log in list(self._logs.logs.items()):
             if not log.config.compact or key in self._running or log.failure or log.closed:
@@ -219,7 +217,7 @@ class LogCleaner:
 
     # -- one round --------------------------------------------------------------------------------
 
-    def _begin(self, log: PartitionLog, dirty: DirtyRange) -> None:
+    def _begin(self, log: LogState, dirty: DirtyRange) -> None:
         config = self.config
         producers = last_records(log.producers)
         kept_bytes = self._more_map_bytes()
@@ -257,14 +255,16 @@ class LogCleaner:
         return 0
 
     def _steps(self, cleaning: _Cleaning, dirty: DirtyRange) -> Round:
-        """A whole round; what it yields is done in a worker, and its result sent back."""
+        """A whole round; a worker runs the jobs it yields."""
         log, work = cleaning.log, cleaning.round
         segments = log.segments
         upper_offset = dirty.first_uncleanable_offset
         first = segments.floor_index(dirty.first_dirty_offset)
         for segment in [each for each in list(segments)[first:] if each.base_offset < upper_offset]:
             source = _source(cleaning, segment, start_offset=dirty.first_dirty_offset)
-            if not (yield partial(work.index_segment, source)):
+            indexing = CleaningStep(partial(work.index_segment, source))
+            yield indexing
+            if not indexing.value:
                 break
         groups = group_segments(
             segments,
@@ -277,7 +277,7 @@ class LogCleaner:
             yield from self._replace(cleaning, group)
         _require(not cleaning.is_outdated)  # what was cut and written again is not clean
         log.cleaner_offset = work.end_offset
-        yield self._checkpoint(log)
+        yield CleaningStep(self._checkpoint(log))
         logger.info(
             "%s: compacted up to offset %d, %d keys in %d -> %d bytes",
             log.topic_partition,
@@ -290,27 +290,29 @@ class LogCleaner:
     def _replace(self, cleaning: _Cleaning, group: list[Segment]) -> Round:
         """Rewrite one group and swap it in."""
         log, work = cleaning.log, cleaning.round
-        swap = log.prepare_swap(group)
+        swap = SegmentSwap(log, group, self._timers.now_ms)
         is_done = False
         try:
-            yield partial(work.begin_group, group[0].base_offset)
+            yield CleaningStep(partial(work.begin_group, group[0].base_offset))
             for segment in group:
                 source = _source(cleaning, segment)
-                yield partial(work.clean_segment, source)
+                yield CleaningStep(partial(work.clean_segment, source))
             _require(swap.is_valid and not cleaning.is_outdated)
             modified_ns = group[-1].modified_ms() * 1_000_000
-            cleaned = yield partial(work.end_group, modified_ns)
+            ending = CleaningStep(partial(work.end_group, modified_ns))
+            yield ending
             _require(swap.is_valid and not cleaning.is_outdated)
-            yield swap.begin(cleaned)
+            swap.prepare(ending.value)
+            yield swap
             _require(swap.is_valid and not cleaning.is_outdated)
-            swap.finish(self._timers.now_ms())
+            swap.settle()
             is_done = True
-            yield log.segments.renames.work
+            yield CleaningStep(log.jobs.work)
         finally:
             if log.directory != cleaning.directory or log.failure is not None:
                 pass
             elif is_done:
-                log.segments.renames.settle()  # nothing is left, but where a stop came
+                log.jobs.settle()  # nothing is left, except after a stop
             else:
                 swap.undo()
 
@@ -321,26 +323,25 @@ class LogCleaner:
             return
         while True:
             error, cleaning.error = cleaning.error, None
-            value, cleaning.value = cleaning.value, None
             try:
-                step = steps.send(value) if error is None else steps.throw(error)
+                job = next(steps) if error is None else steps.throw(error)
             except StopIteration:
                 self._end(cleaning, None)
                 return
             except Exception as failure:  # noqa: BLE001 - what a log holds must not end cleaning
                 self._end(cleaning, failure)
                 return
-            if not self._hand_over(cleaning, step):
+            if not self._hand_over(cleaning, job):
                 return
 
-    def _hand_over(self, cleaning: _Cleaning, step: Step) -> bool:
-        """Give a step to a worker, which takes the round on. Returns True if it is done already."""
+    def _hand_over(self, cleaning: _Cleaning, job: DiskJob) -> bool:
+        """Give a job to a worker, then continue the round. Returns whether the job has run."""
         is_inline = True
         is_done = False
 
         def work() -> None:
             try:
-                cleaning.value = step()
+                job.run()
             except Exception as failure:  # noqa: BLE001 - the worker's top frame
                 cleaning.error = failure
 
@@ -364,7 +365,7 @@ class LogCleaner:
                 pass
             case CleaningStopped():
                 logger.debug("%s: the log changed while it was cleaned", log.topic_partition)
-            case _ if cleaning.is_outdated and error is not log.segments.renames.failure:
+            case _ if cleaning.is_outdated and error is not log.jobs.failure:
                 logger.debug("%s: cleaning ended: %s", log.topic_partition, error)
             case LogDirectoryError():
                 log.failure = error
@@ -379,7 +380,7 @@ class LogCleaner:
             self._memory.drop(cleaning.kept_bytes)
             cleaning.kept_bytes = 0
 
-    def _give_up(self, log: PartitionLog, error: Exception) -> None:
+    def _give_up(self, log: LogState, error: Exception) -> None:
         self.uncleanable[log.topic_partition] = log
         is_known = isinstance(error, KafkaError)
         logger.error(
@@ -389,7 +390,7 @@ class LogCleaner:
             exc_info=None if is_known else error,
         )
 
-    def _cleaned_cut(self, log: PartitionLog) -> None:
+    def _cleaned_cut(self, log: LogState) -> None:
         """A log was cut below what its directory's checkpoint says is clean."""
 
         def written(failure: OSError | None) -> None:
@@ -398,7 +399,7 @@ class LogCleaner:
 
         self._offload(self._checkpoint(log), written)
 
-    def _checkpoint(self, log: PartitionLog) -> Step:
+    def _checkpoint(self, log: LogState) -> Callable[[], None]:
         """To write how far the logs of its directory are clean, for a worker. Not synced: what a
         crash of the machine loses of it is cleaned again. Of two the later one counts.
         """
@@ -422,7 +423,7 @@ class LogCleaner:
         return write
 
 
-def plan(log: PartitionLog, now_ms: int) -> DirtyRange:
+def plan(log: LogState, now_ms: int) -> DirtyRange:
     """What of a log can be cleaned now.
 
     Nothing that is not flushed: a crash of the machine must not lose the record for which an older

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isnan
+from pathlib import Path
 from typing import Protocol
 
+from kbroker.log.state.log_state import LogState
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.model import TopicPartition
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
 
 
 class Account(Protocol):
-    """Whoever has memory to spare for a larger map of keys (`ports.Memory`)."""
+    """Gives memory for larger maps of keys (`ports.Memory`)."""
 
     def keep(self, count: int) -> bool: ...
     def drop(self, count: int) -> None: ...
+
+
+class CleanedLogs(Protocol):
+    """The logs of a node that may be compacted: its `LogManager`.
+
+    on_cleaned_cut: called with a log that was truncated below its cleaner_offset.
+    """
+
+    on_cleaned_cut: Callable[[LogState], None] | None
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, LogState]: ...
+    @property
+    def directories(self) -> list[Path]: ...
+    def directory_of(self, topic_partition: TopicPartition) -> Path | None: ...
+    def directory_failed(self, error: LogDirectoryError) -> list[TopicPartition]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ the loop by `partition_log`; who calls what, when, is in `cleaner`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Event
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from kbroker.log.cleaner.compaction import (
     BatchFilter,
@@ -25,6 +25,7 @@ from kbroker.log.cleaner.compaction import (
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
+from kbroker.log.storage.disk_jobs import DiskJob
 from kbroker.log.storage.files import LogFile, set_modified_ns
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
@@ -40,6 +41,8 @@ from kbroker.protocol.records import (
     read_batch_header,
 )
 from kbroker.settings.log_config import LogConfig
+
+T = TypeVar("T")
 
 MIN_BUFFER_BYTES: Final = 4096
 TURN_SECONDS: Final = 0.0005
@@ -71,6 +74,20 @@ class CleanedSegment:
     base_offset: int
     size: int
     has_transaction_index: bool
+
+
+class CleaningStep(DiskJob, Generic[T]):
+    """A part of a round that a worker runs. value: its result, once it has run."""
+
+    __slots__ = ("_work", "value")
+
+    value: T
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+
+    def run(self) -> None:
+        self.value = self._work()
 
 
 class CleaningRound:

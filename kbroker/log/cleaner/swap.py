@@ -5,39 +5,38 @@ Until the first log has become `.swap` a crash loses the cleaned files and nothi
 on the next start finishes the swap (`recovery`). Between the two steps the names are synced, so a
 crash of the machine cannot keep the second and lose the first.
 
-A worker does the first step, whose names are nobody else's, and opens the new files. Then the new
-segment is put into the log on the loop, and a worker does the second step by way of `renames`.
-While the names on disk follow, the new segment does without them: its file stays open and its
-indexes loaded, whatever `OpenFiles` has to say.
+A worker does the first step, whose names nothing else uses, and opens the new files. Then the loop
+puts the new segment into the log and queues the second step as jobs of the log (`disk_jobs`). Until
+these have run the new segment does not need the names: its file stays open and its indexes loaded,
+exempt from the bounds of `OpenFiles`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Lock
 
 from kbroker.log.cleaner.round import CleanedSegment, CleaningStopped
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
+from kbroker.log.storage.disk_jobs import DiskJob, DiskJobs, Rename
 from kbroker.log.storage.files import LogDirectoryError, rename, sync_directory, unlink
 from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.log.storage.renames import Renames
 from kbroker.log.storage.segment import Segment
 
 
 class SwappedSegment(Segment):
-    """renames: set while its files do not have their names yet."""
+    """jobs: of its log, set while its files do not have their names yet."""
 
-    __slots__ = ("renames",)
+    __slots__ = ("jobs",)
 
-    renames: Renames | None
+    jobs: DiskJobs | None
 
     def load(self) -> None:
         """Have in memory all that is ever read of the files, but for the log, which stays open."""
-        self.renames = None
+        self.jobs = None
         self.open_files = OpenFiles(1)  # its own: nobody else's files push it out
         self.open_files.indexes.limit_bytes = sys.maxsize
         self.log_file()
@@ -45,34 +44,40 @@ class SwappedSegment(Segment):
             _ = index.entry_count
         self.transaction_index.entries()
 
-    def take_names(self, renames: Renames) -> None:
+    def take_names(self, jobs: DiskJobs) -> None:
         """Have the final names from now on; the files follow."""
-        self.renames = renames
+        self.jobs = jobs
         self.path = self.log_file().path = self.path.removesuffix(names.SWAP)
         for index in (self.offset_index, self.time_index, self.transaction_index):
             index.path = index.path.removesuffix(names.SWAP)
 
     def names_taken(self, open_files: OpenFiles) -> None:
         """The files have them too: this is a segment like any other."""
-        self.renames = None
+        self.jobs = None
         self.release()
         self.open_files = open_files
 
     def rebuild_indexes(self, error: CorruptIndexError) -> bool:
-        if self.renames is not None:
-            self.renames.settle()  # what is written goes by the names
+        if self.jobs is not None:
+            self.jobs.settle()  # what is written goes by the names
         return super().rebuild_indexes(error)
 
 
-class SegmentSwap:
-    """One swap. old: neighbours, none of them active."""
+class SegmentSwap(DiskJob):
+    """One swap. old: neighbouring segments, none of them active. now_ms: the clock.
+
+    `prepare`, while `is_valid`; then `run` in a worker; then `settle`, if it `is_valid` still. The
+    files have their final names once the log's queue has run the renames that `settle` adds.
+    """
 
     __slots__ = (
         "_base_offset",
         "_begun",
+        "_cleaned",
         "_config",
         "_finishing",
         "_lock",
+        "_now_ms",
         "_old",
         "_paths",
         "_segment",
@@ -81,7 +86,9 @@ class SegmentSwap:
         "_undone",
     )
 
-    def __init__(self, state: LogState, old: Sequence[Segment]) -> None:
+    def __init__(self, state: LogState, old: Sequence[Segment], now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._cleaned: CleanedSegment | None = None
         self._state = state
         self._config = state.config
         self._old = list(old)
@@ -110,17 +117,21 @@ class SegmentSwap:
             and now[-1] is not segments.active
         )
 
-    def begin(self, cleaned: CleanedSegment) -> Callable[[], None]:
-        """The first step, for a worker; raises CleaningStopped there if it was undone meanwhile.
-        The caller saw that it `is_valid`.
-        """
+    def prepare(self, cleaned: CleanedSegment) -> None:
+        """The files are written. From now on a change of the log's segments undoes the swap."""
+        self._cleaned = cleaned
         if not cleaned.has_transaction_index:
             self._paths.pop()
         # with `.swap` files in the folder a crash would bring back what is cut or retired now
-        self._state.segments.renames.undo = self.undo
-        return partial(self._begin, cleaned)
+        self._state.jobs.undo = self.undo
 
-    def _begin(self, cleaned: CleanedSegment) -> None:
+    def run(self) -> None:
+        """Rename `.cleaned` to `.swap` and open the files. Raises CleaningStopped if the swap was
+        undone meanwhile, LogDirectoryError.
+        """
+        cleaned = self._cleaned
+        if cleaned is None:
+            raise RuntimeError("the swap was not prepared")
         try:
             for path in self._paths:
                 with self._lock:
@@ -146,24 +157,22 @@ class SegmentSwap:
             raise
         self._segment = segment
 
-    def finish(self, now_ms: int) -> None:
-        """The new segment is in the log afterwards; the names are left to `renames`. `is_valid`
-        once more.
-        """
+    def settle(self) -> None:
+        """Put the new segment into the log in place of the old ones, and queue the renames."""
         state, segment = self._state, self._segment
         if segment is None:
             raise RuntimeError("the swap was not begun")
         self._finishing = True
-        segments, renames = state.segments, state.segments.renames
-        renames.undo = None
-        due_ms = now_ms + state.config.file_delete_delay_ms
+        segments, jobs = state.segments, state.jobs
+        jobs.undo = None
+        due_ms = self._now_ms() + state.config.file_delete_delay_ms
         segments.remove(self._old, due_ms=due_ms)
         segment.index_interval_bytes = state.config.index_interval_bytes
-        segment.take_names(renames)
+        segment.take_names(jobs)
         segments.insert(segment)
         for path in self._paths[:-1]:
-            renames.add(path + names.SWAP, path)
-        renames.add(self._paths[-1] + names.SWAP, self._paths[-1], self._named)
+            jobs.add(Rename(path + names.SWAP, path))
+        jobs.add(Rename(self._paths[-1] + names.SWAP, self._paths[-1], self._named))
         for old in self._old[1:]:
             snapshot = state.snapshots.forget(old.base_offset)
             if snapshot is not None:
@@ -175,13 +184,13 @@ class SegmentSwap:
         self._state.changes.changed()  # the next flush syncs the folder
 
     def undo(self) -> None:
-        """Delete what was written, unless `finish` has begun: then only a start can settle it. The
-        log's `.swap` first becomes `.cleaned` again: with that beside them the next start takes no
-        `.swap` for a finished one.
+        """Delete the new files, unless `settle` has begun: then only a start can finish the swap.
+        The log's `.swap` first becomes `.cleaned` again: beside a `.cleaned` the next start takes
+        no `.swap` for a finished one.
         """
         if self._finishing:
             return
-        self._state.segments.renames.undo = None
+        self._state.jobs.undo = None
         with self._lock:
             self._undone = True
             if self._begun:

@@ -103,8 +103,7 @@ class LogDirectory:
         starts = {
             key: log.log_start_offset
             for key, log in self.all_logs()
-            if log.log_start_offset > log.segments.first.base_offset
-            or log.segments.renames.is_pending
+            if log.log_start_offset > log.segments.first.base_offset or log.jobs.is_pending
         }
         for key, damaged in self.damaged.items():
             if damaged.log_start_offset:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from kbroker.log.directories.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.damaged import DamagedLog
 from kbroker.log.storage.files import (
     LogDirectoryError,
@@ -59,7 +60,7 @@ class LogDirectories:
         self.random = random
         self.on_offline: Callable[[Path, list[TopicPartition]], None] | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
-        self.on_cleaned_cut: Callable[[PartitionLog], None] | None = None
+        self.on_cleaned_cut: Callable[[LogState], None] | None = None
         cordoned = _cordoned(config)
         self.all_directories: Sequence[LogDirectory] = [
             LogDirectory(Path(path).absolute(), is_cordoned=path in cordoned)

@@ -18,7 +18,7 @@ from kbroker.log.state.flush import DirectoryNames, Flush, Syncable
 from kbroker.log.state.flushing import begin_flush
 from kbroker.log.state.log_state import LogState
 from kbroker.log.state.producers import take_snapshot
-from kbroker.log.state.rolling import settle_roll
+from kbroker.log.state.rolling import settle_jobs
 from kbroker.log.storage.files import LogDirectoryError, LogFile, rename
 
 BATCH_LOGS: Final = 50
@@ -96,8 +96,7 @@ def begin_last_flush(state: LogState) -> Flush:
     """Write everything that a clean shutdown leaves behind. Returns what has to be synced for it.
     Blocks. Raises LogDirectoryError.
     """
-    settle_roll(state)
-    state.segments.renames.settle()
+    settle_jobs(state)
     state.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
     take_snapshot(state)
     state.segments.active.close()
@@ -114,10 +113,7 @@ def begin_last_flush(state: LogState) -> Flush:
 def release(state: LogState) -> None:
     """Close all descriptors; reads in flight keep theirs. Nothing is written any more."""
     state.closed = True
-    state.leader_epochs.end_writes()
-    state.segments.renames.drop()
-    if state.roll_under_way is not None:
-        state.roll_under_way.drop()
+    state.jobs.drop()
     for segment in state.segments:
         if segment.file is not None:
             segment.open_files.forget(segment)
@@ -129,8 +125,7 @@ def rename_folder(state: LogState, name: str) -> Path:
     LogDirectoryError.
     """
     target = state.directory.with_name(name)
-    settle_roll(state)  # a worker would not find the folder
-    state.segments.renames.settle()
+    settle_jobs(state)  # a worker would not find the folder
     release(state)
     rename(state.directory, target)
     state.directory = target

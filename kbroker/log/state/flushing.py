@@ -32,8 +32,8 @@ def begin_flush(state: LogState, up_to: int) -> Flush:
         changes.changed()
     if changes.topic_id:
         files.append(LogFile(os.fspath(state.directory / names.PARTITION_METADATA)))
-    if state.segments.renames.is_pending:
-        files.append(state.segments.renames)
+    if state.jobs.is_pending:
+        files.append(state.jobs)
         changes.changed()
     if changes.names:
         files.append(DirectoryNames(os.fspath(state.directory)))

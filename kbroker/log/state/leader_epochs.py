@@ -1,6 +1,6 @@
-"""Which leader epoch wrote from which offset on: `leader-epoch-checkpoint`. KIP-101, KIP-279.
+"""The first offset of each leader epoch: `leader-epoch-checkpoint`. KIP-101, KIP-279.
 
-Followers and consumers find with it where two histories part. Entries rise in both epoch and
+Followers and consumers find with it where two logs diverge. Entries ascend in both epoch and
 offset.
 """
 
@@ -10,7 +10,6 @@ import logging
 import os
 from bisect import bisect_left, bisect_right
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from kbroker.log.storage import names
@@ -20,6 +19,7 @@ from kbroker.log.storage.checkpoint import (
     parse_number,
     read_entries,
 )
+from kbroker.log.storage.disk_jobs import DiskJob, DiskJobs
 from kbroker.log.storage.files import LogFile, atomic_write
 
 logger = logging.getLogger(__name__)
@@ -30,43 +30,36 @@ UNCHANGED: Final = (1 << 63) - 1
 """Larger than every offset of a log."""
 
 
-class _Order:
-    """Which of the writes of one checkpoint was the last asked for, and the last done. lock: held
-    by a thread that writes it; the loop writes it itself only where the log is cut.
-    """
+class EpochsWrite(DiskJob):
+    """Replaces the checkpoint; not synced. data: its new content."""
 
-    __slots__ = ("asked", "done", "lock")
+    __slots__ = ("_data", "_path")
 
-    def __init__(self) -> None:
-        self.asked = 0
-        self.done = 0
-        self.lock = Lock()
+    has_result = False
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        self._data = data
+
+    def run(self) -> None:
+        atomic_write(self._path, self._data, sync=False)
 
 
 class PendingEpochs:
-    """The checkpoint as it shall be, for a flush to write and sync in its thread: a rename waits
-    while the file system commits. Nothing is done once something newer was written.
+    """A checkpoint that a flush has to replace and sync, in its thread: a rename waits while the
+    file system commits. A newer write, which runs all queued ones, makes this one sync only.
     """
 
-    __slots__ = ("data", "number", "order", "path")
+    __slots__ = ("_job", "_jobs", "path")
 
-    def __init__(self, path: str, data: bytes, order: _Order) -> None:
+    def __init__(self, path: str, jobs: DiskJobs, job: EpochsWrite) -> None:
         self.path = path
-        self.data = data
-        self.order = order
-        order.asked += 1
-        self.number = order.asked
-
-    def write(self) -> None:
-        """Replace the file. Blocks. Raises LogDirectoryError."""
-        with self.order.lock:
-            if self.number > self.order.done:
-                atomic_write(self.path, self.data, sync=False)
-                self.order.done = self.number
+        self._jobs = jobs
+        self._job = job
 
     def sync(self) -> None:
         """Replace the file and sync it, not its name. Blocks. Raises LogDirectoryError."""
-        self.write()
+        self._jobs.work(self._job)
         LogFile(self.path).sync()
 
 
@@ -82,7 +75,7 @@ class LeaderEpochCache:
     __slots__ = (
         "_changed_from",
         "_epochs",
-        "_order",
+        "_jobs",
         "_said",
         "_starts",
         "change",
@@ -91,8 +84,10 @@ class LeaderEpochCache:
         "unsynced",
     )
 
-    def __init__(self, directory: Path, *, clean_shutdown: bool = True) -> None:
-        """Reads the checkpoint.
+    def __init__(
+        self, directory: Path, *, clean_shutdown: bool = True, jobs: DiskJobs | None = None
+    ) -> None:
+        """Reads the checkpoint. jobs: of the log these epochs belong to.
 
         Raises CheckpointError for a damaged one after a clean stop. After a crash of the machine
         one that was not synced yet may hold anything: it counts as empty, and recovery finds the
@@ -102,7 +97,7 @@ class LeaderEpochCache:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._said: list[tuple[int, int]] = []  # by the checkpoint, of what is being recovered
-        self._order = _Order()
+        self._jobs = DiskJobs(os.fspath(directory)) if jobs is None else jobs
         self._changed_from = UNCHANGED  # below this offset the file is what is here
         self.change = 0  # counts changes, and writes that are not synced
         self.latest_epoch: int | None = None
@@ -142,15 +137,21 @@ class LeaderEpochCache:
     def _changed(self) -> None:
         self.latest_epoch = self._epochs[-1] if self._epochs else None
 
-    def _now(self) -> PendingEpochs:
+    def _queue_write(self) -> EpochsWrite:
+        """Queue a write of the epochs as they are now."""
         entries = (
             f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)
         )
-        return PendingEpochs(os.fspath(self.path), format_entries(entries), self._order)
+        job = EpochsWrite(os.fspath(self.path), format_entries(entries))
+        self._jobs.add(job)
+        return job
+
+    def _pending(self) -> PendingEpochs:
+        return PendingEpochs(os.fspath(self.path), self._jobs, self._queue_write())
 
     def write(self) -> None:
-        """Replace the checkpoint (no fsync)."""
-        self._now().write()
+        """Replace the checkpoint here and now (no fsync), after the jobs queued before. Blocks."""
+        self._jobs.settle(self._queue_write())
         self._changed_from = UNCHANGED
         self.unsynced = True
         self.change += 1
@@ -165,9 +166,9 @@ class LeaderEpochCache:
         `synced` with the present `change` once it is.
         """
         if self._changed_from < log_end_offset:
-            return [self._now()]
+            return [self._pending()]
         if self.unsynced and self._changed_from != UNCHANGED:
-            return [self._now()]  # `synced` does not tell the two apart
+            return [self._pending()]  # `synced` does not tell the two apart
         if self.unsynced:
             return [LogFile(os.fspath(self.path))]
         return []
@@ -177,13 +178,6 @@ class LeaderEpochCache:
         if change == self.change:
             self._changed_from = UNCHANGED
             self.unsynced = False
-
-    def end_writes(self) -> None:
-        """The folder is about to get another name, and its old one may become another log's: what
-        a flush still has to write is not written any more. Waits for what is being written.
-        """
-        with self._order.lock:
-            self._order.done = UNCHANGED
 
     def needs_flush(self, log_end_offset: int) -> bool:
         """Whether what holds below that offset may not be on disk."""

@@ -19,6 +19,7 @@ from kbroker.log.producer.snapshots import ProducerSnapshots
 from kbroker.log.state.flush import Flush, FolderChanges
 from kbroker.log.state.leader_epochs import LeaderEpochCache
 from kbroker.log.state.roll import Roll
+from kbroker.log.storage.disk_jobs import DiskJobs
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
@@ -42,7 +43,8 @@ class LogState:
     ends when it rises. first_unflushed_ms: when the oldest record was appended that is not flushed.
 
     changes: names and small files of the folder that are not synced. flushes: those under way.
-    roll: the one under way. on_disk_end_offset: log_end_offset while no file has changed since a
+    jobs: changes of files that have not been made yet, or not been settled. roll_under_way: the one
+    among them. on_disk_end_offset: log_end_offset while no file has changed since a
     clean shutdown, NOT_ON_DISK otherwise. last_snapshot_offset: of the newest producer snapshot
     that was written or loaded. on_rolled: called after a roll, so that the closed segment is
     flushed off the loop. stop: set when the start is to stop; None once the log is loaded.
@@ -58,6 +60,7 @@ class LogState:
         "first_unflushed_ms",
         "flushes",
         "high_watermark",
+        "jobs",
         "last_snapshot_offset",
         "leader_epochs",
         "log_end_offset",
@@ -95,8 +98,11 @@ class LogState:
         self.topic_partition = topic_partition
         self.config = config
         self.topic_id: Uuid | None = None
-        self.leader_epochs = LeaderEpochCache(directory, clean_shutdown=clean_shutdown)
-        self.segments = Segments(os.fspath(directory), open_files, random)
+        self.jobs = DiskJobs(os.fspath(directory))
+        self.leader_epochs = LeaderEpochCache(
+            directory, clean_shutdown=clean_shutdown, jobs=self.jobs
+        )
+        self.segments = Segments(os.fspath(directory), open_files, random, jobs=self.jobs)
         self.snapshots = ProducerSnapshots(directory)
         self.producers = ProducerStateManager(
             topic_partition, expiration_ms=producer_id_expiration_ms
@@ -121,6 +127,22 @@ class LogState:
     def __repr__(self) -> str:
         name = type(self).__name__
         return f"{name}({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments' logs."""
+        return self.segments.size_bytes
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction that is open or whose end is not replicated yet;
+        None: all stable.
+        """
+        producers = self.producers
+        if not (producers.ongoing or producers.unreplicated):
+            return None
+        first = producers.first_unstable_offset
+        return first if first is None or first >= self.log_start_offset else self.log_start_offset
 
     @property
     def deletable_offset(self) -> int:

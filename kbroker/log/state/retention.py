@@ -99,7 +99,7 @@ def move_start(state: LogState, offset: int) -> bool:
 def delete_old_segments(state: LogState, now_ms: int, *, defer: bool) -> int:
     """Remove segments by retention.ms and retention.bytes (cleanup.policy delete) and those before
     the log's start. Returns how many. Their files are renamed now; with `defer` by the thread that
-    works off `segments.renames`. `delete_due_files` deletes them.
+    works off `jobs`. `delete_due_files` deletes them.
     """
     segments, config = state.segments, state.config
     upper, end = state.deletable_offset, state.log_end_offset

@@ -1,21 +1,19 @@
-"""A roll: the active segment is closed, a new one takes its place, the producers get a snapshot.
+"""A roll: the active segment is closed, a new one takes its place, and the producers' state gets a
+snapshot. Five files change their names or sizes.
 
-That is five files whose names and sizes change, and each may wait for the file system's journal
-while others are synced: 250 ms were seen. So it has three parts: what is to be in the files is
-taken on the loop, the files are made by whoever comes first, a worker or the loop where something
-cannot wait (`settle`), and on the loop the new segment goes into the log. Nothing is appended in
-between. A crash leaves what it leaves of a roll in one piece: an empty last segment, or none.
-Neighbours: `partition_log` has at most one under way, `replication.preparation` has it done.
+Nothing is appended while a roll is under way. A crash leaves an empty last segment or none.
+Neighbours: `rolling` begins rolls, at most one per log; `replication.preparation` has a worker run
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
 
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.producer.snapshots import ProducerSnapshots
+from kbroker.log.storage.disk_jobs import DiskJob, DiskJobs
 from kbroker.log.storage.files import LogDirectoryError, atomic_write
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
@@ -34,16 +32,16 @@ class RollDue(Exception):
         self.validated = validated
 
 
-class Roll:
+class Roll(DiskJob):
     """base_offset: of the new segment. then: called once on the loop, with the fault if there is
-    no new segment, unless it was dropped. snapshots: None if no new producer snapshot is needed.
+    no new segment; not after the queue was dropped. snapshots: None if no new producer snapshot is
+    needed. failure: why there is no new segment.
     """
 
     __slots__ = (
         "_active",
         "_create",
-        "_is_over",
-        "_lock",
+        "_jobs",
         "_new",
         "_segments",
         "_snapshot",
@@ -51,10 +49,12 @@ class Roll:
         "_then",
         "_trims",
         "base_offset",
+        "failure",
     )
 
     def __init__(
         self,
+        jobs: DiskJobs,
         segments: Segments,
         producers: ProducerStateManager,
         snapshots: ProducerSnapshots | None,
@@ -65,6 +65,8 @@ class Roll:
         then: Callable[[Segment | LogDirectoryError], None],
     ) -> None:
         self.base_offset = base_offset
+        self.failure: LogDirectoryError | None = None
+        self._jobs = jobs
         self._segments = segments
         self._snapshots = snapshots
         self._then = then
@@ -84,59 +86,41 @@ class Roll:
             roll_jitter_ms=segments.roll_jitter_ms(config),
         )
         self._new: Segment | None = None
-        self._lock = Lock()  # held while the files are made
-        self._is_over = False
-
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a producer snapshot is written at the new segment's base offset."""
-        return self._snapshots is not None
 
     def work(self) -> None:
-        """Make the files, unless that was done; in any thread. Blocks. Raises LogDirectoryError."""
-        with self._lock:
-            if self._new is not None or self._is_over:
-                return
-            for trim in self._trims:
-                trim.work()
-            new = self._create()
-            if self._snapshot is not None:
-                atomic_write(*self._snapshot, sync=False)
-            self._new = new
+        """Run the log's queue up to this job, in any thread. Blocks. Raises LogDirectoryError."""
+        self._jobs.work(self)
 
     def end(self, failure: OSError | None) -> None:
-        """A worker has done the work, or `failure` is why not. On the loop."""
-        if self._is_over:
-            return  # somebody could not wait for it
-        try:
-            if failure is not None:
-                if isinstance(failure, LogDirectoryError):
-                    raise failure
-                raise LogDirectoryError(self._segments.directory, "roll in", failure)
-            self._finish()
-        except LogDirectoryError as error:
-            self._is_over = True
-            self._then(error)
+        """A worker has done `work`, or `failure` is why not. On the loop."""
+        if failure is not None and not isinstance(failure, LogDirectoryError):
+            failure = LogDirectoryError(self._segments.directory, "roll in", failure)
+        self._jobs.end(self, failure)
+
+    def run(self) -> None:
+        """Trim the indexes of the old segment, make the files of the new one."""
+        for trim in self._trims:
+            trim.run()
+        new = self._create()
+        if self._snapshot is not None:
+            atomic_write(*self._snapshot, sync=False)
+        self._new = new
 
     def settle(self) -> None:
-        """Do here and now what is left of it, on the loop. Blocks, also while a worker is at it.
-        Raises LogDirectoryError.
-        """
-        if not self._is_over:
-            self.work()
-            self._finish()
-
-    def drop(self) -> None:
-        """The log is closed. Does not wait for a worker that is at it."""
-        self._is_over = True
-
-    def _finish(self) -> None:
+        """Add the new segment to the log, or leave why there is none in `failure`."""
         new = self._new
         if new is None:
             raise RuntimeError("the files were not made")
-        self._active.end_closing(self._trims)
+        try:
+            self._active.end_closing(self._trims)
+        except LogDirectoryError as error:
+            self.fail(error)
+            return
         if self._snapshots is not None:
             self._snapshots.written(self.base_offset)
         self._segments.add(new)
-        self._is_over = True
         self._then(new)
+
+    def fail(self, error: LogDirectoryError) -> None:
+        self.failure = error
+        self._then(error)

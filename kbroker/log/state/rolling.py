@@ -22,39 +22,61 @@ def roll_now(state: LogState, now_ms: int, base_offset: int = 0) -> Segment:
     base_offset = max(state.log_end_offset, base_offset)
     active = state.segments.active
     if active.base_offset != base_offset or active.size:
-        begin_roll(state, now_ms, base_offset).settle()
+        roll = _prepare(state, now_ms, base_offset)
+        roll.run()  # not queued: it need not wait for the names of retired segments
+        roll.settle()
+        if roll.failure is not None:
+            raise roll.failure
     return state.segments.active
 
 
 def begin_roll(state: LogState, now_ms: int, base_offset: int) -> Roll:
-    """The roll under way, or a new one. An operation that cannot wait for it settles it."""
+    """The roll under way, or a new one in the log's queue. An operation that cannot wait for a
+    worker finishes it (`settle_roll`).
+    """
     roll = state.roll_under_way
     if roll is None:
-        is_new_snapshot = base_offset > state.last_snapshot_offset
-        roll = state.roll_under_way = Roll(
-            state.segments,
-            state.producers,
-            state.snapshots if is_new_snapshot else None,
-            state.config,
-            base_offset,
-            now_ms=now_ms,
-            then=partial(_rolled, state),
-        )
+        roll = _prepare(state, now_ms, base_offset)
+        state.roll_under_way = roll
+        state.jobs.add(roll)
     return roll
+
+
+def _prepare(state: LogState, now_ms: int, base_offset: int) -> Roll:
+    has_snapshot = base_offset > state.last_snapshot_offset
+    return Roll(
+        state.jobs,
+        state.segments,
+        state.producers,
+        state.snapshots if has_snapshot else None,
+        state.config,
+        base_offset,
+        now_ms=now_ms,
+        then=partial(_rolled, state, has_snapshot),
+    )
 
 
 def settle_roll(state: LogState) -> None:
     """Finish the roll under way here and now. Blocks. Raises LogDirectoryError."""
-    if state.roll_under_way is not None:
-        state.roll_under_way.settle()
+    roll = state.roll_under_way
+    if roll is not None:
+        state.jobs.settle(roll)
+        if roll.failure is not None:
+            raise roll.failure
 
 
-def _rolled(state: LogState, new: Segment | LogDirectoryError) -> None:
-    roll, state.roll_under_way = state.roll_under_way, None
+def settle_jobs(state: LogState) -> None:
+    """Finish all jobs of the log here and now. Blocks. Raises LogDirectoryError."""
+    settle_roll(state)
+    state.jobs.settle()
+
+
+def _rolled(state: LogState, has_snapshot: bool, new: Segment | LogDirectoryError) -> None:
+    state.roll_under_way = None
     if isinstance(new, LogDirectoryError):
         state.failure = state.failure or new
         return
-    if roll is not None and roll.has_snapshot:
+    if has_snapshot:
         state.last_snapshot_offset = new.base_offset
     new.index_interval_bytes = state.config.index_interval_bytes  # perhaps changed meanwhile
     state.changes.changed()

@@ -31,8 +31,8 @@ def remove_segments(
     """Remove segments and their producer snapshots; the files are deleted after
     file.delete.delay.ms. sync: also sync the names, for a caller that cuts the segment in front of
     them next: a crash of the machine could keep that cut and bring these segments back behind it.
-    defer: leave the renames to the thread that works off `renames`; otherwise all pending renames
-    are done here.
+    defer: leave the renames to the thread that works off `jobs`; otherwise all pending jobs
+    are run here.
     """
     due_ms = now_ms + state.config.file_delete_delay_ms
     for segment in doomed:
@@ -41,7 +41,7 @@ def remove_segments(
             state.segments.doom(snapshot, due_ms=due_ms)
     state.segments.remove(doomed, due_ms=due_ms)
     if not defer:
-        state.segments.renames.settle()
+        state.jobs.settle()
     if sync and doomed:
         sync_directory(state.segments.directory)
 

@@ -15,12 +15,14 @@ import sys
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import islice
 from operator import le, lt
 from struct import Struct
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
+from typing import ClassVar, Final, Literal, Protocol, Self
 from weakref import ReferenceType
 
+from kbroker.log.storage.disk_jobs import DiskJob
 from kbroker.log.storage.files import (
     LogDirectoryError,
     create_file,
@@ -60,20 +62,34 @@ class IndexOwner(Protocol):
     def rebuild_indexes(self, error: CorruptIndexError) -> bool: ...
 
 
-class Trim(NamedTuple):
-    """A file that shall end with its last entry. data: what it lacks, from start on; both and size
-    in bytes. offsets: the array it was taken from.
+class IndexTrim(DiskJob):
+    """Ends an index file with its last entry, at a roll. data: the entries that the file lacks,
+    from start on; both and size in bytes. settle: called with the array that the entries are in.
     """
 
-    path: str
-    data: bytes
-    start: int
-    size: int
-    offsets: array[int]
+    __slots__ = ("_data", "_offsets", "_path", "_settle", "_size", "_start")
 
-    def work(self) -> None:
-        """Blocks. Raises LogDirectoryError."""
-        write_range(self.path, self.data, self.start, size=self.size)
+    def __init__(
+        self,
+        path: str,
+        data: bytes,
+        start: int,
+        size: int,
+        offsets: array[int],
+        settle: Callable[[array[int]], None],
+    ) -> None:
+        self._path = path
+        self._data = data
+        self._start = start
+        self._size = size
+        self._offsets = offsets
+        self._settle = settle
+
+    def run(self) -> None:
+        write_range(self._path, self._data, self._start, size=self._size)
+
+    def settle(self) -> None:
+        self._settle(self._offsets)
 
 
 class _SparseIndex(ABC):
@@ -219,22 +235,23 @@ class _SparseIndex(ABC):
     def trim(self) -> None:
         """Cut the file to its entries: at a roll and at a clean close."""
         trim = self.begin_trim()
-        trim.work()
-        self.end_trim(trim)
+        trim.run()
+        trim.settle()
 
-    def begin_trim(self) -> Trim:
-        """What cuts the file to its entries, for any thread; none are added until `end_trim`."""
+    def begin_trim(self) -> IndexTrim:
+        """What cuts the file to its entries, for any thread; none are added until it is settled."""
         if not self._loaded and self._written < 0:
             self._load()
         count = len(self._offsets) if self._loaded else self._written
         data = self._pending() if self._loaded else b""
         start = self._written * self.entry_bytes
-        return Trim(self.path, data, start, count * self.entry_bytes, self._offsets)
+        size = count * self.entry_bytes
+        return IndexTrim(self.path, data, start, size, self._offsets, self._end_trim)
 
-    def end_trim(self, trim: Trim) -> None:
+    def _end_trim(self, offsets: array[int]) -> None:
         """It is done: the segment is closed."""
         self._is_active = False
-        if self._offsets is not trim.offsets:
+        if self._offsets is not offsets:
             # unloaded, or made anew, meanwhile: nobody knows who wrote last
             _ = self.entry_count
             self._written = 0

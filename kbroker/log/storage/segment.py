@@ -13,7 +13,7 @@ from kbroker.log.storage.files import (
 )
 from kbroker.log.storage.index import (
     MAX_RELATIVE_OFFSET,
-    Trim,
+    IndexTrim,
 )
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP, IndexedSegment
 from kbroker.log.storage.open_files import OpenFiles
@@ -196,10 +196,10 @@ class Segment(IndexedSegment):
         """At a roll: add the closing time entry, cut files to size."""
         trims = self.begin_closing()
         for trim in trims:
-            trim.work()
+            trim.run()
         self.end_closing(trims)
 
-    def begin_closing(self) -> tuple[Trim, Trim]:
+    def begin_closing(self) -> tuple[IndexTrim, IndexTrim]:
         """Add the closing time entry and take no batch any more: `should_roll` says so. What cuts
         the indexes to size, for any thread.
         """
@@ -207,11 +207,11 @@ class Segment(IndexedSegment):
         self.largest_offset = self.base_offset - 1
         return self.offset_index.begin_trim(), self.time_index.begin_trim()
 
-    def end_closing(self, trims: tuple[Trim, Trim]) -> None:
+    def end_closing(self, trims: tuple[IndexTrim, IndexTrim]) -> None:
         """Those are done."""
         self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
-        self.offset_index.end_trim(trims[0])
-        self.time_index.end_trim(trims[1])
+        for trim in trims:
+            trim.settle()
         self._cut_to_size()
 
     def _cut_to_size(self) -> None:

@@ -1,9 +1,9 @@
 """The ordered segments of one partition: finding, reading across them, adding, and removal in two
 steps.
 
-A removed segment is renamed to `.deleted`, by way of `renames`, and its files go after
-file.delete.delay.ms, as in Kafka; reads under way keep their descriptor. What the records mean
-(producers, epochs, offsets) is partition_log's.
+A removed segment is renamed to `.deleted` by a job of the log's queue (`disk_jobs`), and its files
+are deleted after file.delete.delay.ms, as in Kafka; reads under way keep their descriptor. The
+meaning of the records (producers, epochs, offsets) is partition_log's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from itertools import accumulate
 from random import Random
 
 from kbroker.log.storage import names
+from kbroker.log.storage.disk_jobs import DiskJobs, Rename
 from kbroker.log.storage.files import FileSlice, LogFile, unlink
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.log.storage.renames import Renames
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.model import InvariantError
@@ -33,22 +33,30 @@ class Segments:
     __slots__ = (
         "_bases",
         "_items",
+        "_jobs",
         "_latest",
         "active",
         "directory",
         "doomed_files",
         "open_files",
         "random",
-        "renames",
     )
 
     active: Segment
 
-    def __init__(self, directory: str, open_files: OpenFiles, random: Random | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        open_files: OpenFiles,
+        random: Random | None = None,
+        *,
+        jobs: DiskJobs | None = None,
+    ) -> None:
+        """jobs: of the log these segments belong to."""
         self.directory = directory
         self.open_files = open_files
         self.random = random
-        self.renames = Renames(directory)
+        self._jobs = DiskJobs(directory) if jobs is None else jobs
         self._items: list[Segment] = []
         self._bases: list[int] = []
         self._latest: list[int] | None = None
@@ -235,12 +243,12 @@ class Segments:
     # -- removing ---------------------------------------------------------------------------------
 
     def remove(self, doomed: Iterable[Segment], *, due_ms: int) -> None:
-        """Take segments out of the list, leave it to `renames` to call their files `.deleted`; they
-        go when due_ms has come.
+        """Take segments out of the list and queue jobs that rename their files to `.deleted`; those
+        are deleted at due_ms.
         """
         for segment in list(doomed):
-            if self.renames.undo is not None:
-                self.renames.undo()
+            if self._jobs.undo is not None:
+                self._jobs.undo()
             index = bisect_left(self._bases, segment.base_offset)
             if index == len(self._bases) or self._items[index] is not segment:
                 raise InvariantError(f"{segment.path} is no segment of this log")
@@ -253,12 +261,12 @@ class Segments:
             self.active = self._items[-1]
 
     def doom(self, path: str, *, due_ms: int) -> None:
-        """Leave it to `renames` to call a file `.deleted`, then remember to delete it; it may be
-        gone already.
+        """Queue a job that renames a file, which may be missing, to `.deleted`; then remember to
+        delete it at due_ms.
         """
         deleted = path + names.DELETED
         remember = partial(self.doomed_files.append, (due_ms, deleted))
-        self.renames.add(path, deleted, remember, may_be_gone=True)
+        self._jobs.add(Rename(path, deleted, remember, may_be_gone=True))
 
     def take_due_files(self, now_ms: int) -> list[str]:
         """The files that were renamed long enough ago; they are the caller's to delete."""
