@@ -9,6 +9,7 @@ appends, releases and locks that end; one whose records were all skipped reads o
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from kbroker.log.storage.files import FileSlice
@@ -43,6 +44,9 @@ PASSING: Final = frozenset(
 )
 """Errors that do not hurry an answer."""
 _MAGIC_2: Final = 2
+
+STEP_PLACES: Final = 512
+"""Partitions that a request adds to its session in one step."""
 
 WATCH_BYTES: Final = 128
 """Memory of one share partition that a fetch waits on."""
@@ -112,12 +116,21 @@ class ShareReader:
 
     def update(
         self, session: ShareSession, added: Iterable[Place], forgotten: Iterable[Place]
-    ) -> None:
-        """What a request says of the partitions to read. Raises
+    ) -> Generator[None, None, None]:
+        """What a request says of the partitions to read, in steps. Raises
         KafkaError(SHARE_SESSION_LIMIT_REACHED) where memory has no room for them; the session has
         ended then.
         """
-        session.update(added, forgotten)
+        was_alive = self.sessions.is_alive(session)  # not with its last request
+        leaving, coming = iter(forgotten), iter(added)
+        while places := list(islice(leaving, STEP_PLACES)):
+            session.update((), places)
+            yield
+        while places := list(islice(coming, STEP_PLACES)):
+            session.update(places, ())
+            yield
+        if was_alive and not self.sessions.is_alive(session):  # it ended during a pause
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
         if not self.sessions.account(session):
             self.sessions.end(session.key)
             self.release(session)
@@ -151,18 +164,24 @@ class ShareReader:
 
     def acknowledge(
         self, session: ShareSession, acknowledgements: Acknowledgements, *, may_renew: bool
-    ) -> Deferred[Outcomes]:
-        """What became of each partition's, once it is kept."""
+    ) -> Generator[None, None, Deferred[Outcomes]]:
+        """What became of each partition's, once it is kept; passed on in steps."""
         group_id, member_id = session.key
         may_renew = may_renew and self.config_of(group_id).may_renew
-        return gather_by_key(
-            {
-                place: self._partitions.acknowledge(
-                    SharePlace(group_id, place), member_id, items, may_renew=may_renew
-                )
-                for place, items in acknowledgements.items()
-            }
-        )
+        outcomes: dict[Place, Outcome] = {}
+        waiting: dict[Place, Deferred[Outcome]] = {}
+        pace = Pace()
+        for place, items in acknowledgements.items():
+            if pace.is_due():
+                yield
+            kept = self._partitions.acknowledge(
+                SharePlace(group_id, place), member_id, items, may_renew=may_renew
+            )
+            if kept.done:
+                outcomes[place] = kept.value
+            else:
+                waiting[place] = kept
+        return gather_by_key(waiting).then(lambda later: {**outcomes, **later})
 
     # -- reading -----------------------------------------------------------------------------
 

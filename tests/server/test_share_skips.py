@@ -17,6 +17,7 @@ from kbroker.protocol.share_partition_state import SharePlace, StateFound, State
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.sliced import at_once
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
@@ -142,7 +143,7 @@ class Fetching:
             replicas, partitions, self.timers, lambda _: config, max_sessions=1
         )
         self.session = self.reader.session(("g", "member"), 0, "connection")
-        self.reader.update(self.session, [PLACE], [])
+        at_once(self.reader.update(self.session, [PLACE], []))
         self.batch_bytes = len(replica.batches[0])
 
     def fetch(

@@ -10,11 +10,12 @@ delivered as often.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from kbroker.model import Uuid
-from kbroker.ports import Chained
+from kbroker.ports import Chained, Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -35,10 +36,10 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, at_once
+from kbroker.server.sliced import CHEAP_ITEMS, Steps, at_once
 from kbroker.share.partition import Acknowledgement
 from kbroker.share.partitions import Outcome as Acknowledged
-from kbroker.share.reader import Answer, Outcomes, PartitionData, ReadLimits
+from kbroker.share.reader import Answer, Outcomes, PartitionData, ReadLimits, ShareReader
 from kbroker.share.session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -52,10 +53,6 @@ STRICT_MODE: Final = 1
 LOCK_TIMEOUT_SINCE: Final = 2
 """From this ShareAcknowledge on the answer tells how long a lock lasts."""
 
-_Batches = (
-    Sequence[ShareFetchRequest.AcknowledgementBatch]
-    | Sequence[ShareAcknowledgeRequest.AcknowledgementBatch]
-)
 _Topic = ShareFetchResponse.ShareFetchableTopicResponse
 _AcknowledgedTopic = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
 _AcknowledgedPartition = ShareAcknowledgeResponse.PartitionData
@@ -65,7 +62,23 @@ def handle_share_fetch(
     services: Services, context: RequestContext, request: ShareFetchRequest
 ) -> Outcome:
     """Acknowledgements are kept first, then it is read."""
-    acknowledgements = _of_fetch(request)
+    return at_once(_begin_fetch(services, context, request))
+
+
+def share_fetch_in_steps(
+    services: Services, context: RequestContext, request: ShareFetchRequest
+) -> Steps[Message]:
+    """The same for a request that may name very many partitions."""
+    response = yield from _begin_fetch(services, context, request)
+    yield response
+    return response.value
+
+
+def _begin_fetch(
+    services: Services, context: RequestContext, request: ShareFetchRequest
+) -> Generator[None, None, Deferred[Message]]:
+    """Take the request over into its session, in steps. Raises KafkaError."""
+    acknowledgements = yield from _acknowledgements(request.topics)
     epoch = request.share_session_epoch
     if epoch == INITIAL_EPOCH and acknowledgements:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -76,7 +89,11 @@ def handle_share_fetch(
     session = reader.session(
         _key(request.group_id, request.member_id), epoch, context.session.connection_id
     )
-    reader.update(session, _places(request), _forgotten(request))
+    with _releasing(reader, session, epoch):
+        yield from reader.update(session, _places(request), _forgotten(request))
+        kept = yield from reader.acknowledge(
+            session, acknowledgements, may_renew=request.is_renew_ack
+        )
     limits = ReadLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
@@ -88,7 +105,7 @@ def handle_share_fetch(
     later: Chained[Message] = Chained()
     is_full = epoch == INITIAL_EPOCH
 
-    def answer(found: Answer, outcomes: Outcomes) -> None:
+    def answer(found: Answer, outcomes: Outcomes, *, is_full: bool = False) -> None:
         def steps() -> SlicedSteps:
             made = yield from _answer(services, session, found, outcomes, is_full=is_full)
             later.resolve(made)
@@ -99,20 +116,14 @@ def handle_share_fetch(
 
     def acknowledged(outcomes: Outcomes) -> None:
         if epoch == FINAL_EPOCH:
-            reader.release(session).on_done(
-                lambda _: later.resolve(
-                    at_once(_answer(services, session, {}, outcomes, is_full=False))
-                )
-            )
+            reader.release(session).on_done(lambda _: answer({}, outcomes))
         elif request.is_renew_ack:
-            later.resolve(at_once(_answer(services, session, {}, outcomes, is_full=False)))
+            answer({}, outcomes)
         elif not later.is_cancelled:
             waits_for = later.waits_for = reader.fetch(session, limits)
-            waits_for.on_done(lambda found: answer(found, outcomes))
+            waits_for.on_done(lambda found: answer(found, outcomes, is_full=is_full))
 
-    reader.acknowledge(session, acknowledgements, may_renew=request.is_renew_ack).on_done(
-        acknowledged
-    )
+    kept.on_done(acknowledged)
     return later
 
 
@@ -159,6 +170,22 @@ def handle_share_acknowledge(
     services: Services, context: RequestContext, request: ShareAcknowledgeRequest
 ) -> Outcome:
     """Answered when all that was said is kept."""
+    return at_once(_begin_acknowledge(services, context, request))
+
+
+def share_acknowledge_in_steps(
+    services: Services, context: RequestContext, request: ShareAcknowledgeRequest
+) -> Steps[Message]:
+    """The same for a request that may name very many partitions."""
+    response = yield from _begin_acknowledge(services, context, request)
+    yield response
+    return response.value
+
+
+def _begin_acknowledge(
+    services: Services, context: RequestContext, request: ShareAcknowledgeRequest
+) -> Generator[None, None, Deferred[Message]]:
+    """Pass the acknowledgements on, in steps. Raises KafkaError."""
     reader = services.share_reader
     epoch = request.share_session_epoch
     if epoch == INITIAL_EPOCH:
@@ -168,16 +195,22 @@ def handle_share_acknowledge(
     )
     later: Chained[Message] = Chained()
 
-    def acknowledged(outcomes: Outcomes) -> None:
-        response = _acknowledged(services, context, session, outcomes)
-        if epoch == FINAL_EPOCH:
-            reader.release(session).on_done(lambda _: later.resolve(response))
-        else:
-            later.resolve(response)
+    def answer(outcomes: Outcomes) -> None:
+        def steps() -> SlicedSteps:
+            response = yield from _acknowledged(services, context, session, outcomes)
+            if epoch == FINAL_EPOCH:
+                reader.release(session).on_done(lambda _: later.resolve(response))
+            else:
+                later.resolve(response)
 
-    reader.acknowledge(session, _of_acknowledge(request), may_renew=request.is_renew_ack).on_done(
-        acknowledged
-    )
+        reader.in_slices(steps())  # to its end, also when nobody waits: it ends the session
+
+    with _releasing(reader, session, epoch):
+        acknowledgements = yield from _acknowledgements(request.topics)
+        kept = yield from reader.acknowledge(
+            session, acknowledgements, may_renew=request.is_renew_ack
+        )
+    kept.on_done(answer)
     return later
 
 
@@ -186,13 +219,17 @@ def _acknowledged(
     context: RequestContext,
     session: ShareSession,
     outcomes: Mapping[Place, Acknowledged],
-) -> ShareAcknowledgeResponse:
+) -> Generator[None, None, ShareAcknowledgeResponse]:
+    """In steps."""
     response = ShareAcknowledgeResponse()
     if context.api_version >= LOCK_TIMEOUT_SINCE:
         config = services.share_reader.config_of(session.key[0])
         response.acquisition_lock_timeout_ms = config.group_share_record_lock_duration_ms
     topics: dict[Uuid, list[_AcknowledgedPartition]] = {}
+    pace = Pace(CHEAP_ITEMS)
     for (topic_id, index), outcome in outcomes.items():
+        if pace.is_due():
+            yield
         topics.setdefault(topic_id, []).append(
             _AcknowledgedPartition(
                 partition_index=index,
@@ -200,10 +237,10 @@ def _acknowledged(
                 error_message=outcome.message or None,
             )
         )
-    response.responses = [
-        _AcknowledgedTopic(topic_id=topic_id, partitions=partitions)
-        for topic_id, partitions in topics.items()
-    ]
+    for topic_id, partitions in topics.items():
+        if pace.is_due():
+            yield
+        response.responses.append(_AcknowledgedTopic(topic_id=topic_id, partitions=partitions))
     return response
 
 
@@ -220,6 +257,19 @@ def _key(group_id: str | None, member_id: str | None) -> SessionKey:
     return group_id, member_id
 
 
+@contextmanager
+def _releasing(reader: ShareReader, session: ShareSession, epoch: int) -> Iterator[None]:
+    """Steps of a request. Where its connection is closed during the session's last request, no
+    later step releases what the member had acquired.
+    """
+    try:
+        yield
+    except GeneratorExit:
+        if epoch == FINAL_EPOCH:
+            reader.release(session)
+        raise
+
+
 def _places(request: ShareFetchRequest) -> Iterable[Place]:
     for topic in request.topics:
         topic_id = bytes(topic.topic_id)
@@ -234,33 +284,34 @@ def _forgotten(request: ShareFetchRequest) -> Iterable[Place]:
             yield topic_id, index
 
 
-def _of_fetch(request: ShareFetchRequest) -> dict[Place, list[Acknowledgement]]:
-    return {
-        (bytes(topic.topic_id), partition.partition_index): _items(
-            partition.acknowledgement_batches
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-        if partition.acknowledgement_batches
-    }
-
-
-def _of_acknowledge(request: ShareAcknowledgeRequest) -> dict[Place, list[Acknowledgement]]:
-    return {
-        (bytes(topic.topic_id), partition.partition_index): _items(
-            partition.acknowledgement_batches
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-        if partition.acknowledgement_batches
-    }
-
-
-def _items(batches: _Batches) -> list[Acknowledgement]:
-    return [
-        Acknowledgement(batch.first_offset, batch.last_offset, list(batch.acknowledge_types))
-        for batch in batches
-    ]
+def _acknowledgements(
+    topics: Sequence[ShareFetchRequest.FetchTopic]
+    | Sequence[ShareAcknowledgeRequest.AcknowledgeTopic],
+) -> Generator[None, None, dict[Place, list[Acknowledgement]]]:
+    """What a request says of records, by share partition; in steps. Of a partition that is named
+    again the last one counts.
+    """
+    found: dict[Place, list[Acknowledgement]] = {}
+    pace = Pace(CHEAP_ITEMS)
+    for topic in topics:
+        if pace.is_due():
+            yield
+        topic_id = bytes(topic.topic_id)
+        for partition in topic.partitions:
+            if pace.is_due():
+                yield
+            if not partition.acknowledgement_batches:
+                continue
+            items = found[topic_id, partition.partition_index] = []
+            for batch in partition.acknowledgement_batches:
+                if pace.is_due():
+                    yield
+                items.append(
+                    Acknowledgement(
+                        batch.first_offset, batch.last_offset, list(batch.acknowledge_types)
+                    )
+                )
+    return found
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
@@ -275,6 +326,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             memory_class=MemoryClass.SMALL_RESPONSE,
             waits_for_others=True,
         ),
+        steps=share_fetch_in_steps,
     ),
     ApiHandler(
         ApiKey.SHARE_ACKNOWLEDGE,
@@ -285,5 +337,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             (READ_GROUP, READ_EACH_TOPIC),
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
+        steps=share_acknowledge_in_steps,
     ),
 )
