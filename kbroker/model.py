@@ -19,6 +19,9 @@ LOST_DIRECTORY: Final[Uuid] = bytes(15) + b"\x01"
 RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset({ZERO_UUID, LOST_DIRECTORY, bytes(15) + b"\x02"})
 """ZERO, METADATA_TOPIC_ID/LOST_DIR and MIGRATING_DIR: never given to a topic or a directory."""
 
+NO_BROKER_EPOCH: Final = -1
+"""The broker epoch of a broker that is not registered, or whose last stop was not clean."""
+
 
 class TopicPartition(NamedTuple):
     """A topic name and a partition index; prints as the directory name, `topic-0`."""

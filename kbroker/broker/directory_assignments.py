@@ -1,8 +1,8 @@
 """What the controller is told of this broker's log directories: where replicas are (AssignReplicas
 ToDirs), and which disks failed.
 
-On a node that is its own controller both go to it directly. A failed metadata directory, or the
-failure of all, stops the broker.
+Both go through the controller channel. A failed metadata directory, or the failure of all, stops
+the broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from kbroker.broker.controller_runtime import ControllerRuntime
+from kbroker.broker.controller_channel import ControllerChannel
 from kbroker.controller.directories import Assignment
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition, Uuid
@@ -30,15 +30,17 @@ class LogDirectoryReporter:
     def __init__(
         self,
         logs: LogManager,
-        controller: ControllerRuntime,
+        controller: ControllerChannel,
         timers: Timers,
         *,
+        broker_epoch: Callable[[], int],
         metadata_directory: Path,
         fail: Callable[[BaseException], None],
     ) -> None:
         self._logs = logs
         self._controller = controller
         self._timers = timers
+        self._broker_epoch = broker_epoch
         self._metadata_directory = metadata_directory
         self._fail = fail
         self._assignments: dict[tuple[Uuid, int], Assignment] = {}
@@ -50,11 +52,12 @@ class LogDirectoryReporter:
         self, topic_partition: TopicPartition, topic_id: Uuid, directory_id: Uuid
     ) -> Deferred[None]:
         """Say that a replica is (or is about to be) in that directory; resolves once it is
-        committed, never if the controller refuses.
+        committed, and fails if the controller refuses or loses leadership.
         """
         key = (topic_id, topic_partition.partition)
         self._assignments[key] = Assignment(topic_id, topic_partition.partition, directory_id)
         deferred: Deferred[None] = Deferred()
+        deferred.on_done(_ignore, lambda _: None)  # `_report` logs the failure for all callers
         self._waiting.append(deferred)
         self._plan()
         return deferred
@@ -83,12 +86,25 @@ class LogDirectoryReporter:
         failed, self._failed = self._failed, []
         assignments, self._assignments = list(self._assignments.values()), {}
         waiting, self._waiting = self._waiting, []
+        epoch = self._broker_epoch()
         try:
             if failed:
-                self._controller.directories_failed(failed)
+                self._controller.directories_failed(epoch, failed).on_done(_ignore, _report)
             if assignments:
-                committed = self._controller.assign_directories(assignments)
+                committed = self._controller.assign_directories(epoch, assignments)
+                committed.on_done(_ignore, _report)
                 for deferred in waiting:
-                    committed.on_done(deferred.resolve)
+                    committed.on_done(deferred.resolve, deferred.fail)
         except KafkaError as error:
-            logger.info("the controller does not take reports of log directories: %s", error)
+            _report(error)
+            for deferred in waiting:
+                if not deferred.done:
+                    deferred.fail(error)
+
+
+def _ignore(_: None) -> None:
+    """The metadata image has the result."""
+
+
+def _report(error: KafkaError) -> None:
+    logger.info("the controller refused a report of log directories: %s", error)

@@ -22,7 +22,7 @@ PREFETCH_LEFT: Final = 100
 
 class ProducerIdManager:
     """Hands out producer ids. allocate: asks the controller for a block
-    (`ControllerRuntime.allocate_producer_ids`).
+    (`ControllerChannel.allocate_producer_ids`).
     """
 
     __slots__ = ("_allocate", "_asked", "_end", "_next", "_prefetched", "_waiting")
@@ -62,7 +62,14 @@ class ProducerIdManager:
             return
         allocated = self._allocate()
         self._asked = True
-        allocated.on_done(self._arrived)
+        allocated.on_done(self._arrived, self._failed)
+
+    def _failed(self, error: KafkaError) -> None:
+        """The controller lost leadership: who waits tries again."""
+        self._asked = False
+        waiting, self._waiting = self._waiting, deque()
+        for deferred in waiting:
+            deferred.fail(error)
 
     def _arrived(self, block: ProducerIdBlock) -> None:
         self._asked = False

@@ -24,15 +24,13 @@ MAX_FAILURES: Final = 1_000
 
 
 class TopicCreator(Protocol):
-    """Where several topics are created at once; ControllerRuntime is one."""
+    """The part of `ControllerChannel` that creates several topics at once."""
 
     def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]: ...
 
 
 class AutomaticTopicCreator(Protocol):
-    """Where single topics are created; ControllerRuntime is one. Raises KafkaError if a request
-    cannot be made now.
-    """
+    """The part of `ControllerChannel` that creates single topics."""
 
     def ensure_topic(self, name: str) -> Deferred[ErrorCode]: ...
 
@@ -41,15 +39,19 @@ class AutomaticTopicCreator(Protocol):
 
 def auto_create(creator: AutomaticTopicCreator, name: str, *, node_id: int) -> ErrorCode:
     """Request a topic with the broker's defaults. Returns the error for the client meanwhile."""
+
+    def refused(error: KafkaError) -> None:
+        logger.info("node %d: topic %s is not created: %s", node_id, shown(name), shown(error))
+
     try:
         if name in INTERNAL_TOPICS:
             asked = creator.ensure_internal_topic(name)
         else:
             asked = creator.ensure_topic(name)
     except KafkaError as error:
-        logger.info("node %d: topic %s is not created: %s", node_id, shown(name), shown(error))
+        refused(error)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if asked.done and asked.value == ErrorCode.INVALID_TOPIC_EXCEPTION:
+    if asked.done and asked.error is None and asked.value == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
 
     def report(code: ErrorCode) -> None:
@@ -58,7 +60,7 @@ def auto_create(creator: AutomaticTopicCreator, name: str, *, node_id: int) -> E
                 "node %d: topic %s could not be created: %s", node_id, shown(name), code.name
             )
 
-    asked.on_done(report)
+    asked.on_done(report, refused)
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -99,11 +101,12 @@ class StreamsTopics:
         try:
             asked = creator.create_topics(request)
         except KafkaError as error:
-            self._under_way.difference_update(names)
-            for name in names:
-                self._fail(name, now_ms + retry_ms, error.message or error.code.name)
+            self._refused(names, now_ms + retry_ms, error)
             return
-        asked.on_done(partial(self._created, names, now_ms + retry_ms))
+        asked.on_done(
+            partial(self._created, names, now_ms + retry_ms),
+            partial(self._refused, names, now_ms + retry_ms),
+        )
 
     def failures(self, topics: Iterable[CreatableTopic]) -> list[str]:
         """Name and reason of each of these topics that failed."""
@@ -112,6 +115,11 @@ class StreamsTopics:
             for topic in topics
             if topic.name in self._failures
         ]
+
+    def _refused(self, names: list[str], until_ms: int, error: KafkaError) -> None:
+        self._under_way.difference_update(names)
+        for name in names:
+            self._fail(name, until_ms, error.message or error.code.name)
 
     def _created(self, names: list[str], until_ms: int, response: CreateTopicsResponse) -> None:
         self._under_way.difference_update(names)

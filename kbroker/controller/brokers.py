@@ -9,7 +9,7 @@ tail, so it leaves every ISR and ELR first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker.controller.partition_change import changes_for
@@ -26,6 +26,17 @@ from kbroker.protocol.schema import Message
 
 SET: Final = 1
 CLEAR: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """What a broker learns from a heartbeat (BrokerHeartbeatResponse). should_shut_down: its
+    controlled shutdown is complete.
+    """
+
+    is_fenced: bool
+    should_shut_down: bool
+
 
 MinInsyncReplicas = Callable[[str], int]
 """min.insync.replicas of a topic by its name."""

@@ -3,7 +3,7 @@ alone changes state.
 
 State is one immutable image, the *proposed* one: every record handed out so far is in it, committed
 or not. Each noun has its own module (`topics`, `brokers`, `configs`, `features`, `directories`,
-`producer_ids`); appending and answering is in `broker/controller_runtime`.
+`producer_ids`); appending and answering is in `service`.
 """
 
 from __future__ import annotations
@@ -149,6 +149,29 @@ class Controller:
             min_insync_replicas=self._min_insync_replicas,
         )
         return ControllerResult(records, record.broker_epoch, atomic=False)
+
+    def heartbeat(
+        self, broker_id: int, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+    ) -> ControllerResult[brokers.HeartbeatReply]:
+        """BrokerHeartbeat: unfence the broker, fence it, or shut it down in a controlled way.
+
+        The first heartbeat that wants to shut down takes its leaderships from the broker, the next
+        one fences it; the broker may stop then. Raises KafkaError for a broker epoch that is not
+        the registered one.
+        """
+        broker = self._broker(broker_id, broker_epoch)
+        is_fenced, should_shut_down = broker.fenced, False
+        step: ControllerResult[None] = ControllerResult([], None)
+        if want_shut_down and broker.in_controlled_shutdown:
+            step = self.fence_broker(broker_id, broker_epoch)
+            is_fenced = should_shut_down = True
+        elif want_shut_down:
+            step = self.begin_controlled_shutdown(broker_id, broker_epoch)
+        elif want_fence != broker.fenced:
+            change = self.fence_broker if want_fence else self.unfence_broker
+            step, is_fenced = change(broker_id, broker_epoch), want_fence
+        reply = brokers.HeartbeatReply(is_fenced, should_shut_down)
+        return ControllerResult(step.records, reply, atomic=step.atomic)
 
     def unfence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
         """The broker has caught up and may lead."""

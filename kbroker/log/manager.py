@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from kbroker.log.directories.checkpoints import OffsetCheckpoints
-from kbroker.log.directories.directory import NO_BROKER_EPOCH, LogDirectory, remove_all
+from kbroker.log.directories.directory import LogDirectory, remove_all
 from kbroker.log.directories.loading import (
     TopicConfigs,
 )
@@ -34,6 +34,7 @@ from kbroker.log.storage.files import (
 )
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import (
+    NO_BROKER_EPOCH,
     RESERVED_UUIDS,
     InvariantError,
     TopicPartition,

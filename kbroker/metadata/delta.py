@@ -137,6 +137,16 @@ class MetadataDelta:
             zk_migration_state=image.zk_migration_state if zk_state is None else zk_state,
         )
 
+    def split(self, *, offset: int, epoch: int) -> tuple[MetadataImage, MetadataDelta]:
+        """(image, delta over it): the image has no record of a metadata transaction that is still
+        open; the delta holds these records until the transaction ends. Otherwise as `apply`.
+        """
+        held, self._transaction = self._transaction, None
+        image = self.apply(offset=offset, epoch=epoch)
+        rest = MetadataDelta(image)
+        rest._transaction = held
+        return image, rest
+
     def _replay_one(self, record: Message) -> None:
         replayer = _REPLAYERS.get(type(record))
         if replayer is None:

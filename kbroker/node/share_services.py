@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.broker.controller_runtime import ControllerRuntime
+from kbroker.broker.controller_channel import ControllerChannel
+from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.coordinator.share_state.persister import LocalGroupStatePersister, LocalSharePersister
@@ -40,7 +41,8 @@ class ShareServices:
 def build_share_services(
     config: ShareGroupConfig,
     *,
-    controller: ControllerRuntime,
+    controller: ControllerChannel,
+    metadata: MetadataCache,
     replicas: ReplicaManager,
     groups: GroupCoordinator,
     log: StateLog,
@@ -49,7 +51,7 @@ def build_share_services(
     memory: Memory | None = None,
 ) -> ShareServices:
     """All of it, connected."""
-    coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: controller.image)
+    coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)
 
     def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:
         if partition.topic == SHARE_TOPIC:
@@ -81,7 +83,7 @@ def build_share_services(
         groups,
         LocalGroupStatePersister(coordinator, timers, ensure_topic, on_reset=partitions.forget),
         timers=timers,
-        topics=lambda: controller.image,
+        topics=lambda: metadata.image,
         end_offset=end_offset,
     )
     return ShareServices(coordinator, partitions, reader, share_groups)

@@ -55,6 +55,7 @@ class QuorumDriver:
         self._commit_listeners: list[CommitListener] = []
         self._snapshot_listeners: list[SnapshotListener] = []
         self._fatal_listeners: list[Callable[[BaseException], None]] = []
+        self._leadership_listeners: list[Callable[[], None]] = []
         self._uncommitted: deque[StoredBatch] = deque()
         self._waiting: deque[tuple[int, Deferred[int]]] = deque()
         self._unwritten = bytearray()
@@ -114,6 +115,12 @@ class QuorumDriver:
         """Call back once if the log can no longer be written."""
         self._fatal_listeners.append(callback)
 
+    def on_leadership_lost(self, callback: Callable[[], None]) -> None:
+        """Call back when this node can no longer commit what it appended: the outcome of every
+        uncommitted append is unknown then. Called before `on_fatal`.
+        """
+        self._leadership_listeners.append(callback)
+
     # Life.
 
     async def start(self) -> None:
@@ -166,7 +173,7 @@ class QuorumDriver:
         """Append records; resolves with the last one's offset once they are committed.
 
         They are one batch unless `atomic` is False and they are too many for one. After a fault of
-        the disk it never resolves: the node is stopping.
+        the disk the Deferred stays pending; who appends learns of it by `on_leadership_lost`.
         """
         deferred: Deferred[int] = Deferred()
         for group in [records] if atomic else _groups(records):
@@ -252,6 +259,8 @@ class QuorumDriver:
         logger.critical(
             "%s: the metadata log cannot be written: %s", self._storage.directory, error
         )
+        for lost in self._leadership_listeners:
+            lost()
         for listener in self._fatal_listeners:
             listener(error)
 

@@ -40,10 +40,11 @@ not pile up.
 UNLIMITED: Final = (1 << 63) - 1
 
 RETRY_MS: Final = 1_000
-"""How long a move rests when its partition cannot be read just now."""
+"""How long a move rests when its partition cannot be read, or its directory not be assigned."""
 
 AssignDirectory = Callable[[TopicPartition, Uuid, Uuid], Deferred[None]]
-"""Tells the controller where a replica (partition, topic id) is; resolves when that is committed.
+"""Tells the controller where a replica (partition, topic id) is; resolves when that is committed,
+fails if the controller refuses it or loses leadership.
 """
 
 
@@ -292,7 +293,12 @@ class LogMover:
             move.is_assigned = True
             self._later(move, 0)
 
-        self.assign(move.key, source.topic_id, directory_id).on_done(assigned)
+        def refused(error: KafkaError) -> None:
+            logger.info("the controller did not assign the directory of %s: %s", move.key, error)
+            move.is_assigned = None
+            self._later(move, RETRY_MS)
+
+        self.assign(move.key, source.topic_id, directory_id).on_done(assigned, refused)
 
     def _swap(self, move: _Move, source: PartitionLog) -> None:
         partition = self._find(move.key)

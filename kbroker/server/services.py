@@ -15,7 +15,8 @@ from kbroker.broker.topic_creation import StreamsTopics
 from kbroker.server.network.memory_pool import MemoryPool
 
 if TYPE_CHECKING:
-    from kbroker.broker.controller_runtime import ControllerRuntime
+    from kbroker.broker.controller_channel import ControllerChannel
+    from kbroker.broker.metadata_cache import MetadataCache
     from kbroker.broker.producer_ids import ProducerIdManager
     from kbroker.broker.transaction_gate import PartitionGate
     from kbroker.coordinator.group.service import GroupCoordinator
@@ -40,7 +41,8 @@ class Services:
     node_id: int
     cluster_id: str
     timers: Timers
-    controller: ControllerRuntime
+    controller: ControllerChannel
+    metadata: MetadataCache
     replicas: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
@@ -63,4 +65,4 @@ class Services:
     @property
     def image(self) -> MetadataImage:
         """The metadata as of now; hold it in a local for the length of one call, never longer."""
-        return self.controller.image
+        return self.metadata.image

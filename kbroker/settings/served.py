@@ -17,7 +17,8 @@ def _words(text: str) -> frozenset[str]:
 
 SERVED_KEYS: Final = _words(
     """
-    advertised.listeners auto.create.topics.enable broker.id broker.rack compression.gzip.level
+    advertised.listeners auto.create.topics.enable broker.heartbeat.interval.ms broker.id
+    broker.rack compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
     controller.listener.names cordoned.log.dirs default.replication.factor delete.topic.enable
     fetch.max.bytes
@@ -49,7 +50,8 @@ SERVED_KEYS: Final = _words(
     group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
     group.streams.min.session.timeout.ms
     group.streams.num.standby.replicas group.streams.session.timeout.ms
-    inter.broker.listener.name internal.metadata.log.segment.bytes
+    initial.broker.registration.timeout.ms inter.broker.listener.name
+    internal.metadata.log.segment.bytes
     listener.security.protocol.map listeners log.cleaner.backoff.ms
     log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size

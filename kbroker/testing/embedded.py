@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from kbroker.broker.controller_runtime import as_future
 from kbroker.model import InvariantError
+from kbroker.node.futures import as_future
 from kbroker.node.node import Broker
 from kbroker.node.resources import NodeResources
 from kbroker.node.run import loop_factory

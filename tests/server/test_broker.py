@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker.controller_runtime import ControllerRuntime
+from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.log.directories.loading import LoadJob
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.log_state import RecoveryStopped
@@ -199,12 +199,12 @@ def test_a_start_that_is_cancelled_with_all_logs_recovered_closes_them_in_order(
     async def script() -> None:
         reached = asyncio.Event()
 
-        def register(self: ControllerRuntime, *args: object, **options: object) -> object:
+        def register(self: LocalControllerChannel, registration: object) -> Deferred[int]:
             reached.set()
             return Deferred()
 
         with monkeypatch.context() as patch:
-            patch.setattr(ControllerRuntime, "register_broker", register)
+            patch.setattr(LocalControllerChannel, "register_broker", register)
             starting = asyncio.ensure_future(Broker(config_of(data)).start())
             await reached.wait()
             starting.cancel()

@@ -59,13 +59,13 @@ class Harness:
         self.outcome: Outcome | Exception = HeartbeatResponse()
         self.contexts: list[RequestContext] = []
         self.connection = Session("c-1", "PLAINTEXT", "127.0.0.1")
-        controller = SimpleNamespace(
+        metadata = SimpleNamespace(
             image=SimpleNamespace(offset=7),
             finalized_features=lambda: {"metadata.version": 30, "group.version": 1},
         )
         services = cast(
             Services,
-            SimpleNamespace(node_id=1, controller=controller, image=controller.image),
+            SimpleNamespace(node_id=1, metadata=metadata, image=metadata.image),
         )
         handlers = (
             *api_versions.HANDLERS,

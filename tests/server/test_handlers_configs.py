@@ -60,12 +60,12 @@ IMAGE_CONFIGS = {
 }
 
 
-def services_of(config: BrokerConfig, controller: Any) -> Services:
+def services_of(config: BrokerConfig, metadata: Any) -> Services:
     """All that the handler needs; each look at the clock of its slices is a millisecond."""
     parts: Any = SimpleNamespace()
     timers = SimTimers()
     slices = FairSlices(timers, clock=Ticks())
-    return Services(config, 1, "", timers, controller, *[parts] * 10, slices)
+    return Services(config, 1, "", timers, parts, metadata, *[parts] * 10, slices)
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def services() -> Services:
         topics=LayeredMap({"t1": TopicImage("t1", bytes(15) + b"\x07", {})}),
     )
     config = BrokerConfig.from_properties(PROPERTIES)
-    controller = SimpleNamespace(image=image)
-    return services_of(config, cast(Any, controller))
+    metadata = SimpleNamespace(image=image)
+    return services_of(config, cast(Any, metadata))
 
 
 def ask(services: Services, *resources: Resource, version: int = 4, synonyms: bool = True) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
-from kbroker.node import node as broker_module
+from kbroker.node import broker_role as broker_module
 from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
@@ -66,7 +66,7 @@ def test_what_the_metadata_has_and_is_not_hosted_yet(broker: EmbeddedBroker) -> 
             errors.append(error_of_last(each, "events"))
             told.append("events" in each.services.image.topics)
 
-        each.services.controller.on_image(published)
+        each.metadata.on_image(published)
         return each.services.controller.create_topics(creation("events"))
 
     broker.wait(create_and_look)
@@ -96,7 +96,7 @@ def test_deleted_and_made_anew_at_once(broker: EmbeddedBroker) -> None:
     assert answers == ["deleted", "created"]
 
     def hosted(each: Broker) -> set[bytes]:
-        image = each.services.controller.image
+        image = each.services.image
         logs = each.services.replicas.logs.logs
         assert len(logs) == PARTITIONS
         assert all(log.log_end_offset == 0 for log in logs.values())
@@ -119,7 +119,7 @@ def test_an_answer_without_a_change_waits_too(broker: EmbeddedBroker) -> None:
             if "events" in new.topics and not hosted:
                 controller.ensure_topic("events").on_done(answered)
 
-        controller.on_image(published)
+        each.metadata.on_image(published)
         return controller.create_topics(creation("events"))
 
     broker.wait(create_twice)
@@ -137,7 +137,7 @@ def test_an_end_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         broker = Broker(config)
         await broker.start()
         published = asyncio.Event()
-        broker.services.controller.on_image(
+        broker.metadata.on_image(
             lambda old, new: published.set() if "events" in new.topics else None
         )
         broker.services.controller.create_topics(creation("events"))

@@ -23,11 +23,9 @@ from kbroker.log.storage.files import (
     sync_directory,
     unlink,
 )
-from kbroker.model import ZERO_UUID, TopicPartition, Uuid
+from kbroker.model import NO_BROKER_EPOCH, ZERO_UUID, TopicPartition, Uuid
 
 logger = logging.getLogger(__name__)
-
-NO_BROKER_EPOCH = -1
 
 
 class LogUsage(NamedTuple):

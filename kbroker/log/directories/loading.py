@@ -18,14 +18,14 @@ from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
 
-from kbroker.log.directories.directory import NO_BROKER_EPOCH, LogDirectory
+from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_clean_shutdown, read_offsets
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import create_file, list_directory, read_file, sync_directory, unlink
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.model import TopicPartition
+from kbroker.model import NO_BROKER_EPOCH, TopicPartition
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)

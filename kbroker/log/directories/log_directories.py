@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from kbroker.log.directories.directory import NO_BROKER_EPOCH, LogDirectory, LogUsage
+from kbroker.log.directories.directory import LogDirectory, LogUsage
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.damaged import DamagedLog
@@ -25,6 +25,7 @@ from kbroker.log.storage.files import (
 )
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.model import (
+    NO_BROKER_EPOCH,
     StartupError,
     TopicPartition,
     Uuid,

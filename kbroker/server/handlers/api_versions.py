@@ -73,7 +73,7 @@ def _add_features(services: Services, version: int, response: ApiVersionsRespons
         ApiVersionsResponse.FinalizedFeatureKey(
             name=name, max_version_level=level, min_version_level=level
         )
-        for name, level in services.controller.finalized_features().items()
+        for name, level in services.metadata.finalized_features().items()
     ]
     response.finalized_features_epoch = services.image.offset
 

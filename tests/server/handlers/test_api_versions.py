@@ -44,7 +44,7 @@ def answer_of_kafka(version: int) -> ApiVersionsResponse:
 
 def dispatcher() -> Dispatcher:
     """One that serves what Kafka's live answer lists, with the features of a new cluster."""
-    controller = SimpleNamespace(
+    metadata = SimpleNamespace(
         image=SimpleNamespace(offset=6),
         finalized_features=lambda: {**DEFAULT_LEVELS, KRAFT_VERSION: 1},
     )
@@ -58,7 +58,7 @@ def dispatcher() -> Dispatcher:
         for entry in answer_of_kafka(0).api_keys
         if entry.api_key != ApiKey.API_VERSIONS
     ]
-    services = SimpleNamespace(node_id=1, controller=controller, image=controller.image)
+    services = SimpleNamespace(node_id=1, metadata=metadata, image=metadata.image)
     return Dispatcher([*api_versions.HANDLERS, *handlers], cast(Services, services))
 
 

@@ -1,0 +1,259 @@
+"""A broker's requests for the active controller: the port `ControllerChannel`, and its
+implementation for a node that is the controller itself.
+
+Every method returns a Deferred that fails with NOT_CONTROLLER when the controller loses leadership;
+a refusal may also be raised at once. The controller answers when the records are committed, and
+does not wait for any broker. A response whose client expects to meet the change on this broker
+(topics, configs, features) additionally waits here until this broker has carried out the image that
+contains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from kbroker.controller.brokers import HeartbeatReply
+from kbroker.controller.configs import AlteredResource, Outcome
+from kbroker.controller.directories import Assignment
+from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.controller.service import ControllerService
+from kbroker.metadata.image import Endpoint
+from kbroker.model import Uuid
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistrationData:
+    """What a broker registers with (BrokerRegistrationRequest).
+
+    endpoints: the advertised listeners with their real ports, by name. log_dirs: the ids of all
+    directories that are online. previous_broker_epoch: from `.kafka_cleanshutdown`, -1 without; it
+    distinguishes a clean restart from an unclean one.
+    """
+
+    incarnation_id: Uuid
+    endpoints: Mapping[str, Endpoint]
+    log_dirs: tuple[Uuid, ...]
+    previous_broker_epoch: int = -1
+    rack: str | None = None
+
+
+class ControllerChannel(Protocol):
+    """Requests of one broker for the active controller; see the module."""
+
+    # The broker itself. Resolved when committed.
+
+    def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
+        """Register this broker, fenced; resolves with its broker epoch."""
+        ...
+
+    def heartbeat(
+        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+    ) -> Deferred[HeartbeatReply]:
+        """BrokerHeartbeat: unfences this broker unless want_fence; want_shut_down begins and
+        completes a controlled shutdown.
+        """
+        ...
+
+    def assign_directories(
+        self, broker_epoch: int, assignments: Sequence[Assignment]
+    ) -> Deferred[None]:
+        """AssignReplicasToDirs: in which of this broker's log directories replicas are."""
+        ...
+
+    def directories_failed(self, broker_epoch: int, failed: Sequence[Uuid]) -> Deferred[None]:
+        """The disks of these log directories of this broker failed."""
+        ...
+
+    def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
+        """AllocateProducerIds: the next block of 1000 producer ids for this broker."""
+        ...
+
+    # Requests of clients. Resolved when committed and carried out by this broker.
+
+    def create_topics(
+        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+    ) -> Deferred[CreateTopicsResponse]:
+        """CreateTopics; see `kbroker.controller.topics`."""
+        ...
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int
+    ) -> Deferred[DeleteTopicsResponse]:
+        """DeleteTopics by name or id."""
+        ...
+
+    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+        """Create a topic with the default settings unless it exists (the caller checks
+        auto.create.topics.enable). Resolves with NONE also if the topic exists.
+        """
+        ...
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """Create `__consumer_offsets`, `__transaction_state` or `__share_group_state` as
+        configured, unless it exists. Resolves with NONE once it is in the image, otherwise with the
+        error of CreateTopics.
+        """
+        ...
+
+    def alter_configs(
+        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
+    ) -> Deferred[list[Outcome]]:
+        """AlterConfigs and IncrementalAlterConfigs; see `kbroker.controller.configs`."""
+        ...
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int
+    ) -> Deferred[UpdateFeaturesResponse]:
+        """UpdateFeatures; see `kbroker.controller.features`."""
+        ...
+
+
+class LocalControllerChannel:
+    """The channel of a broker whose node is the active controller.
+
+    when_applied: calls back once this broker has carried out all images published so far.
+    """
+
+    __slots__ = ("_service", "_when_applied")
+
+    def __init__(
+        self, service: ControllerService, *, when_applied: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._service = service
+        self._when_applied = when_applied
+
+    def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
+        """See ControllerChannel."""
+        return self._service.submit(
+            lambda controller, now_ms: controller.register_broker(
+                self._service.node_id,
+                incarnation_id=registration.incarnation_id,
+                endpoints=registration.endpoints,
+                log_dirs=registration.log_dirs,
+                previous_broker_epoch=registration.previous_broker_epoch,
+                rack=registration.rack,
+            )
+        )
+
+    def heartbeat(
+        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+    ) -> Deferred[HeartbeatReply]:
+        """See ControllerChannel."""
+        return self._service.submit(
+            lambda controller, now_ms: controller.heartbeat(
+                self._service.node_id,
+                broker_epoch,
+                want_fence=want_fence,
+                want_shut_down=want_shut_down,
+            )
+        )
+
+    def assign_directories(
+        self, broker_epoch: int, assignments: Sequence[Assignment]
+    ) -> Deferred[None]:
+        """See ControllerChannel."""
+        return self._service.submit(
+            lambda controller, now_ms: controller.assign_directories(
+                self._service.node_id, broker_epoch, assignments
+            )
+        )
+
+    def directories_failed(self, broker_epoch: int, failed: Sequence[Uuid]) -> Deferred[None]:
+        """See ControllerChannel."""
+        return self._service.submit(
+            lambda controller, now_ms: controller.directories_failed(
+                self._service.node_id, broker_epoch, failed
+            )
+        )
+
+    def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
+        """See ControllerChannel."""
+        return self._service.submit(
+            lambda controller, now_ms: controller.allocate_producer_ids(
+                self._service.node_id, broker_epoch
+            )
+        )
+
+    def create_topics(
+        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+    ) -> Deferred[CreateTopicsResponse]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.create_topics(
+                    request, describable=describable
+                )
+            )
+        )
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int
+    ) -> Deferred[DeleteTopicsResponse]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.delete_topics(
+                    request, api_version=api_version
+                )
+            )
+        )
+
+    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(lambda controller, now_ms: controller.ensure_topic(name))
+        )
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(lambda controller, now_ms: controller.ensure_internal_topic(name))
+        )
+
+    def alter_configs(
+        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
+    ) -> Deferred[list[Outcome]]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.alter_configs(
+                    resources, incremental=incremental, validate_only=validate_only
+                )
+            )
+        )
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int
+    ) -> Deferred[UpdateFeaturesResponse]:
+        """See ControllerChannel."""
+        kraft_version = self._service.kraft_version
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.update_features(
+                    request, api_version=api_version, kraft_version=kraft_version
+                )
+            )
+        )
+
+    def _applied(self, answer: Deferred[R]) -> Deferred[R]:
+        """The controller's answer, once this broker has carried out what it changes here."""
+        return answer.then(self._after_hosting)
+
+    def _after_hosting(self, response: R) -> Deferred[R]:
+        hosted: Deferred[R] = Deferred()
+        self._when_applied(partial(hosted.resolve, response))
+        return hosted

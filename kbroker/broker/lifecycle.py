@@ -1,0 +1,352 @@
+"""The life of this broker in its cluster (Kafka's BrokerLifecycleManager): register, heartbeat,
+unfence, controlled shutdown.
+
+`LifecycleCore` decides what to send to the controller and when; `BrokerLifecycle` is its loop over
+the ports `ControllerChannel` and `Timers`. The controller's side is in `controller/brokers`.
+
+    NOT_RUNNING -> STARTING                      start
+    STARTING -> RECOVERY                         registered, with a broker epoch; fenced
+    RECOVERY -> RUNNING                          a heartbeat unfenced the broker
+    RUNNING -> PENDING_CONTROLLED_SHUTDOWN       shut_down
+    PENDING_CONTROLLED_SHUTDOWN -> SHUTTING_DOWN the controller has fenced the broker
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, assert_never
+
+from kbroker.broker.controller_channel import BrokerRegistrationData, ControllerChannel
+from kbroker.controller.brokers import HeartbeatReply
+from kbroker.model import NO_BROKER_EPOCH
+from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_MS: Final = 100
+"""Doubled with each failure in a row, up to the heartbeat interval."""
+
+
+class BrokerState(IntEnum):
+    """Kafka's BrokerState, by the values its metric has."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+@dataclass(frozen=True, slots=True)
+class SendRegistration:
+    """Register this broker; answer with `registered` or `registration_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    """Send a heartbeat; answer with `heartbeat_answered` or `heartbeat_failed`."""
+
+    broker_epoch: int
+    want_fence: bool
+    want_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The controller knows this broker, fenced."""
+
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    """The broker cannot start."""
+
+    error: KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class Unfenced:
+    """This broker may lead partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownComplete:
+    """No other node needs this broker: it may stop."""
+
+
+Effect = (
+    SendRegistration
+    | SendHeartbeat
+    | Registered
+    | RegistrationRefused
+    | Unfenced
+    | ShutDownComplete
+)
+
+
+class LifecycleCore:
+    """Decides; every method returns effects. Times are monotonic.
+
+    At most one request is under way, so the controller's answers arrive in order.
+    registration_timeout_ms: for how long a registration is retried.
+    """
+
+    def __init__(self, *, heartbeat_interval_ms: int, registration_timeout_ms: int) -> None:
+        self._interval_ms = heartbeat_interval_ms
+        self._registration_timeout_ms = registration_timeout_ms
+        self._give_up_ms = 0
+        self._failures = 0
+        self._is_waiting = False
+        self._due_ms: int | None = None
+        self._want_fence = True
+        self._told_want_fence = True
+        self._shut_down_requests = 0
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = NO_BROKER_EPOCH
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_deadline` must be called."""
+        return self._due_ms
+
+    def start(self, now_ms: int) -> list[Effect]:
+        """Register. The broker is fenced until `unfence`."""
+        self.state = BrokerState.STARTING
+        self._give_up_ms = now_ms + self._registration_timeout_ms
+        return self._send()
+
+    def unfence(self, now_ms: int) -> list[Effect]:
+        """The broker has caught up with the metadata and may lead."""
+        self._want_fence = False
+        return self._send_soon(now_ms)
+
+    def shut_down(self, now_ms: int) -> list[Effect]:
+        """Hand over all leaderships, then leave."""
+        if self.state >= BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            return []
+        self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        return self._send_soon(now_ms)
+
+    def on_deadline(self, now_ms: int) -> list[Effect]:
+        """Send what is due."""
+        if self._due_ms is None or now_ms < self._due_ms:
+            return []
+        return self._send()
+
+    def registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
+        """The controller's answer to a registration."""
+        self._answered()
+        self.broker_epoch = broker_epoch
+        if self.state is BrokerState.STARTING:
+            self.state = BrokerState.RECOVERY
+        return [Registered(broker_epoch), *self._send_next(now_ms)]
+
+    def registration_failed(self, error: KafkaError, now_ms: int) -> list[Effect]:
+        """Retried until `registration_timeout_ms` if the error may pass: the controller changes, or
+        has not yet fenced this broker's previous process.
+        """
+        may_pass = error.code.retriable or error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        if not may_pass or now_ms >= self._give_up_ms:
+            self._answered()
+            self._due_ms = None
+            return [RegistrationRefused(error)]
+        self._retry(now_ms)
+        return []
+
+    def heartbeat_answered(self, reply: HeartbeatReply, now_ms: int) -> list[Effect]:
+        """The controller's answer to a heartbeat."""
+        self._answered()
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            if reply.should_shut_down:
+                self.state = BrokerState.SHUTTING_DOWN
+                self._due_ms = None
+                return [ShutDownComplete()]
+        elif self.state is BrokerState.RECOVERY and not reply.is_fenced:
+            self.state = BrokerState.RUNNING
+            return [Unfenced(), *self._send_next(now_ms)]
+        return self._send_next(now_ms)
+
+    def heartbeat_failed(self, error: KafkaError, now_ms: int) -> list[Effect]:
+        """Sent again: the controller fences a broker whose heartbeats do not arrive."""
+        del error
+        self._retry(now_ms)
+        return []
+
+    def _answered(self) -> None:
+        self._is_waiting = False
+        self._failures = 0
+
+    def _retry(self, now_ms: int) -> None:
+        self._is_waiting = False
+        delay_ms = min(FIRST_RETRY_MS << min(self._failures, 16), self._interval_ms)
+        self._failures += 1
+        self._due_ms = now_ms + delay_ms
+
+    def _send_soon(self, now_ms: int) -> list[Effect]:
+        """Now, or with the answer to the request that is under way."""
+        if self.broker_epoch == NO_BROKER_EPOCH or self._is_waiting:
+            return []
+        self._due_ms = now_ms
+        return self._send()
+
+    def _send_next(self, now_ms: int) -> list[Effect]:
+        """After an answer: at once if the controller does not know yet that this broker wants to
+        lead, or to shut down; also after the first request to shut down, whose answer says only
+        that the leaderships are being moved. Otherwise after an interval.
+        """
+        is_leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        if self._want_fence != self._told_want_fence or (
+            is_leaving and self._shut_down_requests < 2
+        ):
+            return self._send()
+        self._due_ms = now_ms + self._interval_ms
+        return []
+
+    def _send(self) -> list[Effect]:
+        self._due_ms = None
+        self._is_waiting = True
+        if self.broker_epoch == NO_BROKER_EPOCH:
+            return [SendRegistration()]
+        is_leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        self._shut_down_requests += is_leaving
+        self._told_want_fence = self._want_fence
+        return [SendHeartbeat(self.broker_epoch, self._want_fence, is_leaving)]
+
+
+class BrokerLifecycle:
+    """The loop around the core. Loop thread only."""
+
+    def __init__(
+        self,
+        core: LifecycleCore,
+        channel: ControllerChannel,
+        timers: Timers,
+        *,
+        node_id: int,
+        registration: BrokerRegistrationData,
+    ) -> None:
+        self._core = core
+        self._channel = channel
+        self._timers = timers
+        self._node_id = node_id
+        self._registration = registration
+        self._timer: TimerHandle | None = None
+        self._registered = Deferred[int]()
+        self._unfenced = Deferred[None]()
+        self._shut_down = Deferred[None]()
+        self._is_closed = False
+
+    @property
+    def state(self) -> BrokerState:
+        """Where the broker is in its life."""
+        return self._core.state
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the registration, -1 before."""
+        return self._core.broker_epoch
+
+    def start(self) -> Deferred[int]:
+        """Register; resolves with the broker epoch. Fails with the controller's error if it refuses
+        the broker, or does not answer within initial.broker.registration.timeout.ms.
+        """
+        self._carry_out(self._core.start(self._timers.monotonic_ms()))
+        return self._registered
+
+    def unfence(self) -> Deferred[None]:
+        """This broker is ready to lead; resolves once it is unfenced."""
+        self._carry_out(self._core.unfence(self._timers.monotonic_ms()))
+        return self._unfenced
+
+    def shut_down(self) -> Deferred[None]:
+        """Controlled shutdown, before the logs close: resolves once the controller has moved all
+        leaderships away and fenced this broker.
+        """
+        self._carry_out(self._core.shut_down(self._timers.monotonic_ms()))
+        return self._shut_down
+
+    def close(self) -> None:
+        """Send nothing more; what was not completed fails with BROKER_NOT_AVAILABLE."""
+        self._is_closed = True
+        self._cancel_timer()
+        stopped = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping.")
+        for deferred in (self._registered, self._unfenced, self._shut_down):
+            if not deferred.done:
+                deferred.on_done(lambda _: None, lambda _: None)  # the caller may have given up
+                deferred.fail(stopped)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        if self._is_closed:
+            return
+        for effect in effects:
+            match effect:
+                case SendRegistration():
+                    self._send_registration()
+                case SendHeartbeat():
+                    self._send_heartbeat(effect)
+                case Registered():
+                    self._registered.resolve(effect.broker_epoch)
+                case RegistrationRefused():
+                    self._registered.fail(effect.error)
+                case Unfenced():
+                    self._unfenced.resolve(None)
+                case ShutDownComplete():
+                    self._shut_down.resolve(None)
+                case _:
+                    assert_never(effect)
+        self._plan()
+
+    def _send_registration(self) -> None:
+        core, now_ms = self._core, self._timers.monotonic_ms
+
+        def failed(error: KafkaError) -> None:
+            logger.warning("node %d: the registration failed: %s", self._node_id, error)
+            self._carry_out(core.registration_failed(error, now_ms()))
+
+        try:
+            answer = self._channel.register_broker(self._registration)
+        except KafkaError as error:
+            failed(error)
+            return
+        answer.on_done(lambda epoch: self._carry_out(core.registered(epoch, now_ms())), failed)
+
+    def _send_heartbeat(self, heartbeat: SendHeartbeat) -> None:
+        core, now_ms = self._core, self._timers.monotonic_ms
+
+        def failed(error: KafkaError) -> None:
+            if not self._is_closed:
+                logger.warning("node %d: a heartbeat failed: %s", self._node_id, error)
+            self._carry_out(core.heartbeat_failed(error, now_ms()))
+
+        try:
+            answer = self._channel.heartbeat(
+                heartbeat.broker_epoch,
+                want_fence=heartbeat.want_fence,
+                want_shut_down=heartbeat.want_shut_down,
+            )
+        except KafkaError as error:
+            failed(error)
+            return
+        answer.on_done(
+            lambda reply: self._carry_out(core.heartbeat_answered(reply, now_ms())), failed
+        )
+
+    def _plan(self) -> None:
+        self._cancel_timer()
+        due_ms = self._core.next_deadline_ms()
+        if due_ms is not None and not self._is_closed:
+            delay_ms = max(due_ms - self._timers.monotonic_ms(), 0)
+            self._timer = self._timers.call_later(delay_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._carry_out(self._core.on_deadline(self._timers.monotonic_ms()))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

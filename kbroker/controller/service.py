@@ -1,0 +1,188 @@
+"""The active controller's service: runs decisions, appends their records to the metadata log and
+answers once they are committed (Kafka's QuorumController).
+
+A decision is made on the image that contains every earlier proposal, committed or not, so the same
+topic is never created twice. The answer goes out when the quorum has committed the records; it
+never waits for a broker. When this node loses leadership, all open proposals fail with
+NOT_CONTROLLER: whether their records will be committed by the next leader is unknown.
+
+The decisions are in the other modules of this room, the log is in `kbroker/quorum`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from kbroker.controller.controller import Controller
+from kbroker.controller.result import ControllerResult
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.records import encode_record
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+Operation = Callable[[Controller, int], ControllerResult[R]]
+"""A decision: gets the controller and the time (ms since the epoch)."""
+
+
+class MetadataLog(Protocol):
+    """What the service needs of the metadata quorum while this node leads it."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this node leads."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next record will get."""
+        ...
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized kraft.version."""
+        ...
+
+    def append(self, records: Sequence[bytes], *, atomic: bool = True) -> object:
+        """Append records as one batch; as several if atomic is False and they are too many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A response that waits for a commit. end_offset: of its last record, inclusive."""
+
+    end_offset: int
+    answer: Callable[[], None]
+    fail: Callable[[KafkaError], None]
+
+
+class ControllerService:
+    """One node's controller. inactive -> active (`activate`) -> inactive (`resign`), with each
+    epoch this node leads. Loop thread only.
+
+    committed_image: the newest image of this node's metadata loader, which replays a committed
+    batch before `committed` is called with it. now_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        log: MetadataLog,
+        *,
+        committed_image: Callable[[], MetadataImage],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._controller = controller
+        self._log = log
+        self._committed_image = committed_image
+        self._now_ms = now_ms
+        self._proposals: deque[_Proposal] = deque()
+        self._is_active = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._is_active
+
+    @property
+    def node_id(self) -> int:
+        return self._controller.node_id
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized kraft.version, which is a fact of the quorum and not of the image."""
+        return self._log.kraft_version
+
+    def activate(self, *, open_transaction: bool) -> None:
+        """This node leads the quorum, and its loader has everything that was committed before.
+
+        open_transaction: the previous leader left a metadata transaction without an end; it is
+        aborted.
+        """
+        self._controller.image = self._committed_image()
+        if open_transaction:  # none of its records are in the image, so nothing is replayed here
+            abort = self._controller.abort_transaction()
+            self._log.append([encode_record(abort, self._controller.image.metadata_version)])
+        self._is_active = True
+
+    def close(self) -> None:
+        """Accept nothing more. What was proposed is still answered once it is committed."""
+        self._is_active = False
+
+    def resign(self) -> None:
+        """This node no longer leads the quorum, or its metadata log can no longer be written: fail
+        all open proposals with NOT_CONTROLLER, in log order.
+        """
+        self._is_active = False
+        proposals, self._proposals = self._proposals, deque()
+        if proposals:
+            logger.warning(
+                "Node %d: no longer the active controller, %d proposals fail",
+                self.node_id,
+                len(proposals),
+            )
+        for proposal in proposals:
+            proposal.fail(_not_controller())
+
+    def submit(self, operation: Operation[R]) -> Deferred[R]:
+        """Decide now and append; resolves with the response once the records are committed.
+
+        An operation without records is answered after the proposals before it, whose outcome it may
+        rest on. Fails with NOT_CONTROLLER if leadership is lost before. Raises KafkaError if the
+        operation does, and NOT_CONTROLLER while this node is not the active controller.
+        """
+        if not self._is_active:
+            raise _not_controller()
+        controller, log = self._controller, self._log
+        controller.next_offset = log.next_offset
+        result = operation(controller, self._now_ms())
+        if not result.records and not self._proposals:
+            return Deferred.of(result.response)
+        deferred: Deferred[R] = Deferred()
+
+        def answer() -> None:
+            deferred.resolve(result.response)
+
+        if not result.records:
+            end_offset = self._proposals[-1].end_offset
+            self._proposals.append(_Proposal(end_offset, answer, deferred.fail))
+            return deferred
+        version = controller.image.metadata_version
+        encoded = [encode_record(record, version) for record in result.records]
+        end_offset = log.next_offset + len(encoded) - 1
+        controller.replay(result.records, offset=end_offset, epoch=log.epoch)
+        self._proposals.append(_Proposal(end_offset, answer, deferred.fail))
+        log.append(encoded, atomic=result.atomic)
+        return deferred
+
+    def committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
+        """One committed batch, in log order: answer the proposals that end with it."""
+        del epoch
+        last_offset = base_offset + max(len(records), 1) - 1
+        answered: list[_Proposal] = []
+        while self._proposals and self._proposals[0].end_offset <= last_offset:
+            answered.append(self._proposals.popleft())
+        if not self._proposals:
+            self._adopt_committed_image()
+        for proposal in answered:
+            proposal.answer()
+
+    def _adopt_committed_image(self) -> None:
+        """Every proposal is committed, so the proposed image equals the loader's. Keeping only one
+        of the two halves the memory of the metadata.
+        """
+        committed = self._committed_image()
+        if self._is_active and committed.offset == self._controller.image.offset:
+            self._controller.image = committed
+
+
+def _not_controller() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_CONTROLLER, "The active controller is not available.")

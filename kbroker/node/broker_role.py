@@ -1,0 +1,315 @@
+"""Builds the broker role of a node (process.roles): replicas, coordinators, the services of the
+request handlers, and this broker's membership in the cluster.
+
+The role needs the node's metadata log for images and a `ControllerChannel` for requests; where the
+active controller runs is not its concern. Connections are the node's (`node`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from kbroker.broker.controller_channel import BrokerRegistrationData, ControllerChannel
+from kbroker.broker.directory_assignments import LogDirectoryReporter
+from kbroker.broker.hosted_replicas import HostedReplicas
+from kbroker.broker.lifecycle import BrokerLifecycle, LifecycleCore
+from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.metadata_listener import MetadataListener
+from kbroker.broker.producer_ids import ProducerIdManager
+from kbroker.broker.transaction_gate import PartitionGate
+from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
+from kbroker.log.manager import LogManager
+from kbroker.metadata.image import Endpoint
+from kbroker.metadata.publisher import Publisher
+from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, random_uuid
+from kbroker.node.coordinators import (
+    CoordinatorLog,
+    build_group_coordinator,
+    build_transaction_coordinator,
+    group_configs,
+)
+from kbroker.node.futures import as_future
+from kbroker.node.metadata_log import MetadataLog
+from kbroker.node.offload import ExecutorOffload
+from kbroker.node.resources import NodeResources
+from kbroker.node.share_services import ShareServices, build_share_services
+from kbroker.ports import Timers
+from kbroker.protocol.errors import KafkaError
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.time_slices import TimeSlices
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.services import Services
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfigs
+from kbroker.settings.share_groups import ShareGroupConfig
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS: Final = 3.0
+"""How long a stop waits for the controlled shutdown."""
+
+
+class ChannelFactory(Protocol):
+    """Makes this broker's channel to the active controller."""
+
+    def __call__(
+        self, *, when_applied: Callable[[Callable[[], None]], None]
+    ) -> ControllerChannel: ...
+
+
+class BrokerRole:
+    """The broker of one node. logs: locked, with the directory ids of `meta.properties`. fail: told
+    of what the broker cannot survive. Loop thread only.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        resources: NodeResources,
+        timers: Timers,
+        memory: MemoryPool,
+        logs: LogManager,
+        log: MetadataLog,
+        channel: ChannelFactory,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._resources = resources
+        self._timers = timers
+        self._memory = memory
+        self._logs = logs
+        self._log = log
+        self._make_channel = channel
+        self._fail = fail
+        self._log_configs = LogConfigs(config)
+        self.metadata = MetadataCache(log.loader.image.cluster_id, lambda: log.driver.kraft_version)
+        self._hosted = HostedReplicas(config.node_id, lambda: log.loader.image, self._log_configs)
+        self._loading: asyncio.Future[None] | None = None
+        self._replicas: ReplicaManager | None = None
+        self._lifecycle: BrokerLifecycle | None = None
+        self._share: ShareServices | None = None
+        self._services: Services | None = None
+        self.is_started = False
+
+    @property
+    def services(self) -> Services:
+        """What handlers may call, once the broker has started."""
+        if self._services is None or not self.is_started:
+            raise InvariantError("the broker has not started")
+        return self._services
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this process's registration, -1 without."""
+        return NO_BROKER_EPOCH if self._lifecycle is None else self._lifecycle.broker_epoch
+
+    async def start(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Open the logs, register, unfence, host what the metadata says. Returns once all
+        partitions are hosted. endpoints: the advertised listeners with their real ports.
+        """
+        await self._load_logs()
+        replicas = self._host_nothing_yet()
+        if self._config.metadata_log_dir in self._logs.offline_paths:
+            raise StartupError(
+                f"the metadata log directory {self._config.metadata_log_dir} is offline"
+            )
+        channel = self._make_channel(when_applied=replicas.when_applied)
+        self._lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
+        self._report_directories(channel, replicas, lifecycle)
+        self._services = services = self._build_services(channel, replicas, lifecycle)
+        await as_future(lifecycle.start())
+        await as_future(lifecycle.unfence())
+        # only now: each partition is hosted once, in its new leader epoch
+        self._log.loader.on_image(self._build_listener(services).on_image)
+        hosted = asyncio.Event()
+        replicas.when_applied(hosted.set)
+        await hosted.wait()
+        replicas.start()
+        self.is_started = True
+
+    async def _load_logs(self) -> None:
+        self._loading = asyncio.get_running_loop().run_in_executor(
+            self._resources.workers,
+            self._logs.load,
+            self._hosted.topic_config,
+            self._hosted.is_assigned,
+            self._hosted.directory,
+        )
+        await asyncio.shield(self._loading)  # if the start is cancelled `close` waits for it
+
+    def _host_nothing_yet(self) -> ReplicaManager:
+        self._replicas = ReplicaManager(
+            self._config.node_id,
+            self._logs,
+            self._timers,
+            self._config,
+            knows=self._hosted.exists,
+            offloads=self._resources.offload,
+            random=self._resources.random,
+            memory=self._memory,
+            slices=lambda: TimeSlices(self._timers),
+        )
+        return self._replicas
+
+    def _build_lifecycle(
+        self, channel: ControllerChannel, endpoints: Mapping[str, Endpoint]
+    ) -> BrokerLifecycle:
+        config = self._config
+        core = LifecycleCore(
+            heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
+        )
+        registration = BrokerRegistrationData(
+            incarnation_id=random_uuid(self._resources.random),
+            endpoints=endpoints,
+            log_dirs=tuple(self._logs.directory_ids()),
+            previous_broker_epoch=self._logs.previous_broker_epoch,
+            rack=config.get_optional_string("broker.rack"),
+        )
+        return BrokerLifecycle(
+            core, channel, self._timers, node_id=config.node_id, registration=registration
+        )
+
+    def _report_directories(
+        self, channel: ControllerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+    ) -> None:
+        reporter = LogDirectoryReporter(
+            self._logs,
+            channel,
+            self._timers,
+            broker_epoch=lambda: lifecycle.broker_epoch,
+            metadata_directory=Path(self._config.metadata_log_dir).absolute(),
+            fail=self._fail,
+        )
+        replicas.on_directory = replicas.mover.assign = reporter.assign
+        replicas.on_directory_failed = reporter.directory_failed
+
+    def _build_services(
+        self, channel: ControllerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+    ) -> Services:
+        config, timers, random = self._config, self._timers, self._resources.random
+        groups = build_group_coordinator(
+            config, metadata=self.metadata, replicas=replicas, timers=timers, random=random
+        )
+        producer_ids = ProducerIdManager(
+            lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
+        )
+        markers = MarkerRouter(
+            CoordinatorLog(replicas, MARKER_TIMEOUT_MS),
+            {GROUP_TOPIC: groups.runtime},
+            timers,
+            knows=replicas.knows,
+        )
+        transactions = build_transaction_coordinator(
+            config,
+            metadata=self.metadata,
+            replicas=replicas,
+            timers=timers,
+            markers=markers,
+            producer_ids=producer_ids,
+        )
+        share_config = ShareGroupConfig.from_broker(config)
+        self._share = share = build_share_services(
+            share_config,
+            controller=channel,
+            metadata=self.metadata,
+            replicas=replicas,
+            groups=groups,
+            log=CoordinatorLog(replicas, share_config.share_coordinator_write_timeout_ms),
+            timers=timers,
+            group_configs=group_configs(config, self.metadata),
+            memory=self._memory,
+        )
+        gate = PartitionGate(
+            replicas,
+            transactions,
+            verifies=lambda: config.get_bool("transaction.partition.verification.enable"),
+        )
+        return Services(
+            config=config,
+            node_id=config.node_id,
+            cluster_id=self.metadata.image.cluster_id,
+            timers=timers,
+            controller=channel,
+            metadata=self.metadata,
+            replicas=replicas,
+            groups=groups,
+            producer_ids=producer_ids,
+            transactions=transactions,
+            markers=markers,
+            partition_gate=gate,
+            share_groups=share.groups,
+            share_coordinator=share.coordinator,
+            share_reader=share.reader,
+            offload=ExecutorOffload(self._resources.workers),
+            slices=replicas.fair_slices,
+            memory=self._memory,
+            random=random,
+        )
+
+    def _build_listener(self, services: Services) -> MetadataListener:
+        publisher = Publisher(
+            self._config.node_id, lambda image, overrides: self._log_configs.of(overrides)
+        )
+        return MetadataListener(
+            self._config.node_id,
+            publisher,
+            self.metadata,
+            replicas=services.replicas,
+            mover=services.replicas.mover,
+            groups=services.groups,
+            share=services.share_coordinator,
+        )
+
+    # stop
+
+    async def shut_down(self) -> None:
+        """Controlled shutdown: the controller moves leaderships away and fences this broker, which
+        answers every request that waits in a partition.
+        """
+        if self._lifecycle is None or self._replicas is None:
+            return
+        self._replicas.finish_orders()
+        try:
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                await as_future(self._lifecycle.shut_down())
+        except (KafkaError, TimeoutError) as error:
+            logger.warning("stopping without a controlled shutdown: %s", error)
+
+    def close_coordinators(self) -> None:
+        """Stop the coordinators: their requests are answered."""
+        if self._services is not None:
+            self._services.groups.close()
+            self._services.transactions.close()
+        if self._share is not None:
+            self._share.close()
+
+    async def close(self) -> None:
+        """Stop what the role has started, except the logs, which the node closes last."""
+        if self._lifecycle is not None:
+            self._lifecycle.close()
+        if self._loading is not None:
+            self._logs.stop_loading()
+            await asyncio.wait({self._loading})
+            if not self._loading.cancelled():
+                self._loading.exception()  # the start raised it, or was cancelled
+        if self._replicas is not None:
+            self._replicas.close()
+
+    def kill(self) -> None:
+        """End as a crash would: no further order, no further request to the controller."""
+        if self._lifecycle is not None:
+            self._lifecycle.close()
+        if self._replicas is not None:
+            self._replicas.drop_orders()
+
+    def give_back_memory(self) -> None:
+        """Called when memory pressure begins."""
+        self.services.replicas.give_back_memory()
+        self.services.share_reader.give_back_memory()

@@ -1,0 +1,134 @@
+"""The local controller channel: whose answers wait for this broker, and whose do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.broker.controller_channel import LocalControllerChannel
+from kbroker.controller.configs import Alteration, AlteredResource
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.settings.keys import ResourceType
+from tests.controller.test_service import Node
+
+
+class World(Node):
+    """A node whose broker carries out images when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hosting: list[Callable[[], None]] = []
+        self.channel = LocalControllerChannel(
+            self.service, when_applied=lambda then: self._hosting.append(then)
+        )
+        self.epoch = self.loader.image.brokers[1].epoch
+
+    def host(self) -> None:
+        """The broker has carried out every image so far."""
+        hosting, self._hosting = self._hosting, []
+        for then in hosting:
+            then()
+
+
+def creation(name: str) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic])
+
+
+ALTERED = AlteredResource(ResourceType.TOPIC, "there", (Alteration("retention.ms", 0, "5"),))
+UPDATE = UpdateFeaturesRequest(
+    feature_updates=[
+        UpdateFeaturesRequest.FeatureUpdateKey(
+            feature="group.version", max_version_level=0, upgrade_type=2
+        )
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda channel: channel.create_topics(creation("t")), id="CreateTopics"),
+        pytest.param(
+            lambda channel: channel.delete_topics(
+                DeleteTopicsRequest(topic_names=["there"]), api_version=5
+            ),
+            id="DeleteTopics",
+        ),
+        pytest.param(lambda channel: channel.ensure_topic("t"), id="automatic topic"),
+        pytest.param(
+            lambda channel: channel.ensure_internal_topic("__consumer_offsets"),
+            id="internal topic",
+        ),
+        pytest.param(
+            lambda channel: channel.alter_configs([ALTERED], incremental=True, validate_only=False),
+            id="IncrementalAlterConfigs",
+        ),
+        pytest.param(
+            lambda channel: channel.update_features(UPDATE, api_version=1), id="UpdateFeatures"
+        ),
+    ],
+)
+def test_clients_are_answered_when_this_broker_has_carried_out_the_change(
+    ask: Callable[[LocalControllerChannel], Deferred[object]],
+) -> None:
+    world = World()
+    world.create("there")
+    world.commit()
+    before = world.loader.image
+    answer = ask(world.channel)
+    world.host()
+    assert not answer.done
+    world.commit()
+    assert world.loader.image is not before
+    assert not answer.done
+    world.host()
+    assert answer.done
+
+
+def test_the_controllers_answer_waits_for_no_broker() -> None:
+    world = World()
+    by_controller = world.create("t")
+    by_broker = world.channel.ensure_topic("t")
+    world.commit()
+    assert by_controller.value.topics[0].error_code == ErrorCode.NONE
+    assert not by_broker.done
+    world.host()
+    assert by_broker.value is ErrorCode.NONE
+
+
+def test_an_answer_without_a_change_waits_for_what_this_broker_has_still_to_do() -> None:
+    world = World()
+    world.create("t")
+    world.commit()
+    there = world.channel.ensure_topic("t")
+    assert not there.done
+    world.host()
+    assert there.value is ErrorCode.NONE
+
+
+def test_a_brokers_own_requests_do_not_wait_for_its_hosting() -> None:
+    world = World()
+    block = world.channel.allocate_producer_ids(world.epoch)
+    assigned = world.channel.assign_directories(world.epoch, [])
+    beat = world.channel.heartbeat(world.epoch, want_fence=False, want_shut_down=False)
+    world.commit()
+    assert (block.value.first_id, block.value.count) == (0, 1000)
+    assert assigned.done
+    assert not beat.value.is_fenced
+
+
+def test_what_waits_fails_when_the_controller_loses_leadership() -> None:
+    world = World()
+    created = world.channel.create_topics(creation("t"))
+    block = world.channel.allocate_producer_ids(world.epoch)
+    world.service.resign()
+    for waiting in (created, block):
+        assert waiting.error is not None and waiting.error.code is ErrorCode.NOT_CONTROLLER
+    world.host()
+    with pytest.raises(KafkaError):
+        world.channel.create_topics(creation("t"))

@@ -1,0 +1,308 @@
+"""The broker's life in its cluster: the core by tables on now_ms, the loop on simulated timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.broker.controller_channel import BrokerRegistrationData
+from kbroker.broker.lifecycle import (
+    BrokerLifecycle,
+    BrokerState,
+    Effect,
+    LifecycleCore,
+    Registered,
+    RegistrationRefused,
+    SendHeartbeat,
+    SendRegistration,
+    ShutDownComplete,
+    Unfenced,
+)
+from kbroker.controller.brokers import HeartbeatReply
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.coordinator.simulation import SimTimers
+
+INTERVAL_MS = 2000
+TIMEOUT_MS = 10_000
+EPOCH = 7
+
+FENCED = HeartbeatReply(is_fenced=True, should_shut_down=False)
+IN_SERVICE = HeartbeatReply(is_fenced=False, should_shut_down=False)
+MAY_STOP = HeartbeatReply(is_fenced=True, should_shut_down=True)
+NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER)
+INVALID = KafkaError(ErrorCode.INVALID_REGISTRATION)
+
+Step = tuple[int, Callable[[LifecycleCore, int], list[Effect]], list[Effect], int | None]
+"""(now_ms, event, effects, the next deadline)."""
+
+
+def beat(*, want_fence: bool = False, want_shut_down: bool = False) -> SendHeartbeat:
+    return SendHeartbeat(EPOCH, want_fence, want_shut_down)
+
+
+def start(core: LifecycleCore, now_ms: int) -> list[Effect]:
+    return core.start(now_ms)
+
+
+def registered(core: LifecycleCore, now_ms: int) -> list[Effect]:
+    return core.registered(EPOCH, now_ms)
+
+
+def refused(error: KafkaError) -> Callable[[LifecycleCore, int], list[Effect]]:
+    return lambda core, now_ms: core.registration_failed(error, now_ms)
+
+
+def unfence(core: LifecycleCore, now_ms: int) -> list[Effect]:
+    return core.unfence(now_ms)
+
+
+def shut_down(core: LifecycleCore, now_ms: int) -> list[Effect]:
+    return core.shut_down(now_ms)
+
+
+def due(core: LifecycleCore, now_ms: int) -> list[Effect]:
+    return core.on_deadline(now_ms)
+
+
+def reply(of: HeartbeatReply) -> Callable[[LifecycleCore, int], list[Effect]]:
+    return lambda core, now_ms: core.heartbeat_answered(of, now_ms)
+
+
+def lost(core: LifecycleCore, now_ms: int) -> list[Effect]:
+    return core.heartbeat_failed(NOT_CONTROLLER, now_ms)
+
+
+REGISTER: list[Step] = [
+    (0, start, [SendRegistration()], None),
+    (5, registered, [Registered(EPOCH)], 2005),
+]
+RUN: list[Step] = [
+    *REGISTER,
+    (10, unfence, [beat()], None),
+    (12, reply(IN_SERVICE), [Unfenced()], 2012),
+]
+LEAVE: list[Step] = [
+    *RUN,
+    (100, shut_down, [beat(want_shut_down=True)], None),
+]
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [
+        pytest.param(RUN, BrokerState.RUNNING, id="register, unfence"),
+        pytest.param(
+            [
+                *REGISTER,
+                (2004, due, [], 2005),
+                (2005, due, [beat(want_fence=True)], None),
+                (2006, reply(FENCED), [], 4006),
+            ],
+            BrokerState.RECOVERY,
+            id="fenced until it is ready to lead",
+        ),
+        pytest.param(
+            [
+                *REGISTER,
+                (2005, due, [beat(want_fence=True)], None),
+                (2006, unfence, [], None),
+                (2007, reply(FENCED), [beat()], None),
+                (2008, reply(FENCED), [], 4008),
+                (4008, due, [beat()], None),
+                (4009, reply(IN_SERVICE), [Unfenced()], 6009),
+            ],
+            BrokerState.RUNNING,
+            id="ready while a heartbeat is under way; the controller takes its time",
+        ),
+        pytest.param(
+            [
+                (0, start, [SendRegistration()], None),
+                (3, unfence, [], None),
+                (5, registered, [Registered(EPOCH), beat()], None),
+                (6, reply(IN_SERVICE), [Unfenced()], 2006),
+            ],
+            BrokerState.RUNNING,
+            id="ready before the registration is answered",
+        ),
+        pytest.param(
+            [
+                *RUN,
+                (2012, due, [beat()], None),
+                (2013, lost, [], 2113),
+                (2113, due, [beat()], None),
+                (2114, lost, [], 2314),
+                (2314, due, [beat()], None),
+                (2315, reply(IN_SERVICE), [], 4315),
+                (4315, due, [beat()], None),
+                (4316, lost, [], 4416),
+            ],
+            BrokerState.RUNNING,
+            id="heartbeats that fail are repeated with a growing pause",
+        ),
+        pytest.param(
+            [
+                *LEAVE,
+                (101, reply(IN_SERVICE), [beat(want_shut_down=True)], None),
+                (102, reply(MAY_STOP), [ShutDownComplete()], None),
+                (103, shut_down, [], None),
+                (9000, due, [], None),
+            ],
+            BrokerState.SHUTTING_DOWN,
+            id="controlled shutdown in two heartbeats",
+        ),
+        pytest.param(
+            [
+                *LEAVE,
+                (101, reply(IN_SERVICE), [beat(want_shut_down=True)], None),
+                (102, reply(IN_SERVICE), [], 2102),
+                (2102, due, [beat(want_shut_down=True)], None),
+                (2103, reply(MAY_STOP), [ShutDownComplete()], None),
+            ],
+            BrokerState.SHUTTING_DOWN,
+            id="the controller needs more time for the shutdown",
+        ),
+        pytest.param(
+            [
+                *RUN,
+                (2012, due, [beat()], None),
+                (2013, shut_down, [], None),
+                (2014, reply(IN_SERVICE), [beat(want_shut_down=True)], None),
+                (2015, lost, [], 2115),
+                (2115, due, [beat(want_shut_down=True)], None),
+                (2116, reply(MAY_STOP), [ShutDownComplete()], None),
+            ],
+            BrokerState.SHUTTING_DOWN,
+            id="shutdown while a heartbeat is under way, and the controller changes",
+        ),
+        pytest.param(
+            [
+                (0, start, [SendRegistration()], None),
+                (1, refused(NOT_CONTROLLER), [], 101),
+                (101, due, [SendRegistration()], None),
+                (102, refused(KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)), [], 302),
+                (302, due, [SendRegistration()], None),
+                (303, registered, [Registered(EPOCH)], 2303),
+            ],
+            BrokerState.RECOVERY,
+            id="a registration is repeated while the error may pass",
+        ),
+        pytest.param(
+            [
+                (0, start, [SendRegistration()], None),
+                (TIMEOUT_MS, refused(NOT_CONTROLLER), [RegistrationRefused(NOT_CONTROLLER)], None),
+            ],
+            BrokerState.STARTING,
+            id="the registration takes too long",
+        ),
+        pytest.param(
+            [
+                (0, start, [SendRegistration()], None),
+                (1, refused(INVALID), [RegistrationRefused(INVALID)], None),
+            ],
+            BrokerState.STARTING,
+            id="a registration that cannot succeed",
+        ),
+    ],
+)
+def test_the_core(steps: list[Step], state: BrokerState) -> None:
+    core = LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS)
+    for now_ms, event, effects, deadline in steps:
+        assert event(core, now_ms) == effects, now_ms
+        assert core.next_deadline_ms() == deadline, now_ms
+    assert core.state is state
+
+
+def test_retries_are_no_rarer_than_heartbeats() -> None:
+    core = LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS)
+    core.start(0)
+    core.registered(EPOCH, 0)
+    pauses = []
+    for _ in range(7):
+        core.heartbeat_failed(NOT_CONTROLLER, 0)
+        pauses.append(core.next_deadline_ms())
+    assert pauses == [100, 200, 400, 800, 1600, 2000, 2000]
+
+
+class HeldChannel:
+    """A controller that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.registrations: list[Deferred[int]] = []
+        self.heartbeats: list[tuple[SendHeartbeat, Deferred[HeartbeatReply]]] = []
+        self.refuses = False
+
+    def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
+        self.registrations.append(Deferred())
+        return self.registrations[-1]
+
+    def heartbeat(
+        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+    ) -> Deferred[HeartbeatReply]:
+        if self.refuses:
+            raise NOT_CONTROLLER
+        sent = SendHeartbeat(broker_epoch, want_fence, want_shut_down)
+        self.heartbeats.append((sent, Deferred()))
+        return self.heartbeats[-1][1]
+
+    def answer(self, of: HeartbeatReply) -> None:
+        self.heartbeats[-1][1].resolve(of)
+
+
+class World:
+    def __init__(self) -> None:
+        self.channel = HeldChannel()
+        self.timers = SimTimers()
+        self.lifecycle = BrokerLifecycle(
+            LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS),
+            self.channel,  # type: ignore[arg-type]  # the part of the port that is used here
+            self.timers,
+            node_id=1,
+            registration=BrokerRegistrationData(bytes(16), {}, ()),
+        )
+
+
+def test_the_loop_from_start_to_stop() -> None:
+    world = World()
+    channel, lifecycle = world.channel, world.lifecycle
+    started = lifecycle.start()
+    assert lifecycle.broker_epoch == -1 and not started.done
+    channel.registrations[0].resolve(EPOCH)
+    assert started.value == lifecycle.broker_epoch == EPOCH
+    unfenced = lifecycle.unfence()
+    channel.answer(IN_SERVICE)
+    assert unfenced.done and lifecycle.state is BrokerState.RUNNING
+    world.timers.advance(INTERVAL_MS)
+    assert [sent for sent, _ in channel.heartbeats] == [beat(), beat()]
+    channel.answer(IN_SERVICE)
+    stopped = lifecycle.shut_down()
+    channel.answer(IN_SERVICE)
+    assert not stopped.done
+    channel.answer(MAY_STOP)
+    assert stopped.done
+    world.timers.advance(10 * INTERVAL_MS)
+    assert len(channel.heartbeats) == 4
+
+
+def test_a_channel_that_raises_is_asked_again() -> None:
+    world = World()
+    world.lifecycle.start()
+    world.channel.registrations[0].resolve(EPOCH)
+    world.channel.refuses = True
+    unfenced = world.lifecycle.unfence()
+    assert world.channel.heartbeats == []
+    world.channel.refuses = False
+    world.timers.advance(100)
+    world.channel.answer(IN_SERVICE)
+    assert unfenced.done
+
+
+def test_close_fails_what_waits_and_sends_nothing_more() -> None:
+    world = World()
+    started = world.lifecycle.start()
+    world.lifecycle.close()
+    assert started.error is not None and started.error.code is ErrorCode.BROKER_NOT_AVAILABLE
+    world.channel.registrations[0].fail(NOT_CONTROLLER)
+    world.timers.advance(TIMEOUT_MS)
+    assert len(world.channel.registrations) == 1

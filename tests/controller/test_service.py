@@ -1,0 +1,225 @@
+"""The controller's service on a log whose commits the test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from kbroker.controller.controller import Controller, ControllerResult
+from kbroker.controller.service import ControllerService
+from kbroker.metadata.image import Endpoint
+from kbroker.metadata.loader import MetadataLoader
+from kbroker.metadata.records import decode_record, encode_record
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata_records import BeginTransactionRecord, FeatureLevelRecord
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.settings.broker import BrokerConfig
+
+ENDPOINTS = {"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)}
+EPOCH = 1
+
+
+class HeldLog:
+    """A metadata log that commits its batches when the test says so."""
+
+    epoch = EPOCH
+    kraft_version = 1
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.batches: list[tuple[int, Sequence[bytes]]] = []
+
+    def append(self, records: Sequence[bytes], *, atomic: bool = True) -> None:
+        self.batches.append((self.next_offset, records))
+        self.next_offset += len(records)
+
+
+class Node:
+    """The service with the metadata loader of its node, one broker registered and unfenced."""
+
+    def __init__(self, *, is_active: bool = True) -> None:
+        config = BrokerConfig.from_properties({"node.id": "1"})
+        self.log = HeldLog()
+        self.loader = MetadataLoader("cluster", node_id=1)
+        self.controller = Controller(config, random=Random(7), node_id=1)
+        self.service = ControllerService(
+            self.controller,
+            self.log,
+            committed_image=lambda: self.loader.image,
+            now_ms=lambda: 1_700_000_000_000,
+        )
+        self.loader.caught_up()
+        if not is_active:
+            return
+        self.service.activate(open_transaction=False)
+        bootstrap = [decode_record(data) for data in default_bootstrap_records()]
+        self.service.submit(lambda controller, _: controller.bootstrap(bootstrap))
+        epoch = self.service.submit(
+            lambda controller, _: controller.register_broker(
+                1, incarnation_id=bytes(16), endpoints=ENDPOINTS, log_dirs=(bytes(range(16)),)
+            )
+        )
+        self.commit()
+        self.service.submit(lambda controller, _: controller.unfence_broker(1, epoch.value))
+        self.commit()
+
+    def commit(self, batches: int | None = None) -> None:
+        """Commit the next batches, all by default: first the loader's, then the service's turn."""
+        count = len(self.log.batches) if batches is None else batches
+        committed, self.log.batches = self.log.batches[:count], self.log.batches[count:]
+        for base_offset, records in committed:
+            self.loader.committed(base_offset, EPOCH, records)
+            self.service.committed(base_offset, EPOCH, records)
+
+    def create(self, name: str) -> Deferred[CreateTopicsResponse]:
+        topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1)
+        topic.replication_factor = 1
+        request = CreateTopicsRequest(topics=[topic])
+        return self.service.submit(lambda controller, _: controller.create_topics(request))
+
+
+def test_a_proposal_is_answered_once_it_is_committed_and_in_the_image() -> None:
+    node = Node()
+    first, second = node.create("a"), node.create("b")
+    assert not first.done and "a" not in node.loader.image.topics
+    node.commit(1)
+    assert first.done and not second.done
+    assert "a" in node.loader.image.topics and "b" not in node.loader.image.topics
+    node.commit(1)
+    assert second.value.topics[0].error_code == ErrorCode.NONE
+
+
+def test_a_decision_sees_the_proposals_before_it() -> None:
+    node = Node()
+    node.create("t")
+    again = node.create("t")
+    assert not again.done
+    node.commit()
+    assert again.value.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_an_operation_without_records_is_answered_after_the_proposals_before_it() -> None:
+    node = Node()
+    order: list[str] = []
+    node.create("t").on_done(lambda _: order.append("created"))
+    there = node.service.submit(lambda controller, _: controller.ensure_topic("t"))
+    there.on_done(lambda _: order.append("exists"))
+    assert order == []
+    node.commit()
+    assert order == ["created", "exists"]
+    assert node.service.submit(lambda controller, _: controller.ensure_topic("t")).done
+
+
+def test_proposals_fail_with_not_controller_when_leadership_is_lost() -> None:
+    node = Node()
+    committed = node.create("committed")
+    node.commit()
+    outcomes: list[tuple[str, ErrorCode]] = []
+    for name in ("a", "b"):
+        node.create(name).on_done(
+            lambda _: pytest.fail("answered"),
+            lambda error, name=name: outcomes.append((name, error.code)),  # type: ignore[misc]
+        )
+    unchanged = node.service.submit(lambda controller, _: controller.ensure_topic("a"))
+    node.service.resign()
+    assert outcomes == [("a", ErrorCode.NOT_CONTROLLER), ("b", ErrorCode.NOT_CONTROLLER)]
+    assert unchanged.error is not None and unchanged.error.code is ErrorCode.NOT_CONTROLLER
+    assert committed.value.topics[0].error_code == ErrorCode.NONE
+    node.commit()  # by the next leader: too late for the answer, which was given
+    assert "a" in node.loader.image.topics
+    with pytest.raises(KafkaError) as caught:
+        node.create("c")
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+def test_a_failure_callback_may_submit_and_is_refused() -> None:
+    node = Node()
+    refused: list[ErrorCode] = []
+
+    def again(_: KafkaError) -> None:
+        try:
+            node.create("again")
+        except KafkaError as error:
+            refused.append(error.code)
+
+    node.create("t").on_done(lambda _: None, again)
+    node.service.resign()
+    assert refused == [ErrorCode.NOT_CONTROLLER]
+    assert len(node.log.batches) == 1
+
+
+def test_leadership_that_returns_starts_from_what_was_committed() -> None:
+    node = Node()
+    lost = node.create("lost")
+    node.log.batches.clear()  # the next leader's log does not have it
+    node.service.resign()
+    assert lost.error is not None
+    node.log.next_offset = node.loader.image.offset + 1
+    node.service.activate(open_transaction=False)
+    assert "lost" not in node.controller.image.topics
+    made = node.create("lost")
+    node.commit()
+    assert made.value.topics[0].error_code == ErrorCode.NONE
+
+
+def test_after_close_what_was_proposed_is_still_answered() -> None:
+    node = Node()
+    proposed = node.create("t")
+    node.service.close()
+    with pytest.raises(KafkaError):
+        node.create("u")
+    node.commit()
+    assert proposed.value.topics[0].error_code == ErrorCode.NONE
+
+
+def test_the_proposed_image_is_the_loaders_once_all_is_committed() -> None:
+    node = Node()
+    node.create("a")
+    node.create("b")
+    node.commit(1)
+    assert node.controller.image is not node.loader.image
+    assert "b" in node.controller.image.topics
+    node.commit(1)
+    assert node.controller.image is node.loader.image
+
+
+def test_a_proposal_in_several_batches_is_answered_with_the_last() -> None:
+    node = Node()
+    names = ("a", "b", "c")
+    records = [FeatureLevelRecord(name=name, feature_level=1) for name in names]
+    answer = node.service.submit(lambda controller, _: ControllerResult(records, "done"))
+    ((base_offset, encoded),) = node.log.batches
+    node.log.batches = [(base_offset + i, [record]) for i, record in enumerate(encoded)]
+    node.commit(2)
+    assert not answer.done
+    node.commit(1)
+    assert answer.value == "done"
+
+
+def test_an_open_transaction_is_aborted_by_the_next_controller() -> None:
+    node = Node()
+    node.service.resign()
+    begun = [
+        BeginTransactionRecord(name="x"),
+        FeatureLevelRecord(name="group.version", feature_level=0),
+    ]
+    node.log.append([encode_record(record, 30) for record in begun])
+    node.commit()
+    assert node.loader.in_transaction
+    node.service.activate(open_transaction=node.loader.in_transaction)
+    made = node.create("t")
+    node.commit()
+    assert not node.loader.in_transaction
+    assert made.value.topics[0].error_code == ErrorCode.NONE
+    assert node.loader.image.features["group.version"] == 1
+    assert "t" in node.loader.image.topics
+
+
+def test_nothing_is_taken_before_activation() -> None:
+    with pytest.raises(KafkaError) as caught:
+        Node(is_active=False).create("t")
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER

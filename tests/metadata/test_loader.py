@@ -1,0 +1,122 @@
+"""The metadata loader: what it publishes of the committed log, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.loader import MetadataLoader
+from kbroker.metadata.records import encode_record
+from kbroker.metadata.snapshot import image_records
+from kbroker.model import InvariantError
+from kbroker.protocol.messages.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+)
+from kbroker.protocol.schema import Message
+
+VERSION = 30
+
+
+def level(name: str, to: int = 1) -> FeatureLevelRecord:
+    return FeatureLevelRecord(name=name, feature_level=to)
+
+
+class Log:
+    """Commits batches to a loader, in order."""
+
+    def __init__(self) -> None:
+        self.loader = MetadataLoader("cluster", node_id=1)
+        self.next_offset = 0
+        self.published: list[tuple[MetadataImage, MetadataImage]] = []
+        self.loader.on_image(lambda old, new: self.published.append((old, new)))
+
+    def commit(self, *records: Message, epoch: int = 1) -> None:
+        encoded = [encode_record(record, VERSION) for record in records]
+        self.loader.committed(self.next_offset, epoch, encoded)
+        self.next_offset += max(len(records), 1)
+
+
+def test_loading_publishes_once_and_then_each_batch() -> None:
+    log = Log()
+    log.commit(level("a"))
+    log.commit()  # a control batch
+    log.commit(level("b"), level("c"), epoch=2)
+    assert log.published == [] and log.loader.image.offset == -1
+    log.loader.caught_up()
+    ((old, new),) = log.published
+    assert (old.offset, new.offset, new.epoch) == (-1, 3, 2)
+    assert set(new.features) == {"a", "b", "c"}
+    log.commit(level("d"), epoch=2)
+    assert log.published[1][0] is new
+    assert log.published[1][1] is log.loader.image
+    assert "d" in log.loader.image.features
+    log.commit(epoch=3)
+    assert len(log.published) == 2
+
+
+def test_a_new_cluster_is_published_with_its_bootstrap_records() -> None:
+    log = Log()
+    log.commit()
+    log.loader.caught_up()
+    assert log.published == []
+    log.commit(BeginTransactionRecord(name="Bootstrap records"), level("a"), EndTransactionRecord())
+    assert [new.features for _, new in log.published] == [{"a": 1}]
+
+
+def test_a_transaction_is_published_when_it_ends() -> None:
+    log = Log()
+    log.commit(level("a"))
+    log.loader.caught_up()
+    log.commit(BeginTransactionRecord(name="x"), level("b"))
+    log.commit(level("c"))
+    assert len(log.published) == 1 and log.loader.in_transaction
+    log.commit(EndTransactionRecord())
+    assert set(log.loader.image.features) == {"a", "b", "c"}
+    assert log.loader.image.offset == log.next_offset - 1
+
+
+def test_an_aborted_transaction_leaves_nothing() -> None:
+    log = Log()
+    log.commit(level("a"), BeginTransactionRecord(name="x"), level("b"))
+    log.loader.caught_up()
+    assert log.loader.in_transaction
+    assert log.loader.image.features == {"a": 1}
+    log.commit(AbortTransactionRecord(reason="x"))
+    assert log.loader.image.features == {"a": 1}
+    assert not log.loader.in_transaction
+
+
+def test_a_snapshot_is_the_start() -> None:
+    first = Log()
+    first.commit(level("metadata.version", VERSION), level("a"))
+    first.loader.caught_up()
+    second = Log()
+    records = [encode_record(record, VERSION) for record in image_records(first.loader.image)]
+    second.loader.snapshot_read(records, first.next_offset, 1)
+    second.next_offset = first.next_offset
+    second.commit(level("b"))
+    second.loader.caught_up()
+    assert second.loader.image.features == {"metadata.version": VERSION, "a": 1, "b": 1}
+    assert second.loader.image.offset == first.next_offset
+    assert second.loader.image.cluster_id == "cluster"
+
+
+def test_a_listener_that_comes_late_gets_the_present_image() -> None:
+    log = Log()
+    log.commit(level("a"))
+    log.loader.caught_up()
+    seen: list[tuple[MetadataImage, MetadataImage]] = []
+    log.loader.on_image(lambda old, new: seen.append((old, new)))
+    assert seen == [(MetadataImage(cluster_id="cluster"), log.loader.image)]
+
+
+def test_an_image_never_goes_back() -> None:
+    log = Log()
+    log.commit(level("a"), level("b"))
+    log.loader.caught_up()
+    log.next_offset = 0
+    with pytest.raises(InvariantError, match="goes back"):
+        log.commit(level("c"))
