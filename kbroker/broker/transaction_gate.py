@@ -63,7 +63,9 @@ class PartitionGate:
         *,
         adds: bool,
     ) -> Verdicts | Deferred[Verdicts]:
-        """adds: the producer leaves it to the broker to add partitions to its transaction."""
+        """The coordinator's error or NONE for each partition without an open transaction of the
+        producer. adds: the producer relies on the broker to add partitions to its transaction.
+        """
         replicas = self._replicas
         unsure = [
             partition
@@ -76,22 +78,19 @@ class PartitionGate:
             if not self._verifies():
                 return {}
             return self._coordinator.verify(transactional_id, producer, unsure)
-        error = self._coordinator.add_partitions(
+        added = self._coordinator.add_partitions(
             transactional_id, producer, unsure, client_version=2
         )
-        if isinstance(error, ErrorCode):
+        if added.done:
+            return dict.fromkeys(unsure, added.value)
+
+        def verify(error: ErrorCode) -> Verdicts:
+            # The transaction may have ended since, by its timeout for example.
+            if error is ErrorCode.NONE:
+                return self._coordinator.verify(transactional_id, producer, unsure)
             return dict.fromkeys(unsure, error)
-        later: Deferred[Verdicts] = Deferred()
 
-        def added(code: ErrorCode) -> None:
-            # Meanwhile the transaction may have been ended, by its timeout for one.
-            if code is ErrorCode.NONE:
-                later.resolve(self._coordinator.verify(transactional_id, producer, unsure))
-            else:
-                later.resolve(dict.fromkeys(unsure, code))
-
-        error.on_done(added)
-        return later
+        return added.then(verify)
 
 
 def produce_error_of(error: ErrorCode, version: int) -> ErrorCode:

@@ -147,9 +147,9 @@ def test_markers() -> None:
     committed: Deferred[ErrorCode] = Deferred()
     written: list[TopicPartition] = []
 
-    def write(partition: TopicPartition, *_: Any, **__: Any) -> ErrorCode | Deferred[ErrorCode]:
+    def write(partition: TopicPartition, *_: Any, **__: Any) -> Deferred[ErrorCode]:
         written.append(partition)
-        return committed if partition.partition == 7 else ErrorCode.NONE
+        return committed if partition.partition == 7 else Deferred.of(ErrorCode.NONE)
 
     sliced = Sliced(markers=SimpleNamespace(write=write))
     outcome = begin(sliced, ApiKey.WRITE_TXN_MARKERS, kind(markers=[marker] * 5))

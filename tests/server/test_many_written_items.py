@@ -220,8 +220,8 @@ def test_partitions_of_a_transaction(world: World, is_known: bool) -> None:
     def partition(topic: str, index: int) -> object | None:
         return None if index == unknown_index else object()
 
-    def add_partitions(*_: object, **__: object) -> ErrorCode:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
+    def add_partitions(*_: object, **__: object) -> Deferred[ErrorCode]:
+        return Deferred.of(ErrorCode.CONCURRENT_TRANSACTIONS)
 
     counted = Counted(
         world,

@@ -1,12 +1,13 @@
-"""Deadlines of one shard in one heap, cheap to put off: a heartbeat only writes a number.
+"""The deadlines of one shard in one heap. Postponing a deadline, as a heartbeat does, only stores a
+number.
 
-An entry of the heap may be early: its deadline was moved since. It is then put back instead of
-firing, so a session that is renewed every three seconds costs one heap operation per session
-timeout, not per heartbeat.
+A heap entry may be early because its deadline was postponed. It is pushed again instead of firing,
+so a session that is renewed every three seconds costs one heap operation per session timeout, not
+per heartbeat.
 
-An entry may also be stale: its deadline was cancelled or brought forward. It would hold what the
-deadline belongs to until its hour comes, which a client may have set to weeks from now; so the heap
-is made anew once half of it is stale.
+A heap entry is stale when its deadline was cancelled or brought forward. It would keep the owner of
+the deadline in memory until its time, which a client may have set to weeks from now; so the heap is
+rebuilt once half of it is stale.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Final
 from kbroker.coordinator.runtime.result import Results
 
 MIN_STALE: Final = 8
-"""Stale entries that are not worth a new heap."""
+"""Up to so many stale entries the heap is not rebuilt."""
 
 
 class Deadline:
-    """A moment and what happens then. at_ms None: nothing is due. Set it through `Deadlines`."""
+    """A time, and the action that runs then with now_ms. at_ms: None unless it is set. Set it
+    through `Deadlines`.
+    """
 
     __slots__ = ("action", "at_ms", "entry", "wake_ms")
 
@@ -30,9 +33,9 @@ class Deadline:
         self.action = action
         self.at_ms: int | None = None
         self.entry = 0
-        """Number of the entry in the heap that counts, 0 for none; others are stale."""
+        """The number of its valid heap entry, 0 for none; its other entries are stale."""
         self.wake_ms = 0
-        """When that entry is due."""
+        """The time of that entry."""
 
 
 class Deadlines:
@@ -43,30 +46,30 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
         self._count = 0
-        self._stale = 0  # entries of the heap that no longer count
+        self._stale = 0  # stale entries in the heap
 
     def __len__(self) -> int:
-        """Entries held, stale ones too."""
+        """The number of heap entries, stale ones included."""
         return len(self._heap)
 
     def set(self, deadline: Deadline, at_ms: int) -> None:
-        """Let it fire at at_ms, whatever was set before."""
+        """Let the deadline fire at at_ms, in place of any former time."""
         deadline.at_ms = at_ms
         if not deadline.entry:
             self._push(deadline, at_ms)
         elif at_ms < deadline.wake_ms:
             self._push(deadline, at_ms)
-            self._one_more_stale()
+            self._count_stale()
 
     def cancel(self, deadline: Deadline) -> None:
-        """It does not fire, until it is set again."""
+        """Keep the deadline from firing until it is set again."""
         deadline.at_ms = None
         if deadline.entry:
             deadline.entry = 0
-            self._one_more_stale()
+            self._count_stale()
 
     def next_ms(self) -> int | None:
-        """When to call `fire` next; it may turn out that nothing is due then."""
+        """When to call `fire` next, perhaps earlier than any deadline; None without a deadline."""
         heap = self._heap
         while heap:
             wake_ms, number, deadline = heap[0]
@@ -77,8 +80,9 @@ class Deadlines:
         return None
 
     def fire(self, now_ms: int) -> Results:
-        """Run the actions of what is due, earliest first, up to the first that asks for something:
-        the next ones are to see what came of it. An action may set further deadlines.
+        """Run the actions of due deadlines, earliest first, up to and including the first that
+        returns results; the later ones run at the next call, after those results were carried out.
+        An action may set further deadlines.
         """
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
@@ -92,9 +96,9 @@ class Deadlines:
                 self._push(deadline, at_ms)
                 continue
             deadline.at_ms = None
-            effects = deadline.action(now_ms)
-            if effects:
-                return effects
+            results = deadline.action(now_ms)
+            if results:
+                return results
         return []
 
     def _push(self, deadline: Deadline, at_ms: int) -> None:
@@ -102,10 +106,10 @@ class Deadlines:
         deadline.entry, deadline.wake_ms = self._count, at_ms
         heapq.heappush(self._heap, (at_ms, self._count, deadline))
 
-    def _one_more_stale(self) -> None:
+    def _count_stale(self) -> None:
         self._stale += 1
         if self._stale > MIN_STALE and self._stale * 2 > len(self._heap):
-            # In place: `fire` may be in the middle of it.
+            # In place: `fire` may be iterating over it.
             self._heap[:] = [e for e in self._heap if e[2].entry == e[1]]
             heapq.heapify(self._heap)
             self._stale = 0

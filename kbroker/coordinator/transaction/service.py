@@ -209,10 +209,11 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         *,
         client_version: int,
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        """Make partitions part of the producer's transaction, which begins with the first.
+    ) -> Deferred[ErrorCode]:
+        """Make partitions part of the producer's transaction, which begins with the first of them.
+        NONE once that is committed, else the coordinator's own error.
 
-        client_version: of transactions, 2 or less. The error is the coordinator's own.
+        client_version: of transactions, 2 or less.
         """
         named = frozenset(partitions)
         added: Deferred[ErrorCode] = self._decide(
@@ -220,8 +221,8 @@ class TransactionCoordinator:
             lambda shard, _: shard.add_partitions(
                 transactional_id, producer, named, client_version=client_version
             ),
-        ).recover(lambda error: error.code)
-        return added.value if added.done else added
+        )
+        return added.recover(lambda error: error.code)
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]

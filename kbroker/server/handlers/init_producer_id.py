@@ -12,12 +12,10 @@ transaction is aborted; CONCURRENT_TRANSACTIONS meanwhile.
 
 from __future__ import annotations
 
-from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import (
     WRITE_TRANSACTIONAL_ID,
     Access,
@@ -44,23 +42,20 @@ def handle_init_producer_id(
         if not request.transactional_id:
             return init_producer_id_error(request, ErrorCode.INVALID_REQUEST, "")
         outcome = services.transactions.init_producer_id(request)
-        if context.api_version < FENCED_SINCE and isinstance(outcome, Deferred):
-            outcome.on_done(_in_old_words)
+        if context.api_version < FENCED_SINCE:
+            return outcome.then(_without_fenced)
         return outcome
     producer_id = services.producer_ids.next_id()
     if isinstance(producer_id, int):
         return _granted(producer_id)
-    response: Deferred[InitProducerIdResponse] = Deferred()
-    producer_id.on_done(lambda granted: response.resolve(_granted(granted)))
-    return response
+    return producer_id.then(_granted)
 
 
-def _in_old_words(response: Message) -> None:
-    if (
-        isinstance(response, InitProducerIdResponse)
-        and response.error_code == ErrorCode.PRODUCER_FENCED
-    ):
+def _without_fenced(response: InitProducerIdResponse) -> InitProducerIdResponse:
+    """With the error that stood for PRODUCER_FENCED before it was known."""
+    if response.error_code == ErrorCode.PRODUCER_FENCED:
         response.error_code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return response
 
 
 def _granted(producer_id: int) -> InitProducerIdResponse:

@@ -90,7 +90,10 @@ def handle_write_markers(
                 result = _PartitionResult(partition_index=index)
                 results.partitions.append(result)
                 outcome = _write(services, marker, TopicPartition(topic.name, index))
-                waiting.append((result, outcome))
+                if outcome.done:
+                    result.error_code = outcome.value
+                else:
+                    waiting.append((result, outcome))
     for result, deferred in waiting:
         if not deferred.done:
             yield deferred

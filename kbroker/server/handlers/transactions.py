@@ -36,7 +36,6 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
@@ -195,16 +194,7 @@ def _begin_add(
         partitions,
         client_version=2 if version >= ADD_V2_SINCE else 0,
     )
-    later: Deferred[ErrorCode] = Deferred()
-
-    def known(error: ErrorCode) -> None:
-        later.resolve(known_error(error, version))
-
-    if isinstance(outcome, ErrorCode):
-        known(outcome)
-    else:
-        outcome.on_done(known)
-    return _Added(asked, errors, later)
+    return _Added(asked, errors, outcome.then(lambda error: known_error(error, version)))
 
 
 # AddOffsetsToTxn
@@ -225,11 +215,7 @@ def handle_add_offsets(
     def response(error: ErrorCode) -> AddOffsetsToTxnResponse:
         return AddOffsetsToTxnResponse(error_code=known_error(error, context.api_version))
 
-    if isinstance(outcome, ErrorCode):
-        return response(outcome)
-    later: Deferred[Message] = Deferred()
-    outcome.on_done(lambda error: later.resolve(response(error)))
-    return later
+    return outcome.then(response)
 
 
 def add_offsets_error(
@@ -383,15 +369,12 @@ def handle_end_txn(services: Services, context: RequestContext, request: EndTxnR
     outcome = services.transactions.end(context, request)
     if context.api_version >= FENCED_SINCE:
         return outcome
-    later: Deferred[Message] = Deferred()
 
-    def in_old_words(response: Message) -> None:
-        if isinstance(response, EndTxnResponse):
-            response.error_code = known_error(ErrorCode(response.error_code), context.api_version)
-        later.resolve(response)
+    def with_known_error(response: EndTxnResponse) -> EndTxnResponse:
+        response.error_code = known_error(ErrorCode(response.error_code), context.api_version)
+        return response
 
-    outcome.on_done(in_old_words)
-    return later
+    return outcome.then(with_known_error)
 
 
 def end_txn_error(request: EndTxnRequest, code: ErrorCode, message: str) -> EndTxnResponse:

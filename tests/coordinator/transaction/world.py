@@ -143,7 +143,7 @@ class Client:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         return ErrorCode(response.error_code)
 
-    def ask_add(self, *partitions: TopicPartition) -> ErrorCode | Deferred[ErrorCode]:
+    def ask_add(self, *partitions: TopicPartition) -> Deferred[ErrorCode]:
         return self.world.coordinator.add_partitions(
             self.transactional_id,
             Producer(self.producer_id, self.epoch),
