@@ -28,7 +28,7 @@ from kbroker.protocol.records import build_batch
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call
-from tests.log.cleaning import records_of
+from tests.log.cleaner.cleaning import records_of
 
 QUICK = {
     "log.cleaner.backoff.ms": "20",

@@ -19,7 +19,7 @@ from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.segment import Segment
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import iter_batches, iter_records
-from tests.log.test_recovery import kafka_config
+from tests.log.recovery.test_recovery import kafka_config
 
 Unpack = Callable[..., Path]
 EARLY_MS = 1_700_000_000_000

@@ -38,7 +38,7 @@ from scripts.apache_kafka import ApacheKafka
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
 from tests.e2e.wire import call
-from tests.log.test_recovery import producers_of
+from tests.log.recovery.test_recovery import producers_of
 from tests.reference.log_steps import create, list_offsets, produce
 
 pytestmark = [

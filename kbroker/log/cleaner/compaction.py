@@ -8,7 +8,7 @@ seen as the last of its key: now + delete.retention.ms, written in place of the 
 its transaction is left and a horizon of its own has passed. The last batch of a producer, and the
 last one of the round, stay even without records: sequence numbers and offsets would be lost.
 
-Nothing here reads files or a clock. Bytes come from `cleaning_round`.
+Nothing here reads files or a clock. Bytes come from `round`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from kbroker.protocol.records import (
     iter_records,
 )
 from tests.coordinator.simulation import START_MS
-from tests.log.cleaning import (
+from tests.log.cleaner.cleaning import (
     FILLED_CLEAN,
     TOPIC,
     TOPIC_ID,

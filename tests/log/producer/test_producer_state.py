@@ -29,7 +29,7 @@ from kbroker.protocol.records import (
     marker_coordinator_epoch,
 )
 
-GOLDEN = Path(__file__).parents[1] / "data" / "kafka-4.3.1"
+GOLDEN = Path(__file__).parents[2] / "data" / "kafka-4.3.1"
 SNAPSHOTS = [
     pytest.param(path, id=f"{path.parent.name}/{path.stem[-3:]}")
     for path in sorted(GOLDEN.glob("data/*/*.snapshot"))

@@ -11,7 +11,7 @@ from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
-from tests.log.cleaning import Bench
+from tests.log.cleaner.cleaning import Bench
 
 Unpack = Callable[[str], Path]
 DELETE_RETENTION_MS = 86_400_000
