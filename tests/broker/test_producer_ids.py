@@ -72,3 +72,16 @@ def test_a_refusal_is_the_callers_only_when_none_is_left() -> None:
     assert [manager.next_id() for _ in range(999)] == list(range(1, 1000))
     with pytest.raises(KafkaError):
         manager.next_id()
+
+
+def test_who_waits_for_a_block_fails_with_the_controller_and_may_try_again() -> None:
+    blocks = Blocks()
+    manager = ProducerIdManager(blocks.allocate)
+    waiting = [manager.next_id() for _ in range(2)]
+    blocks.asked[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    for each in waiting:
+        assert isinstance(each, Deferred)
+        assert each.error is not None and each.error.code is ErrorCode.NOT_CONTROLLER
+    again = manager.next_id()
+    blocks.answer()
+    assert isinstance(again, Deferred) and again.value == 1000

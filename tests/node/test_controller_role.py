@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.node.futures import as_future
@@ -129,5 +130,28 @@ def test_an_unended_transaction_is_aborted_at_start(tmp_path: Path) -> None:
         await as_future(again.channel.ensure_topic("t"))
         await again.stop()
         assert "t" in replayed(tmp_path, again.cluster_id).topics
+
+    run(script)
+
+
+def test_a_disk_that_fails_ends_leadership_and_fails_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script() -> None:
+        node = await start(tmp_path)
+
+        def fail(self: object) -> None:
+            raise LogDirectoryError("x", "fsync", OSError(5, "input/output error"))
+
+        monkeypatch.setattr("kbroker.log.storage.files.LogFile.sync", fail)
+        created = node.channel.create_topics(topics("t"))
+        unchanged = node.channel.ensure_topic("t")
+        for waiting in (created, unchanged):
+            with pytest.raises(KafkaError) as caught:
+                await as_future(waiting)
+            assert caught.value.code is ErrorCode.NOT_CONTROLLER
+        assert not node.role.service.is_active
+        assert "t" not in node.image.topics
+        await node.stop()
 
     run(script)

@@ -141,6 +141,15 @@ def test_topic_that_cannot_be_created() -> None:
     assert coordinators(outcome.value, 4) == [NOT_THERE]
 
 
+def test_a_controller_that_loses_leadership_before_the_topic_is_created() -> None:
+    controller = FakeController(image())
+    outcome = ask(controller, request(4, "g"), 4)
+    controller.created.fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    while controller.services.turns.due:
+        controller.services.turns.turn()
+    assert coordinators(outcome.value, 4) == [NOT_THERE]
+
+
 def test_controller_that_cannot_create_anything_now() -> None:
     controller = FakeController(image(), refuses=True)
     assert coordinators(ask(controller, request(4, "g"), 4), 4) == [NOT_THERE]

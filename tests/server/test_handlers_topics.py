@@ -68,6 +68,15 @@ def test_creation_is_answered_when_the_controller_does() -> None:
     assert controller.asked == [request]
 
 
+def test_the_request_fails_with_the_controller() -> None:
+    controller = FakeController()
+    context = RequestContext(ApiKey.CREATE_TOPICS, 7)
+    outcome = CREATE.handle(services(controller), context, CreateTopicsRequest())
+    assert isinstance(outcome, Deferred)
+    controller.deferred.fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    assert outcome.error is not None and outcome.error.code is ErrorCode.NOT_CONTROLLER
+
+
 def test_what_is_known_at_once_is_answered_at_once() -> None:
     controller = FakeController()
     response = DeleteTopicsResponse()

@@ -112,12 +112,16 @@ def handle_find_coordinator(
 
 
 def _created(services: Services, topic: str) -> Deferred[ErrorCode]:
-    """Resolved once the coordinators' topic is there, or cannot be made."""
-    try:
-        return services.controller.ensure_internal_topic(topic)
-    except KafkaError as error:
+    """Resolves once the coordinators' topic exists, or with the reason why it cannot be created."""
+
+    def refused(error: KafkaError) -> ErrorCode:
         logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, shown(error))
-        return Deferred.of(error.code)
+        return error.code
+
+    try:
+        return services.controller.ensure_internal_topic(topic).recover(refused)
+    except KafkaError as error:
+        return Deferred.of(refused(error))
 
 
 def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]:

@@ -7,8 +7,9 @@ DeleteTopics 0-6: v3 says TOPIC_DELETION_DISABLED (before: INVALID_REQUEST); v4 
 error messages; v6 deletes by id too.
 
 Each topic has its own outcome. The answer goes out when the records are committed and this broker
-has acted on them, so whoever is answered can produce at once. Deviations: timeout_ms is not waited
-out, since a single controller answers or stops; Kafka shuffles DeleteTopics' results, here they
+has acted on them, so a client that is answered can produce at once. A controller that loses
+leadership meanwhile fails the request with NOT_CONTROLLER. Deviations: timeout_ms is not waited
+out, since the controller answers or fails; Kafka shuffles DeleteTopics' results, here they
 keep the order of the request; a name that collides with another one of the same request is refused
 as well; a request of more than 32 topics is decided on in parts, between which the loop has its
 turn, so its topics are not created or deleted in one batch of records, and names that collide with
@@ -39,7 +40,6 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_policy import (
     DELETE_EACH_TOPIC,
@@ -89,11 +89,7 @@ def _as_outcome(
     deferred: Deferred[CreateTopicsResponse] | Deferred[DeleteTopicsResponse],
 ) -> Outcome:
     """The response itself if it is there already: no stage two then."""
-    if deferred.done:
-        return deferred.value
-    later: Deferred[Message] = Deferred()
-    deferred.on_done(later.resolve)
-    return later
+    return deferred.value if deferred.done else deferred
 
 
 def create_topics_error(
