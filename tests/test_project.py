@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -41,6 +42,17 @@ def tracked_files() -> list[Path]:
     if run.returncode:
         pytest.skip("not a git work tree")
     return [ROOT / name for name in run.stdout.split("\0") if name]
+
+
+@cache
+def sources() -> list[tuple[str, ast.Module]]:
+    """The modules of kbroker: path below the repository's root, and what is in it."""
+    names = ((path.relative_to(ROOT).as_posix(), path) for path in tracked_files())
+    return [
+        (name, ast.parse(path.read_text()))
+        for name, path in names
+        if name.startswith("kbroker/") and path.suffix == ".py" and path.is_file()
+    ]
 
 
 def test_public_names() -> None:
@@ -231,11 +243,8 @@ def test_no_destructor_reaches_the_state_of_the_loop() -> None:
     reference's callback or a finalizer.
     """
     found: dict[str, set[str]] = {}
-    for path in tracked_files():
-        name = path.relative_to(ROOT).as_posix()
-        if path.suffix != ".py" or not name.startswith("kbroker/") or not path.is_file():
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
+    for name, tree in sources():
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name == "__del__":
                 calls = (call for call in ast.walk(node) if isinstance(call, ast.Call))
                 found.setdefault(name, set()).update(ast.unparse(call.func) for call in calls)
@@ -274,13 +283,10 @@ FILE_CALL = re.compile(
 
 def test_only_one_module_touches_the_disk() -> None:
     """A simulated disk takes the place of `log.storage.files`: it sees all that is written."""
-    for path in tracked_files():
-        name = path.relative_to(ROOT).as_posix()
-        if path.suffix != ".py" or not name.startswith("kbroker/") or not path.is_file():
-            continue
+    for name, tree in sources():
         if name in TOUCHES_FILES or name.startswith(("kbroker/cli/", "kbroker/testing/")):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree):
             where = f"{name}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules = {each.name for each in node.names} | {getattr(node, "module", None)}
@@ -307,9 +313,8 @@ CACHED_FUNCTIONS = {
 """Functions of nothing but their immutable arguments. `functools` locks its caches."""
 
 
-def module_name(path: Path) -> str:
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name.removesuffix(".__init__")
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
@@ -360,14 +365,10 @@ def test_no_module_has_state() -> None:
     them (`node.resources`).
     """
     found, cached = set(), set()
-    for path in tracked_files():
-        name = path.relative_to(ROOT).as_posix()
-        if path.suffix != ".py" or not name.startswith("kbroker/") or not path.is_file():
-            continue
+    for name, tree in sources():
         if name == "kbroker/__main__.py" or name.startswith("kbroker/cli/"):
             continue  # they run once in a process of their own
-        module = importlib.import_module(module_name(path))
-        tree = ast.parse(path.read_text())
+        module = importlib.import_module(module_name(name))
         for variable, annotation in assignments(tree):
             value = getattr(module, variable, None)
             if variable != "__all__" and not (
@@ -389,3 +390,27 @@ def test_no_module_has_state() -> None:
                         assert is_read_only(annotation, module), f"{name}: {node.name}.{variable}"
     assert found == set(MUTABLE_GLOBALS)
     assert cached == set(CACHED_FUNCTIONS)
+
+
+OF_THE_PROCESS = re.compile(
+    r"gc\.(freeze|unfreeze|collect|enable|disable|set_threshold|callbacks\.\w+)|signal\.\w+"
+    r"|.*\.add_signal_handler|sys\.set\w+|resource\.setrlimit|logging\.(basicConfig|disable)"
+    r"|os\.(umask|chdir|putenv|nice|fork|_exit|dup2)|locale\.setlocale|random\.seed"
+)
+
+
+def test_only_the_command_changes_the_process() -> None:
+    """A broker that is embedded in a user's process leaves alone what others of it depend on."""
+    allowed = (
+        "kbroker/cli/",
+        "kbroker/__main__.py",
+        "kbroker/node/run.py",
+        "kbroker/node/garbage.py",
+    )
+    for name, tree in sources():
+        if name.startswith(allowed):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert not OF_THE_PROCESS.fullmatch(called), f"{name}:{node.lineno}: {called}"

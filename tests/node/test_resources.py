@@ -5,7 +5,13 @@ random numbers and threads.
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
+import resource
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,6 +26,7 @@ from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.node.node import Broker
 from kbroker.node.resources import NodeResources
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.quorum.format import ensure_formatted
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
 
@@ -182,3 +189,52 @@ def test_on_ten_threads(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
         for name in ("open_files", "page_cache", "random", "workers"):
             assert len({id(getattr(each, name)) for each in owned}) == len(left), name
     assert open_below(tmp_path) == []
+
+
+def test_an_embedded_broker_leaves_the_process_as_it_is() -> None:
+    def settings() -> list[object]:
+        return [
+            gc.get_threshold(),
+            gc.get_freeze_count(),
+            list(gc.callbacks),
+            sys.getswitchinterval(),
+            resource.getrlimit(resource.RLIMIT_NOFILE),
+            [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)],
+            logging.root.handlers[:],
+        ]
+
+    before = settings()
+    with EmbeddedBroker() as broker:
+        broker.create_topic("events")
+        assert settings() == before
+    assert settings() == before
+
+
+def test_a_seed_decides_what_a_node_draws(tmp_path: Path) -> None:
+    def ids(name: str, seed: int) -> set[bytes]:
+        config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / name)})
+        resources = NodeResources(config, random=Random(seed))
+        resources.close()
+        return set(ensure_formatted(config, resources.random).directory_ids.values())
+
+    assert ids("a", 1) == ids("b", 1) != ids("c", 2)
+
+
+def test_threads_are_named_after_their_node_and_purpose() -> None:
+    async def run() -> str:
+        config = BrokerConfig.from_properties({"node.id": "7"})
+        resources = NodeResources(config)
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        names: list[str] = []
+        offload = resources.offload("flush", 1)
+        offload(
+            lambda: names.append(threading.current_thread().name),
+            lambda failure: done.set_result(names[0]),
+        )
+        name = await asyncio.wait_for(done, 5)
+        resources.close()
+        resources.close()
+        offload.close()
+        return name
+
+    assert asyncio.run(run()) == "kbroker-7-flush_0"
