@@ -34,7 +34,7 @@ from benchmarks.attack_measure import Arena, Outcome
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import World
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.dispatch import ApiHandler
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers import all_handlers
 
 GOAL_S: Final = 0.050

@@ -308,7 +308,7 @@ CACHED_FUNCTIONS = {
     "kbroker.coordinator.patterns._compiled": "an RE2 pattern of its text; RE2 objects are const",
     "kbroker.coordinator.runtime.key_hash._cached_hash": "Java's hash of a string",
     "kbroker.protocol.schema._range": "a range of versions of its text",
-    "kbroker.server.network.large_requests._lists_of": "names of fields of a class",
+    "kbroker.server.slicing.large_requests._lists_of": "names of fields of a class",
 }
 """Functions of nothing but their immutable arguments. `functools` locks its caches."""
 

@@ -30,7 +30,8 @@ from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
 from kbroker.node.timers import LoopTimers
 from kbroker.quorum.format import ensure_formatted
-from kbroker.server.dispatch import ApiHandler, Dispatcher
+from kbroker.server.api_handler import ApiHandler
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handlers import all_handlers
 from kbroker.server.network.connection_shared import ConnectionShared, OpenConnection
 from kbroker.server.network.descriptors import descriptor_budget

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metrics import Histogram
@@ -34,28 +33,30 @@ from kbroker.protocol.framing import (
     read_client_id,
 )
 from kbroker.protocol.schema import Field, Message, Request
+from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import (
     ApiPolicy,
     Authorizer,
     BrokerState,
     Check,
     ListenerType,
-    MemoryClass,
     authorisation_check,
     group_protocol_check,
 )
-from kbroker.server.network.divided_requests import Division
-from kbroker.server.network.large_requests import (
-    LargeRequest,
-    LargeRequests,
+from kbroker.server.requests import (
+    CloseConnection,
+    LargePendingResponse,
     NoResponseError,
+    Outcome,
+    PendingResponse,
     Refusal,
     RefusedRequest,
+    RequestContext,
+    Steps,
 )
+from kbroker.server.services import Services
 from kbroker.server.session import Session
-
-if TYPE_CHECKING:
-    from kbroker.server.services import Services
+from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
 
 logger = logging.getLogger(__name__)
 
@@ -65,118 +66,10 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
 
-# Any: a Deferred of the API's own response class, since Deferred is invariant
-Outcome = Message | Deferred[Any] | None
-"""A response, one that comes later, or None: this request gets no response (Produce, acks=0)."""
-
-# Any: as above, and of the API's own response class
-Steps = Generator[Deferred[Any] | None, None, Any]
-
-
-class CloseConnection(Exception):
-    """Raised by a handler to end this connection without an answer, with one log line (a failed
-    Produce with acks=0).
-    """
-
-
-@dataclass(slots=True)
-class RequestContext:
-    """One request and its client; handlers only read it."""
-
-    api_key: ApiKey
-    api_version: int
-    correlation_id: int = 0
-    client_id: str | None = None
-    session: Session = field(default_factory=Session)
-    arrived_ms: int = 0
-    """Wall clock, ms since the epoch, when the request was whole: the `now_ms` of the cores."""
-
-    @property
-    def client_host(self) -> str:
-        """The client's address, without its port."""
-        return self.session.client_host
-
-
-@dataclass(frozen=True, slots=True)
-class ApiHandler:
-    """One API as a handler module registers it; `HANDLERS` at its end lists them.
-
-    handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
-    buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
-    It may write into them (base offsets). It gives up the whole request by raising KafkaError,
-    which becomes `error_response(request, code, message)`, and so does the failure of the Deferred
-    it returns; the fields of that request which held such views are then empty. policy: what is
-    checked before handle is called.
-
-    For requests that go through `large_requests` - steps: called in place of handle where handle
-    itself must not be sliced; it yields None for a pause or a Deferred to wait for. division: how
-    such a request is cut into pieces; None: it is handled as a whole.
-    """
-
-    api_key: ApiKey
-    # Any: each handler names its own request class
-    handle: Callable[[Services, RequestContext, Any], Outcome]
-    error_response: Callable[[Any, ErrorCode, str], Message]
-    policy: ApiPolicy
-    steps: Callable[[Services, RequestContext, Any], Steps] | None = None
-    division: Division | None = None
-
-    @property
-    def min_version(self) -> int:
-        """The oldest request version that is served."""
-        return self.policy.versions.min_version
-
-    @property
-    def max_version(self) -> int:
-        """The newest request version that is served."""
-        return self.policy.versions.max_version
-
-
-class ApiVersionRange(NamedTuple):
-    """One line of ApiVersions, both ends inclusive."""
-
-    api_key: int
-    min_version: int
-    max_version: int
-
-
 Interceptor = Callable[[RequestContext, Any], Outcome]
 """A test's hook in front of a handler: returns an outcome, raises KafkaError, or returns None to
 pass the request on.
 """
-
-
-class PendingResponse:
-    """A request's place in the order of a connection's responses. message is None until there is
-    one.
-    """
-
-    __slots__ = (
-        "api_key",
-        "api_version",
-        "correlation_id",
-        "deferred",
-        "error_response",
-        "message",
-        "started_s",
-    )
-
-    error_response: Callable[[KafkaError], Message | Refusal]
-    """The response if `deferred` fails; only set with `deferred`."""
-
-    def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.message: Message | None = None
-        self.deferred: Deferred[Any] | None = None
-        self.started_s = 0.0
-
-
-class LargePendingResponse(PendingResponse):
-    """Of a `LargeRequest`: until the message is there, its connection starts no other request."""
-
-    __slots__ = ()
 
 
 class _Route:
@@ -470,20 +363,3 @@ def _unsupported_version(
     pending = PendingResponse(int(handler.api_key), 0, correlation_id)
     pending.message = handler.error_response(None, ErrorCode.UNSUPPORTED_VERSION, "")
     return pending
-
-
-def small_responses(handlers: Iterable[ApiHandler]) -> frozenset[int]:
-    """Keys of the APIs whose responses are small as a rule; see `MemoryClass`."""
-    return frozenset(
-        int(handler.api_key)
-        for handler in handlers
-        if handler.policy.memory_class is MemoryClass.SMALL_RESPONSE
-    )
-
-
-def api_version_ranges(handlers: Sequence[ApiHandler]) -> list[ApiVersionRange]:
-    """What ApiVersions announces for these handlers, by API key."""
-    return sorted(
-        ApiVersionRange(int(handler.api_key), handler.min_version, handler.max_version)
-        for handler in handlers
-    )

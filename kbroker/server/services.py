@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.broker.topic_creation import StreamsTopics
 from kbroker.server.network.memory_pool import MemoryPool
@@ -28,9 +28,16 @@ if TYPE_CHECKING:
     from kbroker.ports import Offload, Timers
     from kbroker.replication.manager import ReplicaManager
     from kbroker.replication.time_slices import FairSlices
-    from kbroker.server.dispatch import ApiVersionRange
     from kbroker.settings.broker import BrokerConfig
     from kbroker.share.reader import ShareReader
+
+
+class ApiVersionRange(NamedTuple):
+    """One line of ApiVersions, both ends inclusive."""
+
+    api_key: int
+    min_version: int
+    max_version: int
 
 
 @dataclass(slots=True)

@@ -14,8 +14,9 @@ from typing import Final
 
 from kbroker.__main__ import main
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.dispatch import Dispatcher, PendingResponse
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.receive_buffer import ReceiveBuffer
+from kbroker.server.requests import PendingResponse
 from kbroker.server.session import Session
 
 PROBE: Final = struct.pack(">hhihs", 18, 0, 0x50524F42, 1, b"p")

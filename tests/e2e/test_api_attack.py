@@ -22,8 +22,8 @@ from kbroker.protocol.apis import ApiKey, request_class, response_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import decode_response_header
-from kbroker.server.dispatch import CloseConnection
 from kbroker.server.handlers import all_handlers
+from kbroker.server.requests import CloseConnection
 from kbroker.server.session import Session
 from kbroker.testing import EmbeddedBroker
 from tests.clients.adapters import ConfluentAdapter, Sent

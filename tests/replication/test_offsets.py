@@ -10,7 +10,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import offsets
 from kbroker.replication.offsets import ListedOffset
-from kbroker.server.sliced import at_once
+from kbroker.server.slicing.sliced import at_once
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 KEY = TopicPartition(TOPIC, 0)

@@ -17,13 +17,14 @@ from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.dispatch import CloseConnection, PendingResponse, small_responses
+from kbroker.server.api_handler import small_responses
 from kbroker.server.handlers import all_handlers
 from kbroker.server.network.connection import Connection
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.listener import ListenerServer
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import CloseConnection, PendingResponse
 from kbroker.server.session import Session
 
 LOOPS = [

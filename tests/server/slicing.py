@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from kbroker.ports import Deferred
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import Outcome
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import Outcome
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns

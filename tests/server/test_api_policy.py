@@ -19,6 +19,7 @@ from kbroker.protocol.acl_operations import (
 )
 from kbroker.protocol.apis import ApiKey, request_class
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.server.api_handler import ApiHandler, small_responses
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
     RESOURCE_FIELDS,
@@ -33,7 +34,6 @@ from kbroker.server.api_policy import (
     authorisation_check,
     group_protocol_check,
 )
-from kbroker.server.dispatch import ApiHandler, small_responses
 from kbroker.server.handlers import all_handlers
 from kbroker.server.session import Session
 

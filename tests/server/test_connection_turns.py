@@ -13,9 +13,8 @@ import pytest
 from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.dispatch import LargePendingResponse, PendingResponse
 from kbroker.server.network.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
-from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.requests import LARGE_REQUEST_BYTES, LargePendingResponse, PendingResponse
 from kbroker.server.session import Session
 from tests.server.loopback import LOOPS, Loopback, run, until
 

@@ -22,6 +22,7 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.schema import Message
+from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
     READ_GROUP,
@@ -30,16 +31,9 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import (
-    ApiHandler,
-    CloseConnection,
-    Dispatcher,
-    Outcome,
-    RequestContext,
-    api_version_ranges,
-    small_responses,
-)
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handlers import api_versions
+from kbroker.server.requests import CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.session import Session
 

@@ -18,10 +18,10 @@ from kbroker.protocol.framing import decode_response_header
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from kbroker.protocol.schema import Struct
-from kbroker.server.dispatch import LargePendingResponse, PendingResponse
 from kbroker.server.handlers import all_handlers
-from kbroker.server.network.divided_requests import count_items, merge, pieces
+from kbroker.server.requests import LargePendingResponse, PendingResponse
 from kbroker.server.session import Session
+from kbroker.server.slicing.divided_requests import count_items, merge, pieces
 from kbroker.testing import EmbeddedBroker
 
 CONNECTION = Session("c", "PLAINTEXT", "127.0.0.1")

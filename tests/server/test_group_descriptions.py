@@ -15,10 +15,10 @@ from kbroker.protocol.messages.groups import DescribeGroupsRequest
 from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
 from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import consumer_groups, groups, share_groups, streams_groups
 from kbroker.server.handlers.group_descriptions import answer_bytes
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import RequestContext
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember

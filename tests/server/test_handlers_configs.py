@@ -17,8 +17,8 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import configs
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.simulation import SimTimers

@@ -20,10 +20,10 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.legacy_records import iter_any_batches, iter_any_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, build_end_transaction_marker
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import RequestContext
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.world import (
     NOW_MS,

@@ -18,8 +18,8 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.find_coordinator import HANDLERS
+from kbroker.server.requests import RequestContext
 from tests.server.slicing import Sliced
 
 (HANDLER,) = HANDLERS

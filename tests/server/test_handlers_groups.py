@@ -21,9 +21,9 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.groups import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import RequestContext
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.simulation import World

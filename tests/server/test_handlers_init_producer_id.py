@@ -12,8 +12,8 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.init_producer_id import HANDLERS
+from kbroker.server.requests import RequestContext
 
 (HANDLER,) = HANDLERS
 VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)

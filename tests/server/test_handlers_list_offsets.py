@@ -18,10 +18,10 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.offsets import segment_offsets
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.list_offsets import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.sliced import CHEAP_ITEMS
+from kbroker.server.requests import RequestContext
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from tests.replication.test_batch_search import CLAIMED_MS, LyingWorld
 from tests.replication.test_time_slices import Ticks, Turns
 from tests.replication.world import NOW_MS, TOPIC, World, batch

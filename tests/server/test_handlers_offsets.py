@@ -19,9 +19,9 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.offsets import HANDLERS, _single_group
-from kbroker.server.sliced import CHEAP_ITEMS
+from kbroker.server.requests import RequestContext
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.simulation import World
 from tests.replication.test_time_slices import Ticks

@@ -34,9 +34,9 @@ from kbroker.protocol.records import (
     iter_batches,
     iter_records,
 )
-from kbroker.server.dispatch import CloseConnection, RequestContext
 from kbroker.server.handlers.produce import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import CloseConnection, RequestContext
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import (
     NOW_MS,

@@ -18,9 +18,9 @@ from kbroker.protocol.messages.transactions import (
     DescribeProducersResponse,
 )
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.producers import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import RequestContext
 from tests.replication.test_time_slices import Ticks
 from tests.replication.world import TOPIC, World, batch
 

@@ -18,8 +18,9 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.topics import HANDLERS
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from tests.server.slicing import Sliced
 

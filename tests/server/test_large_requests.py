@@ -24,23 +24,17 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
-from kbroker.server.dispatch import (
-    ApiHandler,
-    CloseConnection,
-    Dispatcher,
-    Outcome,
-    PendingResponse,
-    RequestContext,
-    Steps,
-)
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.answer_queue import AnswerQueue
-from kbroker.server.network.divided_requests import PIECE_ITEMS, Division
-from kbroker.server.network.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
 from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import CloseConnection, Outcome, PendingResponse, RequestContext, Steps
 from kbroker.server.services import Services
 from kbroker.server.session import Session
+from kbroker.server.slicing.divided_requests import PIECE_ITEMS, Division
+from kbroker.server.slicing.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 from tests.server.garbage import found_by_collector
@@ -346,7 +340,7 @@ class Freed(str):
 
 def test_what_a_response_consists_of_is_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Freed, "count", 0)
-    monkeypatch.setattr("kbroker.server.network.large_requests.FREED_ITEMS", 16)
+    monkeypatch.setattr("kbroker.server.slicing.large_requests.FREED_ITEMS", 16)
     world = World()
 
     def sync(services: Any, context: RequestContext, request: Any) -> Outcome:

@@ -15,9 +15,9 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, TxnOffsetCommitRequest
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import all_handlers
-from kbroker.server.sliced import CHEAP_ITEMS
+from kbroker.server.requests import RequestContext
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from tests.coordinator.group.classic.test_group import static_pair
 from tests.coordinator.simulation import World
 from tests.server.slicing import Sliced

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.dispatch import small_responses
+from kbroker.server.api_handler import small_responses
 from kbroker.server.handlers import all_handlers
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.request_admission import RequestAdmission

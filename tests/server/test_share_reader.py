@@ -16,9 +16,9 @@ from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetch
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateWrite
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
 from kbroker.replication.time_slices import STEP_ITEMS, FairSlices
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.share_fetch import handle_share_fetch
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions

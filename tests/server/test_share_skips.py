@@ -17,7 +17,7 @@ from kbroker.protocol.share_partition_state import SharePlace, StateFound, State
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.sliced import at_once
+from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister

@@ -17,11 +17,11 @@ from kbroker.protocol.messages.share_groups import ShareAcknowledgeRequest, Shar
 from kbroker.protocol.schema import Request
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import STEP_ITEMS
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers.share_fetch import HANDLERS
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.session import Session
-from kbroker.server.sliced import CHEAP_ITEMS
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share import reader

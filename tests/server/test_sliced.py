@@ -16,11 +16,13 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
-from kbroker.server.dispatch import ApiHandler, Dispatcher, Outcome, RequestContext
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.session import Session
-from kbroker.server.sliced import AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import AnswerSize, Steps, sliced
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 

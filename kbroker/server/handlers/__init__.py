@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kbroker.server.dispatch import ApiHandler
+    from kbroker.server.api_handler import ApiHandler
 
 MODULES: Final = (
     "api_versions",

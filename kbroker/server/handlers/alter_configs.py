@@ -30,10 +30,11 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 from kbroker.settings.keys import ResourceType
 
 ALTERATIONS_PER_PART: Final = 64

@@ -17,6 +17,7 @@ from kbroker.metadata.features import SUPPORTED_FEATURES
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
     ApiPolicy,
@@ -24,7 +25,7 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 
 MIN_VERSION: Final = 0

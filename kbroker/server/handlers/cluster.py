@@ -16,12 +16,13 @@ from kbroker.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
     ApiPolicy,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 
 BROKER_ENDPOINT: Final = 1

@@ -22,10 +22,18 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, at_once, sliced
+from kbroker.server.slicing.sliced import (
+    CHEAP_ITEMS,
+    TOO_LARGE,
+    AnswerSize,
+    Steps,
+    at_once,
+    sliced,
+)
 from kbroker.settings.describe import (
     ConfigEntry,
     DynamicConfigs,

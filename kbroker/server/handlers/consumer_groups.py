@@ -17,6 +17,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     CONSUMER_PROTOCOL,
     DESCRIBE_EACH_GROUP,
@@ -27,10 +28,10 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import Steps, sliced
 
 
 def handle_consumer_group_heartbeat(

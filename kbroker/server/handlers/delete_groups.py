@@ -11,6 +11,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DELETE_GROUP,
     READ_EACH_TOPIC,
@@ -19,10 +20,10 @@ from kbroker.server.api_policy import (
     Extent,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.network.divided_requests import Division
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, sliced
+from kbroker.server.slicing.divided_requests import Division
+from kbroker.server.slicing.sliced import Steps, sliced
 
 
 def handle_delete_groups(

@@ -19,11 +19,11 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
-from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 
 MIN_UPDATE_BYTES: Final = 5
 """Of an update on the wire."""

@@ -24,6 +24,7 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
     Access,
@@ -33,11 +34,11 @@ from kbroker.server.api_policy import (
     Quota,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.handlers.leader_hints import LeaderHints
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps
+from kbroker.server.slicing.sliced import Steps
 from kbroker.settings.log_config import max_unpacked_bytes
 from kbroker.settings.network import MEMORY_LIMIT
 

@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct
 from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.services import Services
-from kbroker.server.sliced import TOO_LARGE, AnswerSize, once_each
+from kbroker.server.slicing.sliced import TOO_LARGE, AnswerSize, once_each
 
 _OBJECT_BYTES: Final = 64
 _ENTRY_BYTES: Final = 16

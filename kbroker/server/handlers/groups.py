@@ -38,6 +38,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
     READ_GROUP,
@@ -47,11 +48,10 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
-from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.requests import LARGE_REQUEST_BYTES, Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 
 MIN_MEMBER_BYTES: Final = 3
 """On the wire, of a member that leaves, in any version."""

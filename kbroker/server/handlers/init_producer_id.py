@@ -16,6 +16,7 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     WRITE_TRANSACTIONAL_ID,
     Access,
@@ -24,7 +25,7 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 
 NO_PRODUCER_ID = -1

@@ -17,10 +17,11 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, Access, ApiPolicy, Extent, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import Steps, sliced
 
 _Partition = OffsetForLeaderEpochResponse.EpochEndOffset
 _Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult

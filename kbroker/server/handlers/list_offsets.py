@@ -29,10 +29,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.offsets import SINCE_VERSION
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, ApiPolicy, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced
 
 LEADER_EPOCH_SINCE: Final = 4
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5

@@ -29,10 +29,11 @@ from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 
 MAX_INT64: Final = (1 << 63) - 1
 MOVES_PER_STEP: Final = 8

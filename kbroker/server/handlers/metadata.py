@@ -33,6 +33,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from kbroker.replication.time_slices import STEP_ITEMS
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_TOPIC,
     Access,
@@ -40,9 +41,9 @@ from kbroker.server.api_policy import (
     Extent,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 

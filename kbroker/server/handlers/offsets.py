@@ -27,6 +27,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
     DESCRIBE_EACH_TOPIC,
@@ -36,9 +37,9 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced, step_items_of
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced, step_items_of
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""

@@ -48,6 +48,7 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import HostedTopic, ReplicaManager
 from kbroker.replication.partition import Partition
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     WRITE_EACH_TOPIC,
     WRITE_TRANSACTIONAL_ID,
@@ -56,11 +57,11 @@ from kbroker.server.api_policy import (
     Quota,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, CloseConnection, Outcome, RequestContext
 from kbroker.server.handlers.leader_hints import LeaderHints
-from kbroker.server.network.divided_requests import Division
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 
 logger = logging.getLogger(__name__)
 

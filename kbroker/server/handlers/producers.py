@@ -20,10 +20,11 @@ from kbroker.protocol.messages.transactions import (
     DescribeProducersResponse,
 )
 from kbroker.replication.time_slices import STEP_ITEMS
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import READ_EACH_TOPIC, ApiPolicy, Versions
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, sliced
 
 PRODUCER_BYTES: Final = 256
 PARTITION_BYTES: Final = 256

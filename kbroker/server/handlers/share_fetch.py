@@ -26,6 +26,7 @@ from kbroker.protocol.messages.share_groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace, SlicedSteps
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
     READ_GROUP,
@@ -34,9 +35,9 @@ from kbroker.server.api_policy import (
     Quota,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, at_once
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once
 from kbroker.share.partition import Acknowledgement
 from kbroker.share.partitions import Outcome as Acknowledged
 from kbroker.share.reader import Answer, Outcomes, PartitionData, ReadLimits, ShareReader

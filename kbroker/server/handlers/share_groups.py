@@ -30,6 +30,7 @@ from kbroker.protocol.messages.share_groups import (
 )
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DELETE_GROUP,
     DESCRIBE_EACH_GROUP,
@@ -42,11 +43,18 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
-from kbroker.server.network.divided_requests import merge, pieces
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, estimated_bytes, sliced
+from kbroker.server.slicing.divided_requests import merge, pieces
+from kbroker.server.slicing.sliced import (
+    CHEAP_ITEMS,
+    TOO_LARGE,
+    AnswerSize,
+    Steps,
+    estimated_bytes,
+    sliced,
+)
 
 _PARTITIONS: Final = ("topics", "partitions")
 

@@ -37,10 +37,11 @@ from kbroker.protocol.share_partition_state import (
     StateSummary,
     StateWrite,
 )
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import CLUSTER_ACTION, ApiPolicy, Quota, Versions
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
-from kbroker.server.network.divided_requests import Division
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 
 T = TypeVar("T")
 Part = tuple[SharePlace, Deferred[T]]

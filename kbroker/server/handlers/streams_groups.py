@@ -23,6 +23,7 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
     READ_GROUP,
@@ -33,10 +34,10 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
 from kbroker.server.handlers.group_descriptions import described_groups
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import Steps, sliced
 
 FAILURES_SHOWN: Final = 3
 """Of topics that could not be created, in the words for a client."""

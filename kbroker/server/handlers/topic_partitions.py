@@ -21,14 +21,15 @@ from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsResponse,
 )
 from kbroker.replication.time_slices import STEP_ITEMS
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_TOPIC,
     ApiPolicy,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import Steps, once_each, sliced, sorted_in_steps
+from kbroker.server.slicing.sliced import Steps, once_each, sliced, sorted_in_steps
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 

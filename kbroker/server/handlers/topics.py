@@ -41,6 +41,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DELETE_EACH_TOPIC,
     DESCRIBE_EACH_TOPIC,
@@ -51,9 +52,9 @@ from kbroker.server.api_policy import (
     Quota,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 
 TOPICS_PER_PART: Final = 32
 PARTITIONS_PER_PART: Final = 128

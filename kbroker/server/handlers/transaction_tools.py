@@ -25,10 +25,11 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, MemoryClass, Quota, Versions
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, describe_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, describe_each, sliced
 
 MARKERS_PER_STEP: Final = 8
 

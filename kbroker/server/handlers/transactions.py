@@ -37,6 +37,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
 )
 from kbroker.replication.time_slices import Pace
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
     READ_GROUP,
@@ -47,9 +48,16 @@ from kbroker.server.api_policy import (
     MemoryClass,
     Versions,
 )
-from kbroker.server.dispatch import ApiHandler, Outcome, RequestContext
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced, step_items_of
+from kbroker.server.slicing.sliced import (
+    CHEAP_ITEMS,
+    Steps,
+    at_once,
+    once_each,
+    sliced,
+    step_items_of,
+)
 
 BATCHED_SINCE: Final = 4
 """AddPartitionsToTxn of brokers: several transactions in one request."""

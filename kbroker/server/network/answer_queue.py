@@ -14,10 +14,10 @@ from typing import Final
 
 from kbroker.protocol.codec import Part
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
-from kbroker.server.dispatch import PendingResponse
 from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.response_writer import held_bytes_of
+from kbroker.server.requests import PendingResponse
 
 PART_BYTES: Final = 64
 """Charged for each part of a response beside its bytes: a file range is an object as well."""

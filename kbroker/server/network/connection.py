@@ -20,14 +20,8 @@ from kbroker.log_lines import shown
 from kbroker.model import InvariantError
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.server.dispatch import CloseConnection, PendingResponse
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.hang_ups import HangUp
-from kbroker.server.network.large_requests import (
-    LARGE_PRODUCE_BYTES,
-    LARGE_REQUEST_BYTES,
-    PRODUCE_PARTITIONS,
-)
 from kbroker.server.network.peer_progress import PeerProgress
 from kbroker.server.network.produce_shape import PARTITION_BYTES, names_more_than
 from kbroker.server.network.read_gate import ReadGate
@@ -39,6 +33,13 @@ from kbroker.server.network.receive_buffer import (
 )
 from kbroker.server.network.request_admission import RequestAdmission
 from kbroker.server.network.responses import Responses
+from kbroker.server.requests import (
+    LARGE_PRODUCE_BYTES,
+    LARGE_REQUEST_BYTES,
+    PRODUCE_PARTITIONS,
+    CloseConnection,
+    PendingResponse,
+)
 from kbroker.server.session import Session
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log_lines import LogThrottle
 from kbroker.ports import Timers
 from kbroker.protocol.codec import Part
-from kbroker.server.dispatch import PendingResponse
 from kbroker.server.network.descriptors import DescriptorBudget
 from kbroker.server.network.hang_ups import HangUpWatch
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.page_cache import PageCache
+from kbroker.server.requests import PendingResponse
 from kbroker.server.session import Session
 from kbroker.server.stall_probe import StallProbe
 

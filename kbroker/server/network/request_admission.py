@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from kbroker.server.dispatch import CloseConnection
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
 from kbroker.server.network.peer_progress import PeerProgress
 from kbroker.server.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
+from kbroker.server.requests import CloseConnection
 
 
 class RequestAdmission:

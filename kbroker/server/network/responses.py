@@ -11,10 +11,10 @@ import logging
 from typing import Final, Protocol
 
 from kbroker.protocol.codec import part_size
-from kbroker.server.dispatch import CloseConnection, LargePendingResponse, PendingResponse
 from kbroker.server.network.answer_queue import AnswerQueue, Render
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.response_writer import ResponseWriter
+from kbroker.server.requests import CloseConnection, LargePendingResponse, PendingResponse
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
 )
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.dispatch import Outcome
+from kbroker.server.requests import Outcome
 from kbroker.server.services import Services
 from tests.replication.test_time_slices import Ticks, Turns
 

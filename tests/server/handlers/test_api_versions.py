@@ -16,8 +16,9 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.quorum.bootstrap import DEFAULT_LEVELS
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
-from kbroker.server.dispatch import ApiHandler, Dispatcher
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handlers import api_versions
 from kbroker.server.services import Services
 from kbroker.server.session import Session

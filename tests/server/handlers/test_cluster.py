@@ -9,8 +9,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import (
     DescribeClusterRequest,
 )
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import cluster
+from kbroker.server.requests import RequestContext
 from tests.server.handlers.metadata_world import (
     broker,
     services,

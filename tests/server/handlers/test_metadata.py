@@ -19,8 +19,8 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kbroker.server.dispatch import RequestContext
 from kbroker.server.handlers import metadata, topic_partitions
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from tests.replication.test_time_slices import Turns
 from tests.server.handlers.metadata_world import (

@@ -31,7 +31,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.server.sliced import at_once
+from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.offset_transactions import (
     PRODUCER_EPOCH,

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from kbroker.ports import Deferred, Surprise
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.schema import Message, Struct
-from kbroker.server.network.large_requests import LARGE_REQUEST_BYTES
+from kbroker.server.requests import LARGE_REQUEST_BYTES
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
     from kbroker.replication.time_slices import SlicedSteps, SlicedWork
-    from kbroker.server.dispatch import Outcome, RequestContext
+    from kbroker.server.requests import Outcome, RequestContext
     from kbroker.server.services import Services
 
 logger = logging.getLogger(__name__)

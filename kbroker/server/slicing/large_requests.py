@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
-from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message, Request, Struct
-from kbroker.server.network.divided_requests import (
+from kbroker.server.requests import (
+    NoResponseError,
+    Outcome,
+    Refusal,
+    RequestContext,
+    WrittenResponse,
+)
+from kbroker.server.requests import Steps as HandlerSteps
+from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import (
     Division,
     count_items,
     merge,
@@ -31,18 +40,6 @@ from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
     from kbroker.replication.time_slices import SlicedWork
-    from kbroker.server.dispatch import Outcome, RequestContext
-    from kbroker.server.dispatch import Steps as HandlerSteps
-    from kbroker.server.services import Services
-
-LARGE_REQUEST_BYTES: Final = 32 * 1024
-"""Up to this size a request is decoded and handled in one turn: 10 ms at most."""
-
-LARGE_PRODUCE_BYTES: Final = 128 * 1024
-PRODUCE_PARTITIONS: Final = 256
-"""A Produce request up to this size, or with up to so many topics and partitions, is handled in one
-turn. An ordinary one of some batches of 16 KB is not even counted.
-"""
 
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 """Requests under way together, or one larger one."""
@@ -56,64 +53,6 @@ many items a response to a divided request may have.
 """
 
 Steps = Iterator[Deferred[Any] | None]
-
-
-class RefusedRequest(Exception):
-    """The request is not answered; its connection is to be closed."""
-
-
-class _AnyVersion:
-    """In place of a message's encoders: one for all versions."""
-
-    __slots__ = ("_encoder",)
-
-    def __init__(self, encoder: Callable[[Any, bytearray, list[Part] | None], bytearray]) -> None:
-        self._encoder = encoder
-
-    def get(self, version: int) -> Callable[[Any, bytearray, list[Part] | None], bytearray]:
-        return self._encoder
-
-
-class WrittenResponse:
-    """A response that is encoded already; it stands where a message does."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, parts: list[Part]) -> None:
-        self._parts = parts
-
-    def _write(self, out: bytearray, parts: list[Part] | None) -> bytearray:
-        if parts is None:
-            raise ValueError("a response in parts cannot be written as one")
-        parts.append(out)
-        parts += self._parts
-        return bytearray()
-
-    ENCODERS: Final = _AnyVersion(_write)
-
-
-class NoResponseError(Exception):
-    """The request gets no response (Produce, acks=0)."""
-
-
-class Refusal:
-    """In place of a response: what to raise when it is to be rendered, which happens once.
-
-    An exception holds the frames it passed through, with all that was decoded of the request: of
-    what the client did wrong only the text is kept, and no exception outlives its rendering.
-    """
-
-    __slots__ = ("_errors",)
-
-    def __init__(self, error: Exception) -> None:
-        is_clients = isinstance(error, KafkaError | MalformedRequest)
-        self._errors = [RefusedRequest(str(error)) if is_clients else error]
-
-    def _refuse(self, out: bytearray, parts: list[Part] | None) -> bytearray:
-        del out, parts
-        raise self._errors.pop()  # not kept: its traceback holds this frame
-
-    ENCODERS: Final = _AnyVersion(_refuse)
 
 
 class LargeAnswer(Deferred[Any]):

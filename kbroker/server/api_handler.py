@@ -1,0 +1,67 @@
+"""A registered API: its key, its handler and its policy, and what follows from all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Message
+from kbroker.server.api_policy import ApiPolicy, MemoryClass
+from kbroker.server.requests import Outcome, RequestContext, Steps
+from kbroker.server.services import ApiVersionRange, Services
+from kbroker.server.slicing.divided_requests import Division
+
+
+@dataclass(frozen=True, slots=True)
+class ApiHandler:
+    """One API as a handler module registers it; `HANDLERS` at its end lists them.
+
+    handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
+    buffer: valid until handle returns, so whatever outlives it must be written or copied by then.
+    It may write into them (base offsets). It gives up the whole request by raising KafkaError,
+    which becomes `error_response(request, code, message)`, and so does the failure of the Deferred
+    it returns; the fields of that request which held such views are then empty. policy: what is
+    checked before handle is called.
+
+    For requests that go through `large_requests` - steps: called in place of handle where handle
+    itself must not be sliced; it yields None for a pause or a Deferred to wait for. division: how
+    such a request is cut into pieces; None: it is handled as a whole.
+    """
+
+    api_key: ApiKey
+    # Any: each handler names its own request class
+    handle: Callable[[Services, RequestContext, Any], Outcome]
+    error_response: Callable[[Any, ErrorCode, str], Message]
+    policy: ApiPolicy
+    steps: Callable[[Services, RequestContext, Any], Steps] | None = None
+    division: Division | None = None
+
+    @property
+    def min_version(self) -> int:
+        """The oldest request version that is served."""
+        return self.policy.versions.min_version
+
+    @property
+    def max_version(self) -> int:
+        """The newest request version that is served."""
+        return self.policy.versions.max_version
+
+
+def small_responses(handlers: Iterable[ApiHandler]) -> frozenset[int]:
+    """Keys of the APIs whose responses are small as a rule; see `MemoryClass`."""
+    return frozenset(
+        int(handler.api_key)
+        for handler in handlers
+        if handler.policy.memory_class is MemoryClass.SMALL_RESPONSE
+    )
+
+
+def api_version_ranges(handlers: Sequence[ApiHandler]) -> list[ApiVersionRange]:
+    """What ApiVersions announces for these handlers, by API key."""
+    return sorted(
+        ApiVersionRange(int(handler.api_key), handler.min_version, handler.max_version)
+        for handler in handlers
+    )

@@ -1,0 +1,148 @@
+"""One request on its way through the server: its context, its outcome, its place among responses.
+
+`network` makes a place for the response, `dispatch` fills it, handlers get the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kbroker.ports import Deferred
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codec import Part
+from kbroker.protocol.errors import KafkaError, MalformedRequest
+from kbroker.protocol.schema import Message
+from kbroker.server.session import Session
+
+LARGE_REQUEST_BYTES: Final = 32 * 1024
+"""Up to this size a request is decoded and handled in one turn: 10 ms at most."""
+
+LARGE_PRODUCE_BYTES: Final = 128 * 1024
+PRODUCE_PARTITIONS: Final = 256
+"""A Produce request up to this size, or with up to so many topics and partitions, is handled in one
+turn. An ordinary one of some batches of 16 KB is not even counted.
+"""
+
+# Any: a Deferred of the API's own response class, since Deferred is invariant
+Outcome = Message | Deferred[Any] | None
+"""A response, one that comes later, or None: this request gets no response (Produce, acks=0)."""
+
+# Any: as above, and of the API's own response class
+Steps = Generator[Deferred[Any] | None, None, Any]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler to end this connection without an answer, with one log line (a failed
+    Produce with acks=0).
+    """
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request and its client; handlers only read it."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int = 0
+    client_id: str | None = None
+    session: Session = field(default_factory=Session)
+    arrived_ms: int = 0
+    """Wall clock, ms since the epoch, when the request was whole: the `now_ms` of the cores."""
+
+    @property
+    def client_host(self) -> str:
+        """The client's address, without its port."""
+        return self.session.client_host
+
+
+class RefusedRequest(Exception):
+    """The request is not answered; its connection is to be closed."""
+
+
+class _AnyVersion:
+    """In place of a message's encoders: one for all versions."""
+
+    __slots__ = ("_encoder",)
+
+    def __init__(self, encoder: Callable[[Any, bytearray, list[Part] | None], bytearray]) -> None:
+        self._encoder = encoder
+
+    def get(self, version: int) -> Callable[[Any, bytearray, list[Part] | None], bytearray]:
+        return self._encoder
+
+
+class WrittenResponse:
+    """A response that is encoded already; it stands where a message does."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+
+    def _write(self, out: bytearray, parts: list[Part] | None) -> bytearray:
+        if parts is None:
+            raise ValueError("a response in parts cannot be written as one")
+        parts.append(out)
+        parts += self._parts
+        return bytearray()
+
+    ENCODERS: Final = _AnyVersion(_write)
+
+
+class NoResponseError(Exception):
+    """The request gets no response (Produce, acks=0)."""
+
+
+class Refusal:
+    """In place of a response: what to raise when it is to be rendered, which happens once.
+
+    An exception holds the frames it passed through, with all that was decoded of the request: of
+    what the client did wrong only the text is kept, and no exception outlives its rendering.
+    """
+
+    __slots__ = ("_errors",)
+
+    def __init__(self, error: Exception) -> None:
+        is_clients = isinstance(error, KafkaError | MalformedRequest)
+        self._errors = [RefusedRequest(str(error)) if is_clients else error]
+
+    def _refuse(self, out: bytearray, parts: list[Part] | None) -> bytearray:
+        del out, parts
+        raise self._errors.pop()  # not kept: its traceback holds this frame
+
+    ENCODERS: Final = _AnyVersion(_refuse)
+
+
+class PendingResponse:
+    """A request's place in the order of a connection's responses. message is None until there is
+    one.
+    """
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "correlation_id",
+        "deferred",
+        "error_response",
+        "message",
+        "started_s",
+    )
+
+    error_response: Callable[[KafkaError], Message | Refusal]
+    """The response if `deferred` fails; only set with `deferred`."""
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.message: Message | None = None
+        self.deferred: Deferred[Any] | None = None
+        self.started_s = 0.0
+
+
+class LargePendingResponse(PendingResponse):
+    """Of a `LargeRequest`: until the message is there, its connection starts no other request."""
+
+    __slots__ = ()

@@ -1,0 +1,1 @@
+"""Requests with very many items: handled in slices of the loop."""
