@@ -1,8 +1,8 @@
 """The share coordinator (KIP-932): requests about the states of share partitions, answered by
 shards of `__share_group_state`.
 
-A share partition finds its shard by the hash of group id, topic id and partition; each is decided
-on its own there (`share_state`), and answered when its records are committed.
+The hash of group id, topic id and partition chooses the shard of a share partition. Each partition
+of a request is decided there on its own (`shard`) and answered when its records are committed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ BATCH_TOMBSTONES: Final = 20
 
 
 class StateLog(CoordinatorLog, Protocol):
-    """The logs of `__share_group_state`, whose beginnings are deleted when they are not needed."""
+    """The logs of `__share_group_state`, which are pruned: records before the last snapshots are
+    deleted.
+    """
 
     def end_offset(self, topic_partition: TopicPartition) -> int:
-        """Where the next record goes. Raises KafkaError."""
+        """The log end offset. Raises KafkaError."""
         ...
 
     def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Let the log begin at offset, which is committed. Raises KafkaError."""
+        """Move the log start offset to offset, which is committed. Raises KafkaError."""
         ...
 
 
@@ -67,14 +69,14 @@ class CoordinatorSettings(StateSettings, Protocol):
 
 
 class StateTopics(ShareTopics, Protocol):
-    """What it needs to know of the cluster; metadata's MetadataImage is one."""
+    """The topics of the cluster; metadata's MetadataImage is one."""
 
     @property
     def topics(self) -> Mapping[str, ClusterTopic]: ...
 
 
 def coordinator_key(key: SharePlace) -> str:
-    """What FindCoordinator is asked with, and what is hashed."""
+    """The key of FindCoordinator, which also chooses the partition of `__share_group_state`."""
     topic_id, partition = key.place
     return f"{key.group_id}:{uuid_to_string(topic_id)}:{partition}"
 
@@ -100,9 +102,7 @@ class _Tombstones(NamedTuple):
 
 
 class ShareCoordinator:
-    """States of share partitions. Each method gives its result, perhaps later; an error is part of
-    it.
-    """
+    """States of share partitions. An error is part of each result; no Deferred fails."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class ShareCoordinator:
                 self.runtime.carry_out(host, [CoordinatorResult(batch, None)])
 
     def close(self) -> None:
-        """The broker stops."""
+        """Unload all shards, since the broker stops."""
         if self._prune_timer is not None:
             self._prune_timer.cancel()
         if self._tombstone_timer is not None:
@@ -203,8 +203,8 @@ class ShareCoordinator:
         self.prune()
 
     def prune(self, min_records: int = PRUNE_RECORDS) -> None:
-        """Where the log has grown to many times its states: write them anew, and let the log begin
-        with that.
+        """Prune logs that hold at least min_records and three times as many records as states:
+        write a snapshot of every state, then delete the records before these snapshots.
         """
         for host in list(self.runtime.hosts()):
             if host.status is not HostStatus.ACTIVE:
@@ -282,5 +282,5 @@ def _same(error: ErrorCode) -> ErrorCode:
 
 
 def place_of(topic_id: Uuid, partition: int) -> TopicIdPartition:
-    """A copy of what a request holds."""
+    """A key that holds no memory of the request."""
     return bytes(topic_id), partition

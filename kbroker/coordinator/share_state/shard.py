@@ -1,9 +1,9 @@
-"""One partition of `__share_group_state` as state: how far groups have come with share partitions
+"""One partition of `__share_group_state` as state: how far groups have read share partitions
 (KIP-932).
 
-Of each share partition the log holds a snapshot (type 0) and what changed since (type 1). `handle`
-methods decide and give records, `replay` alone changes state. A core: the log is its caller's
-(`share_coordinator`).
+The log holds a snapshot of each share partition (type 0) and the updates since (type 1). Requests
+are decided here as `CoordinatorResult`s; `replay` alone changes state. A core: the log is the
+runtime's.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class StateSettings(Protocol):
 
 
 class ShareTopics(Protocol):
-    """The topics there are."""
+    """The topics of the cluster, by id."""
 
     @property
     def topics_by_id(self) -> Container[Uuid]: ...
 
 
 class ShareState:
-    """Of one share partition. update_count: changes since the snapshot."""
+    """The state of one share partition. update_count: updates since the snapshot."""
 
     __slots__ = (
         "batches",
@@ -88,7 +88,7 @@ class ShareState:
         self.update_count = 0
 
     def update(self, value: ShareUpdateValue) -> None:
-        """Apply a change."""
+        """Apply an update."""
         self.leader_epoch = value.leader_epoch
         if value.start_offset != UNINITIALIZED:
             self.start_offset = value.start_offset
@@ -99,8 +99,8 @@ class ShareState:
 
 
 def combine(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
-    """What these say of each offset from start_offset on, as batches in order without overlaps and
-    as long as can be. Of what overlaps the most deliveries count, then the later state.
+    """The state of each offset from start_offset on, as the fewest batches in order of offset.
+    Where batches overlap, the one with the most deliveries counts, then the later state.
     """
     waiting = sorted(batch for batch in batches if batch.first <= batch.last >= start_offset)
     result: list[StateBatch] = []
@@ -157,7 +157,7 @@ class ShareStateShard:
         self._by_topic: dict[Uuid, dict[SharePlace, None]] = {}
         """The keys of `states`."""
         self.record_count = 0
-        """How many the log has, as far as nobody has set it back."""
+        """Of the log; `ShareCoordinator` sets it when it has pruned the log."""
         self.has_deleted_topics = False
         """Whether topics were deleted while the log was loaded."""
         self._settings = settings
@@ -168,7 +168,7 @@ class ShareStateShard:
 
     def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
         """The record behind a key and a value, or None for a type or version that is not ours to
-        read. Raises KafkaError(CORRUPT_MESSAGE) for bytes that are none.
+        read. Raises KafkaError(CORRUPT_MESSAGE) for undecodable bytes.
         """
         try:
             if key is None or len(key) < 2 or (value is not None and len(value) < 2):
@@ -209,13 +209,13 @@ class ShareStateShard:
                 state.update(value)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
-        """There are no transactions in this topic."""
+        """No record of this topic belongs to a transaction."""
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """There are no transactions in this topic."""
+        """No record of this topic belongs to a transaction."""
 
     def on_loaded(self, now_ms: int) -> Results:
-        """All records were replayed: the states of topics deleted since the start end."""
+        """Delete the states of topics that were deleted while the log was loaded."""
         if not self.has_deleted_topics:
             return []
         self.has_deleted_topics = False
@@ -224,27 +224,27 @@ class ShareStateShard:
         ]
 
     def unload(self, error: ErrorCode) -> Results:
-        """Nobody waits here."""
+        """No request waits in this shard."""
         self.states = {}
         self._by_topic = {}
         return []
 
     def next_deadline_ms(self) -> int | None:
-        """There is none."""
+        """This shard has no deadlines."""
         return None
 
     def on_deadline(self, now_ms: int) -> Results:
-        """There is none."""
+        """This shard has no deadlines."""
         return []
 
     def news(self, record: CoordinatorRecord) -> str | None:
-        """States are no news; groups are."""
+        """None: the log lines of groups tell enough."""
         return None
 
     # -- requests ----------------------------------------------------------------------------
 
     def read(self, key: SharePlace, leader_epoch: int) -> CoordinatorResult[StateFound]:
-        """ReadShareGroupState: a newer leader epoch is kept. Raises KafkaError."""
+        """ReadShareGroupState: a later leader epoch is stored. Raises KafkaError."""
         state = self._known(key)
         if 0 <= leader_epoch < state.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -276,7 +276,7 @@ class ShareStateShard:
     def initialize(
         self, key: SharePlace, state_epoch: int, start_offset: int
     ) -> CoordinatorResult[ErrorCode]:
-        """InitializeShareGroupState: begin, or begin anew. Raises KafkaError."""
+        """InitializeShareGroupState: create the state, or reset it. Raises KafkaError."""
         self._check_partition(key)
         state = self.states.get(key)
         if state is not None and state_epoch < state.state_epoch:
@@ -296,7 +296,7 @@ class ShareStateShard:
         return CoordinatorResult([record], ErrorCode.NONE)
 
     def delete(self, key: SharePlace) -> CoordinatorResult[ErrorCode]:
-        """DeleteShareGroupState: nothing to do for a state that there is not. Raises
+        """DeleteShareGroupState: deleting a state that does not exist succeeds. Raises
         KafkaError.
         """
         self._check_partition(key)
@@ -337,7 +337,7 @@ class ShareStateShard:
                 ]
 
     def snapshots(self) -> list[CoordinatorRecord]:
-        """All states anew: what lies before these in the log is not needed any more."""
+        """Snapshots of all states; once they are written, no earlier record is needed."""
         return [
             self._snapshot(
                 key,
@@ -376,7 +376,7 @@ class ShareStateShard:
     def _record(
         self, key: SharePlace, state: ShareState, write: StateWrite, leader_epoch: int
     ) -> CoordinatorRecord:
-        """An update, or a snapshot when there were many."""
+        """An update, or a snapshot after so many updates as the configuration allows."""
         if (
             state.update_count
             < self._settings.share_coordinator_snapshot_update_records_per_snapshot

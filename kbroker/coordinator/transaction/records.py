@@ -1,7 +1,7 @@
 """A transactional id as a value, and its record in `__transaction_state` as Kafka 4.3.1 writes it.
 
-Declarations: protocol/messages/transaction_records. Value version 0 is that of transaction.version
-0, version 1 that of all later ones.
+Declarations: protocol/messages/transaction_records. Value version 0 belongs to transaction.version
+0, value version 1 to all later ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 MAX_EPOCH: Final = 0x7FFF
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
-"""The last epoch a client is given; the one above it is left for fencing."""
+"""The last epoch that a client gets; MAX_EPOCH is reserved for fencing."""
 LOG_VALUE_VERSION: Final = 1
 
 _INT16: Final = struct.Struct(">h")
@@ -30,12 +30,12 @@ _INT16: Final = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What is known of one transactional id.
+    """The state of one transactional id.
 
-    last_producer_epoch: what the present epoch was raised from on the producer's own request (then
-    a retry of that request is known); not in the log, as in Kafka, and -1 after a reload.
-    client_version: 2 if the producer uses transaction.version 2, else 0. start_ms: of the last
-    transaction, -1 without one.
+    last_producer_epoch: the epoch before the producer's own request raised it, by which a retry of
+    that request is recognised; not in the log, as in Kafka, and -1 after a reload. client_version:
+    2 if the producer uses transaction.version 2, else 0. start_ms: of the last transaction, -1
+    without one.
     """
 
     transactional_id: str
@@ -58,15 +58,15 @@ class Transaction:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that ends a transaction or fences its producer. A transaction that an earlier
-        version let begin with MAX_EPOCH ends with that epoch.
+        """The epoch that ends a transaction or fences its producer. A transaction that began with
+        MAX_EPOCH, which earlier versions of kbroker allowed, ends with that epoch.
         """
         return min(self.producer_epoch + 1, MAX_EPOCH)
 
 
 class TransactionRecord(CoordinatorRecord):
-    """A record with the transaction it is: one made here has what the log does not hold, one that
-    was read is not looked at twice.
+    """A record together with its Transaction: one that was made here has the fields that are not in
+    the log, one that was read is converted once.
     """
 
     __slots__ = ("transaction",)
@@ -89,7 +89,7 @@ class TransactionRecord(CoordinatorRecord):
 
 
 def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
-    """The end of a transactional id."""
+    """The record that deletes a transactional id."""
     return CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), None)
 
 
@@ -125,7 +125,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _read_transaction(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
-    """What is written. Raises KafkaError(CORRUPT_MESSAGE)."""
+    """The Transaction of a record. Raises KafkaError(CORRUPT_MESSAGE)."""
     try:
         state = TransactionState(value.transaction_status)
     except ValueError as error:
@@ -152,7 +152,7 @@ def _read_transaction(key: TransactionLogKey, value: TransactionLogValue) -> Tra
 def decode_transaction_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
     """The record behind a key and a value, or None for a type or version that is not ours to read.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for bytes that are none.
+    Raises KafkaError(CORRUPT_MESSAGE) for undecodable bytes.
     """
     try:
         if key is None or len(key) < 2 or (value is not None and len(value) < 2):

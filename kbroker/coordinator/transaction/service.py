@@ -73,7 +73,7 @@ class CoordinatorSettings(TransactionSettings, Protocol):
 
 
 class Cluster(Protocol):
-    """What it needs to know of the cluster; metadata's MetadataImage is one."""
+    """Topics and feature levels; metadata's MetadataImage is one."""
 
     @property
     def topics(self) -> Mapping[str, ClusterTopic]: ...
@@ -125,7 +125,7 @@ class TransactionCoordinator:
         self.runtime.on_leadership(partition, epoch)
 
     def close(self) -> None:
-        """The broker stops."""
+        """Unload all shards, since the broker stops."""
         self.runtime.close()
 
     # -- producers ---------------------------------------------------------------------------
@@ -269,8 +269,8 @@ class TransactionCoordinator:
         )
 
     def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """ListTransactions: of this broker's partitions; one that is still loaded is an error, not
-        an omission.
+        """ListTransactions, for the partitions that this broker leads. The answer is
+        COORDINATOR_LOAD_IN_PROGRESS while one of them is loading.
         """
         names = request.state_filters
         unknown = [name for name in names if name not in STATE_BY_NAME]

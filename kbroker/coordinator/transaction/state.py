@@ -1,6 +1,6 @@
-"""The states of a transactional id, and where it may go from each: the state machine as data.
+"""The states of a transactional id and their transitions, as data.
 
-Numbers are those of the log, names those that clients see. Sources: KIP-98, KIP-890.
+The numbers are those in the log, the names those that clients see. Sources: KIP-98, KIP-890.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 
 class TransactionState(IntEnum):
-    """A transactional id's state. PREPARE_EPOCH_FENCE and DEAD are known to Kafka's tools; here no
-    record has them: a fenced transaction goes to PREPARE_ABORT in one step.
+    """The state of a transactional id. Kafka's tools know PREPARE_EPOCH_FENCE and DEAD; kbroker
+    writes no record with them: a fenced transaction goes to PREPARE_ABORT in one step.
     """
 
     EMPTY = 0
@@ -52,12 +52,12 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     _S.DEAD: frozenset(),
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.PREPARE_ABORT}),
 }
-"""Where a transactional id may go from each state. A prepared end may be written again (its first
-write was not known to be committed); an abort without a transaction is a producer of
-transaction.version 2 that wants a fresh epoch.
+"""The states that may follow each state. A prepared end may be written again if its first record
+was not known to be committed. A producer of transaction.version 2 may abort without a transaction
+to get a new epoch.
 """
 
 ENDING: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-"""Decided; the markers are on their way."""
+"""The end is decided; its markers are being written."""
 AT_REST: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""Nothing is open."""
+"""No transaction is open."""
