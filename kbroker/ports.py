@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from functools import partial
 from typing import Generic, Protocol, TypeVar, overload
 
@@ -380,6 +381,12 @@ class ClosableOffload(Offload, Protocol):
 OffloadFactory = Callable[[str, int], ClosableOffload]
 """Called with what the threads are for, which names them, and their number: one thread does its
 work in order.
+"""
+
+
+ThreadPools = Callable[[str, int], Executor]
+"""Called with what the threads are for, which names them, and their number. The caller shuts the
+pool down. For work that another thread waits for; work of the loop goes to an `Offload`.
 """
 
 

@@ -17,7 +17,7 @@ from kbroker.log.directories.directory import LogDirectory, remove_all
 from kbroker.log.directories.loading import (
     TopicConfigs,
 )
-from kbroker.log.directories.log_directories import LogDirectories
+from kbroker.log.directories.log_directories import LogDirectories, own_threads
 from kbroker.log.directories.moves import LogMoves
 from kbroker.log.directories.opening import AssignedDirectory, IsKnown, LogOpening
 from kbroker.log.partition_log import PartitionLog
@@ -41,6 +41,7 @@ from kbroker.model import (
     Uuid,
     uuid_to_string,
 )
+from kbroker.ports import ThreadPools
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
@@ -60,8 +61,11 @@ class LogManager(LogDirectories):
         now_ms: Callable[[], int],
         random: Random,
         open_files: OpenFiles | None = None,
+        threads: ThreadPools = own_threads,
     ) -> None:
-        super().__init__(config, now_ms=now_ms, random=random, open_files=open_files)
+        super().__init__(
+            config, now_ms=now_ms, random=random, open_files=open_files, threads=threads
+        )
         self.default_log_config = LogConfig.from_configs(config, {})
         self.faults = FaultReports()
         self.moves = LogMoves(self)
@@ -286,12 +290,13 @@ class LogManager(LogDirectories):
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
         try:
-            threads = self.config.get_int("num.recovery.threads.per.data.dir")
-            close_logs(
-                (log for _, log in directory.all_logs()),
-                threads=threads,
-                open_files=self.open_files.limit,
-            )
+            count = self.config.get_int("num.recovery.threads.per.data.dir")
+            with self.threads("closing", count) as pool:
+                close_logs(
+                    (log for _, log in directory.all_logs()),
+                    pool,
+                    open_files=self.open_files.limit,
+                )
         except LogDirectoryError as error:
             self.fail(directory, error)
             return

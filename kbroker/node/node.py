@@ -172,6 +172,7 @@ class Broker:
             now_ms=timers.now_ms,
             random=self.resources.random,
             open_files=self.resources.open_files,
+            threads=self.resources.threads,
         )
         logs.lock()
         properties = ensure_formatted(

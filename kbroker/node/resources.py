@@ -50,17 +50,18 @@ class NodeResources:
             index_bytes=int(config.get_int(MEMORY_LIMIT) * INDEX_SHARE),
         )
         self.page_cache = PageCache.of_system()
-        self.workers = self._threads("worker", WORKER_THREADS)
+        self.workers = self.threads("worker", WORKER_THREADS)
 
     def offload(self, name: str, threads: int) -> ExecutorOffload:
         """An Offload with threads of its own (`ports.OffloadFactory`), started when they are
         needed.
         """
-        executor = self._threads(name, threads)
+        executor = self.threads(name, threads)
         self._offloads.append(executor)
         return ExecutorOffload(executor)
 
-    def _threads(self, name: str, count: int) -> ThreadPoolExecutor:
+    def threads(self, name: str, count: int) -> ThreadPoolExecutor:
+        """A pool of named threads (`ports.ThreadPools`); each pool of the node is made here."""
         return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{self._node_id}-{name}")
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -26,6 +26,7 @@ from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import create_file, list_directory, read_file, sync_directory, unlink
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import NO_BROKER_EPOCH, TopicPartition
+from kbroker.ports import ThreadPools
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -175,10 +176,14 @@ Opened = Callable[[], PartitionLog]
 
 
 def open_logs(
-    jobs: Sequence[LoadJob], open_one: Callable[[LoadJob], PartitionLog], *, threads: int
+    jobs: Sequence[LoadJob],
+    open_one: Callable[[LoadJob], PartitionLog],
+    pools: ThreadPools,
+    *,
+    threads: int,
 ) -> Generator[tuple[LoadJob, Opened]]:
-    """Open all in so many threads; hands them out in order. threads: 1 opens each when it is asked
-    for. Closed, it waits for what is under way.
+    """Open all logs in that many threads; yields them in order. With one thread each is opened when
+    it is asked for. Closing the generator waits for the logs that are being opened.
     """
     progress = Progress(jobs)
     if threads <= 1 or len(jobs) < 2:
@@ -187,7 +192,7 @@ def open_logs(
             progress.one_more()
         progress.end()
         return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="kbroker-recovery")
+    pool = pools("recovery", threads)
     try:
         futures: list[Future[PartitionLog]] = [pool.submit(open_one, job) for job in jobs]
         for number, job in enumerate(jobs):

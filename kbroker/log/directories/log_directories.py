@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from kbroker.model import (
     TopicPartition,
     Uuid,
 )
+from kbroker.ports import ThreadPools
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
@@ -40,11 +42,16 @@ SHORTAGE_LOG_INTERVAL_MS = 1000
 """Between two log lines about a lack of descriptors."""
 
 
+def own_threads(name: str, count: int) -> ThreadPoolExecutor:
+    """The `ThreadPools` of logs that belong to no node: in tools and tests."""
+    return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{name}")
+
+
 class LogDirectories:
     """on_offline: called with a directory and its partitions when its disk failed. on_rolled: given
     to every log, see LogState. on_cleaned_cut: called with a log that was truncated below its
-    cleaner_offset. open_files: of the node, shared by its logs. offline_partitions: those whose
-    directory is offline, and those whose log cannot be opened.
+    cleaner_offset. open_files, threads: of the node; its logs share them. offline_partitions: those
+    whose directory is offline, and those whose log cannot be opened.
     """
 
     def __init__(
@@ -54,9 +61,11 @@ class LogDirectories:
         now_ms: Callable[[], int],
         random: Random,
         open_files: OpenFiles | None = None,
+        threads: ThreadPools = own_threads,
     ) -> None:
         self.config = config
         self.open_files = open_files or OpenFiles(default_open_file_limit())
+        self.threads = threads
         self.now_ms = now_ms
         self.random = random
         self.on_offline: Callable[[Path, list[TopicPartition]], None] | None = None

@@ -132,7 +132,9 @@ class LogOpening:
         threads = self._directories.config.get_int("num.recovery.threads.per.data.dir") * len(
             self._directories.online()
         )
-        with closing(open_logs(jobs, self._open_one, threads=threads)) as opened_logs:
+        with closing(
+            open_logs(jobs, self._open_one, self._directories.threads, threads=threads)
+        ) as opened_logs:
             for job, opened in opened_logs:
                 try:
                     if job.directory.failure is None:

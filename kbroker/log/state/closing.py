@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -32,36 +32,35 @@ that may open few files closes fewer logs at once.
 
 def close_logs(
     logs: Iterable[LogState],
+    pool: Executor | None = None,
     *,
-    threads: int = 1,
     open_files: int = BATCH_LOGS * OPEN_FILES_PER_LOG,
 ) -> None:
     """Flush and close all cleanly: a snapshot at the end, index files cut to size. Blocks.
 
-    threads: that sync; all else is done here. open_files: how many segments of the node may keep
+    pool: syncs; all else is done here. open_files: how many segments of the node may keep
     their file open, which bounds the logs that are closed at once. Raises LogDirectoryError, and
     also if a log failed before: it was not synced.
     """
     left = iter(logs)
     batch_logs = min(BATCH_LOGS, max(1, open_files // OPEN_FILES_PER_LOG))
     parents: set[str] = set()
-    with ThreadPoolExecutor(threads, thread_name_prefix="kbroker-closing") as pool:
-        while batch := list(islice(left, batch_logs)):
-            closing = [
-                (log, _begin(log)) for log in batch if log.failure is not None or not log.closed
-            ]
-            files = [file for log, flush in closing for file in _to_sync(log, flush.files, parents)]
-            try:
-                for _ in map(_sync, files) if len(closing) < 2 else pool.map(_sync, files):
-                    pass
-            except LogDirectoryError as error:
-                for log, _ in closing:
-                    # after a failed fsync the state of the disk is unknown: never retry it
-                    log.failure = error
-                raise
-            for log, flush in closing:
-                flush.finish()
-                release(log)
+    while batch := list(islice(left, batch_logs)):
+        closing = [(log, _begin(log)) for log in batch if log.failure is not None or not log.closed]
+        files = [file for log, flush in closing for file in _to_sync(log, flush.files, parents)]
+        try:
+            for _ in (
+                map(_sync, files) if pool is None or len(closing) < 2 else pool.map(_sync, files)
+            ):
+                pass
+        except LogDirectoryError as error:
+            for log, _ in closing:
+                # after a failed fsync the state of the disk is unknown: never retry it
+                log.failure = error
+            raise
+        for log, flush in closing:
+            flush.finish()
+            release(log)
 
 
 def _sync(file: Syncable) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def test_each_file_is_synced_once_and_the_names_of_the_folder_of_all(
     monkeypatch.setattr(files.os, "fsync", fsync)
     monkeypatch.setattr(closing, "BATCH_LOGS", 3)
     logs = make_logs(tmp_path, count)
-    close_logs(logs, threads=2)
+    with ThreadPoolExecutor(2) as pool:
+        close_logs(logs, pool)
     assert set(synced.values()) == {1}
     assert str(tmp_path) in synced
     for log in logs:
@@ -74,8 +76,8 @@ def test_a_failed_sync_ends_it_for_the_whole_batch(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(files.os, "fsync", fsync)
-    with pytest.raises(LogDirectoryError):
-        close_logs(logs, threads=2)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(LogDirectoryError):
+        close_logs(logs, pool)
     assert all(log.failure is not None for log in logs)
     assert not any(log.recovery_point for log in logs)
 
