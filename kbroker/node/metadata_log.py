@@ -11,7 +11,7 @@ from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.snapshotter import Snapshotter
 from kbroker.model import InvariantError, StartupError
 from kbroker.node.futures import as_deferred
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import ClosableOffload, Deferred, Timers
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.format import MetaProperties
 from kbroker.settings.broker import BrokerConfig
@@ -28,11 +28,11 @@ class MetadataLog:
         properties: MetaProperties,
         timers: Timers,
         *,
-        driver: QuorumDriver | None = None,
+        offload: ClosableOffload,
     ) -> None:
         self._directory = config.metadata_log_dir
-        self.driver = driver or QuorumDriver.from_config(
-            config, properties=properties, timers=timers
+        self.driver = QuorumDriver.from_config(
+            config, properties=properties, timers=timers, offload=offload
         )
         self.loader = loader = MetadataLoader(properties.cluster_id, node_id=properties.node_id)
         self._store = _QuorumSnapshots(self.driver)

@@ -182,7 +182,9 @@ class Broker:
             on_failed=logs.directory_failed,
         )
         logs.set_directory_ids(properties.directory_ids)
-        self._log = log = MetadataLog(config, properties, timers)
+        self._log = log = MetadataLog(
+            config, properties, timers, offload=self.resources.offload("quorum", 1)
+        )
         log.driver.on_fatal(self.fail)
         await log.start()
         self._controller = controller = ControllerRole(

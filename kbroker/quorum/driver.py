@@ -12,12 +12,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import assert_never
 
 from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import ClosableOffload, Deferred, Timers
 from kbroker.protocol.records import build_batch
 from kbroker.quorum.format import MetaProperties, static_voters
 from kbroker.quorum.raft import (
@@ -48,7 +48,7 @@ SnapshotListener = Callable[[Iterable[bytes], int, int], None]
 class QuorumDriver:
     """One node's part in the metadata quorum. Loop thread only."""
 
-    def __init__(self, storage: QuorumStorage, *, timers: Timers) -> None:
+    def __init__(self, storage: QuorumStorage, *, timers: Timers, offload: ClosableOffload) -> None:
         self._storage = storage
         self._timers = timers
         self._raft: Raft | None = None
@@ -59,21 +59,28 @@ class QuorumDriver:
         self._uncommitted: deque[StoredBatch] = deque()
         self._waiting: deque[tuple[int, Deferred[int]]] = deque()
         self._unwritten = bytearray()
-        self._executor: ThreadPoolExecutor | None = None
+        self._offload = offload
         self._flush_task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
 
     @classmethod
     def from_config(
-        cls, config: BrokerConfig, *, properties: MetaProperties, timers: Timers
+        cls,
+        config: BrokerConfig,
+        *,
+        properties: MetaProperties,
+        timers: Timers,
+        offload: ClosableOffload,
     ) -> QuorumDriver:
-        """A driver over the metadata log directory of that configuration."""
+        """A driver over the metadata log directory of that configuration. offload: one thread, for
+        fsync and snapshots; `stop` closes it.
+        """
         storage = storage_from_config(
             config,
             directory_id=properties.directory_ids[config.metadata_log_dir],
             static_voters=static_voters(config),
         )
-        return cls(storage, timers=timers)
+        return cls(storage, timers=timers, offload=offload)
 
     # What is known.
 
@@ -139,7 +146,6 @@ class QuorumDriver:
                     listener(snapshot.records, newest.end_offset, newest.epoch)
         self._uncommitted.extend(storage.read(start_offset, storage.log.log_end_offset))
         storage.check_own_vote()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kbroker-quorum")
         self._raft = Raft(
             storage.state,
             storage.position,
@@ -157,8 +163,7 @@ class QuorumDriver:
         """Commit what was proposed, then close the log."""
         if self._raft is not None:
             await self._idle()
-        if self._executor is not None:
-            self._executor.shutdown(wait=True)
+        self._offload.close()
         if self._failure is None and self._raft is not None:
             self._storage.close()
 
@@ -233,8 +238,7 @@ class QuorumDriver:
                 self._storage.write(batches, now_ms=self._timers.now_ms())
             end_offset = self._storage.log.log_end_offset
             flush = self._storage.begin_flush()
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, _sync_all, flush.files)
+            await self._in_thread(partial(_sync_all, flush.files))
             flush.finish()
             self._flush_task = None
             self._carry_out(self._core.flushed(end_offset))
@@ -244,6 +248,21 @@ class QuorumDriver:
         except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
             self._flush_task = None
             self._fail(error)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        """Raises the OSError that work raised."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(failure: OSError | None) -> None:
+            if done.cancelled():
+                return
+            if failure is None:
+                done.set_result(None)
+            else:
+                done.set_exception(failure)
+
+        self._offload(work, then)
+        await done
 
     def _commit(self, high_watermark: int) -> None:
         while self._uncommitted and self._uncommitted[0].next_offset <= high_watermark:
@@ -285,7 +304,7 @@ class QuorumDriver:
         def write() -> None:
             storage.write_snapshot(snapshot_id, chunks, timestamp_ms=timestamp_ms, now_ms=now_ms)
 
-        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        await self._in_thread(write)
         storage.snapshot_written(snapshot_id)
         storage.clean(now_ms)
 

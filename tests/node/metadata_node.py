@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from kbroker.metadata.records import decode_record
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
+from kbroker.node.offload import ExecutorOffload
 from kbroker.ports import TimerHandle
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.records import iter_batches, iter_records
@@ -63,7 +65,7 @@ class MetadataNode:
             {"log.dirs": str(directory), "node.id": "1", **properties}
         )
         meta = ensure_formatted(config, Random(1))
-        self.log = MetadataLog(config, meta, TIMERS)
+        self.log = MetadataLog(config, meta, TIMERS, offload=ExecutorOffload(ThreadPoolExecutor(1)))
         self.role = ControllerRole(config, meta, TIMERS, self.log, Random(2))
         self.channel = LocalControllerChannel(self.role.service, when_applied=lambda then: then())
         self.cache = MetadataCache(meta.cluster_id, lambda: self.log.driver.kraft_version)

@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
+from kbroker.node.offload import ExecutorOffload
 from kbroker.protocol.records import iter_batches
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.format import ensure_formatted
@@ -38,7 +40,12 @@ class Node:
         )
         meta = ensure_formatted(config, Random(1))
         self.directory = directory
-        self.driver = QuorumDriver.from_config(config, properties=meta, timers=timers)
+        self.driver = QuorumDriver.from_config(
+            config,
+            properties=meta,
+            timers=timers,
+            offload=ExecutorOffload(ThreadPoolExecutor(1)),
+        )
         self.batches: list[tuple[int, int, list[bytes]]] = []
         self.snapshot: list[bytes] = []
         self.snapshot_end = 0
@@ -63,9 +70,7 @@ class Node:
 
     def kill(self) -> None:
         """No more of it than kill -9 leaves: what was written stays, nothing is closed in order."""
-        executor = self.driver._executor
-        if executor is not None:
-            executor.shutdown(wait=True)
+        self.driver._offload.close()
 
 
 async def restarted(directory: Path, timers: StillTimers) -> Node:
