@@ -13,9 +13,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.coordinator.group.membership.join import Join
 from kbroker.coordinator.group.offsets.expiry import Retention
-from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import Waiter
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.model import TopicIdPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -24,7 +23,7 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
     SyncGroupRequest,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
+from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue, Message
 
 NO_MEMBER_EPOCH: Final = -1
 """The generation or member epoch of a commit by a client that is in no group."""
@@ -98,11 +97,11 @@ class GroupKind(Protocol[D_co]):
         """
         ...
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """All records were replayed: start sessions and deadlines."""
         ...
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """This broker no longer coordinates these groups: cancel all deadlines, and answer the
         requests that wait with error.
         """
@@ -183,9 +182,9 @@ class ClassicProtocol(Protocol):
     Every group id below is one of the kind's.
     """
 
-    def join(self, group_id: str, join: Join, now_ms: int) -> list[Effect]: ...
+    def join(self, group_id: str, join: Join, now_ms: int) -> CoordinatorResult[Message]: ...
 
-    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]: ...
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[Message]: ...
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode: ...
 
@@ -193,9 +192,8 @@ class ClassicProtocol(Protocol):
         self,
         group_id: str,
         leaving: Sequence[LeaveGroupRequest.MemberIdentity],
-        waiter: Waiter,
         now_ms: int,
-    ) -> list[Effect]: ...
+    ) -> CoordinatorResult[Message]: ...
 
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]

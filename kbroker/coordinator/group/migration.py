@@ -9,6 +9,7 @@ go on. As in Kafka the records say the end of the one and the beginning of the o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Protocol
 
 from kbroker.coordinator.group.classic.group import ClassicGroup
@@ -17,7 +18,7 @@ from kbroker.coordinator.group.classic.member import Member
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.coordinator.group.consumer.groups import ConsumerGroups, Replacements
-from kbroker.coordinator.group.consumer.membership import Decision, Removal, heartbeat
+from kbroker.coordinator.group.consumer.membership import heartbeat
 from kbroker.coordinator.group.consumer.migration_policy import MigrationPolicy
 from kbroker.coordinator.group.consumer.reconciliation import (
     CurrentAssignment,
@@ -44,12 +45,15 @@ from kbroker.coordinator.group.membership.embedded_protocol import (
 )
 from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
 from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
-from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 
 class MigrationSettings(Protocol):
@@ -91,7 +95,7 @@ class Migration:
         request: ConsumerGroupHeartbeatRequest,
         client_id: str,
         client_host: str,
-    ) -> Decision:
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """A member of the consumer protocol joins a classic group with members. Raises
         KafkaError(GROUP_ID_NOT_FOUND) if the group cannot become a consumer group.
         """
@@ -102,19 +106,18 @@ class Migration:
         context = consumer.context_of(group_id, client_id, client_host)
         # In the middle of a rebalance the members' assignments are not a whole target any more.
         unsettled = group.state is not GroupState.STABLE
-        decision = heartbeat(upgraded, request, context, unsettled=unsettled)
+        result = heartbeat(upgraded, request, context, unsettled=unsettled)
 
-        def written(now_ms: int) -> list[Effect]:
+        def on_written(now_ms: int) -> list[Result]:
             consumer.begin(group_id, now_ms)
             return []
 
-        return Decision(
-            [*records, *decision.records],
-            decision.response,
-            decision.member_id,
-            written,
-            group.dismiss(ErrorCode.REBALANCE_IN_PROGRESS),
+        result = replace(
+            result,
+            records=[*records, *result.records],
+            replies=group.dismiss(ErrorCode.REBALANCE_IN_PROGRESS),
         )
+        return consumer.settling(group_id, result, context.topics, on_written)
 
     def downgrade(
         self,
@@ -123,7 +126,7 @@ class Migration:
         replacements: Replacements,
         *,
         rebalance: bool,
-    ) -> Removal | None:
+    ) -> CoordinatorResult[None] | None:
         """A `consumer.groups.Downgrade`."""
         group_id, max_size = group.group_id, self._settings.group_max_size
         if not may_downgrade(group, leaving, replacements, policy=self.policy, max_size=max_size):
@@ -138,11 +141,11 @@ class Migration:
             rebalance=rebalance,
         )
 
-        def written(now_ms: int) -> list[Effect]:
+        def on_written(now_ms: int) -> list[Result]:
             self._classic.groups[group_id] = classic
             return classic.begin(now_ms, rebalance=rebalance)
 
-        return Removal(records, written)
+        return CoordinatorResult(records, None, on_written=on_written)
 
 
 # -- from classic to consumer ----------------------------------------------------------------

@@ -17,8 +17,9 @@ from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
 from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.call_context import CallContext
-from kbroker.coordinator.runtime.coordinator_log import Transactional, client_error, commit_error
+from kbroker.coordinator.runtime.coordinator_log import Transactional, commit_error
 from kbroker.coordinator.runtime.host import Host
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.ports import Deferred, Timers
@@ -157,12 +158,13 @@ class OffsetService:
         )
         if not records:
             return ErrorCode.NONE
-        outcome = self._runtime.write(host, records, transaction)
-        if isinstance(outcome, ErrorCode):
-            return commit_error(outcome)
-        answer: Deferred[ErrorCode] = Deferred()
-        outcome.on_done(lambda error: answer.resolve(commit_error(error)))
-        return answer
+        written = self._runtime.handle(
+            host,
+            CoordinatorResult(records, ErrorCode.NONE),
+            transaction=transaction,
+            error_of=commit_error,
+        ).recover(lambda error: error.code)
+        return written.value if written.done else written
 
     def fetch(
         self, request: OffsetFetchRequest, version: int, charge: Charge
@@ -252,13 +254,13 @@ class OffsetService:
                 named[name, index] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             elif host.shard.offsets.has(OffsetPlace(request.group_id, name, index)):
                 records.append(offset_tombstone(request.group_id, name, index))
-        outcome = self._runtime.submit(host, records)
-        if isinstance(outcome, Deferred):
-            if not outcome.done:
-                yield outcome
-            outcome = outcome.value
-        if outcome is not ErrorCode.NONE:
-            return OffsetDeleteResponse(error_code=client_error(outcome))
+        written = self._runtime.handle(host, CoordinatorResult(records, ErrorCode.NONE)).recover(
+            lambda error: error.code
+        )
+        if not written.done:
+            yield written
+        if written.value is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=written.value)
         response = OffsetDeleteResponse()
         for topic in request.topics:
             count += 1

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from random import Random
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from kbroker.coordinator.group.classic.generation import (
     join_error,
@@ -20,28 +19,29 @@ from kbroker.coordinator.group.classic.generation import (
 from kbroker.coordinator.group.classic.memory import MemberMemory
 from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
 from kbroker.coordinator.group.consumer.requests import check_heartbeat
-from kbroker.coordinator.group.membership.join import PROTOCOL_BYTES, Join
+from kbroker.coordinator.group.kind import GroupType
+from kbroker.coordinator.group.membership.join import PROTOCOL_BYTES, UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
 from kbroker.coordinator.group.offset_service import OffsetService, OffsetSettings
 from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.shard import GroupShard, ShardSettings
 from kbroker.coordinator.group.streams.membership import (
-    StreamsDecision,
+    StreamsHeartbeat,
 )
 from kbroker.coordinator.group.streams.requests import (
     check_streams_heartbeat,
 )
 from kbroker.coordinator.runtime.call_context import CallContext
-from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog, client_error, is_in_log
+from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of
 from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES
-from kbroker.coordinator.runtime.result import Waiter
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import StartupError
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Timers, gather
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -71,6 +71,8 @@ from kbroker.protocol.messages.streams_groups import (
 from kbroker.protocol.schema import Message
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GROUP_TOPIC: Final = "__consumer_offsets"
 NO_PROTOCOL_NAME_VERSION: Final = 7
@@ -127,8 +129,8 @@ class GroupCoordinator:
         self._timers = timers
         self._reasons = LogThrottle(logger, logging.INFO, lines=REASONS_PER_SECOND)
         self._topics = topics
-        self.delete_share_group: Callable[[str], Deferred[ErrorCode]] | None = None
-        """Ends a share group and the states of its partitions, which are elsewhere."""
+        self.deletions: dict[GroupType, Callable[[str], Deferred[ErrorCode]]] = {}
+        """How a group is deleted, of types that have states outside of the group's shard."""
         self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUP_TOPIC,
@@ -183,40 +185,31 @@ class GroupCoordinator:
         self, context: CallContext, request: JoinGroupRequest
     ) -> Message | Deferred[Message]:
         """JoinGroup."""
-        answer: Waiter = Deferred()
         has_no_name = context.api_version >= NO_PROTOCOL_NAME_VERSION
 
-        def respond(response: Message) -> None:
+        def respond(response: Message) -> Message:
             if has_no_name and isinstance(response, JoinGroupResponse) and response.error_code:
                 response.protocol_name = None
-            answer.resolve(response)
+            return response
 
-        outcome = self._join_group(context, request)
-        if isinstance(outcome, Deferred):
-            outcome.on_done(respond)
-        else:
-            respond(outcome)
-        return answer.value if answer.done else answer
+        return now_or_later(self._join_group(context, request).then(respond))
 
-    def _join_group(
-        self, context: CallContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | Deferred[Message]:
+    def _join_group(self, context: CallContext, request: JoinGroupRequest) -> Deferred[Message]:
         config = self._config
         timeout_ms = request.session_timeout_ms
         if not request.group_id:
-            return join_error(request.member_id, ErrorCode.INVALID_GROUP_ID)
+            return Deferred.of(join_error(request.member_id, ErrorCode.INVALID_GROUP_ID))
         if not (
             config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
         ):
-            return join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
+            return Deferred.of(join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
         if len(request.protocols) * PROTOCOL_BYTES > self._member_memory.member_limit_bytes:
-            return join_error(request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            return Deferred.of(join_error(request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED))
         try:
             host = self._host(request.group_id)
         except KafkaError as error:
-            return join_error(request.member_id, error.code)
+            return Deferred.of(join_error(request.member_id, error.code))
         self._log_reason(request.group_id, request.member_id or context.client_id, request.reason)
-        waiter: Waiter = Deferred()
         join = Join(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
@@ -227,15 +220,15 @@ class GroupCoordinator:
             protocol_type=request.protocol_type,
             protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols],
             version=context.api_version,
-            waiter=waiter,
+            waiter=Deferred(),
         )
-        effects = host.shard.join(request.group_id, join, self._timers.monotonic_ms())
-        self.runtime.carry_out(host, effects)
-        return waiter
+        result = host.shard.join(request.group_id, join, self._timers.monotonic_ms())
+        answer = self.runtime.handle(host, result)
+        return answer.recover(lambda error: join_error(UNKNOWN_MEMBER, error.code))
 
     def sync_group(
         self, context: CallContext, request: SyncGroupRequest
-    ) -> SyncGroupResponse | Deferred[Message]:
+    ) -> Message | Deferred[Message]:
         """SyncGroup."""
         if context.api_version >= PROTOCOL_NAMED_VERSION and (
             request.protocol_type is None or request.protocol_name is None
@@ -248,10 +241,9 @@ class GroupCoordinator:
                 # The former coordinator had the generation in memory only: the member must rejoin.
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             return SyncGroupResponse(error_code=error.code)
-        waiter: Waiter = Deferred()
-        effects = host.shard.sync(request, waiter, self._timers.monotonic_ms())
-        self.runtime.carry_out(host, effects)
-        return waiter
+        result = host.shard.sync(request, self._timers.monotonic_ms())
+        answer = self.runtime.handle(host, result)
+        return now_or_later(answer.recover(lambda error: SyncGroupResponse(error_code=error.code)))
 
     def heartbeat(self, context: CallContext, request: HeartbeatRequest) -> HeartbeatResponse:
         """Heartbeat. While the shard is loading, heartbeats succeed."""
@@ -280,17 +272,10 @@ class GroupCoordinator:
         for identity in identities:
             who = identity.member_id or identity.group_instance_id
             self._log_reason(request.group_id, who, identity.reason)
-        waiter: Waiter = Deferred()
-        effects = host.shard.leave(
-            request.group_id, identities, waiter, self._timers.monotonic_ms()
-        )
-        answer: Waiter = Deferred()
-        is_old = context.api_version < 3
-        waiter.on_done(
-            lambda response: answer.resolve(_old_leave_response(response) if is_old else response)
-        )
-        self.runtime.carry_out(host, effects)
-        return answer.value if answer.done else answer
+        result = host.shard.leave(request.group_id, identities, self._timers.monotonic_ms())
+        answer = self.runtime.handle(host, result)
+        answer = answer.recover(lambda error: leave_error(request, error.code))
+        return now_or_later(answer.then(_old_leave_response) if context.api_version < 3 else answer)
 
     def leave_errors(
         self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
@@ -300,31 +285,19 @@ class GroupCoordinator:
 
     def consumer_heartbeat(
         self, context: CallContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | Deferred[Message]:
+    ) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat: answered when all that it says is committed. Raises
         KafkaError.
         """
         check_heartbeat(request, context.api_version, self._config.group_consumer_assignors)
-        host, topics = self._host(request.group_id), self._topics()
-        decision = host.shard.consumer_heartbeat(
+        host = self._host(request.group_id)
+        result = host.shard.consumer_heartbeat(
             request, context.client_id or "", java_host(context.client_host)
         )
-        outcome = self.runtime.submit(host, decision.records)
-        effects = [*decision.replies]
-        if is_in_log(outcome):
-            now_ms = self._timers.monotonic_ms()
-            if decision.written is not None:
-                effects += decision.written(now_ms)
-            if decision.member_id is not None:
-                host.shard.consumer.settled(request.group_id, decision.member_id, topics, now_ms)
-        self.runtime.carry_out(host, effects)
-        if isinstance(outcome, Deferred):
-            answer: Waiter = Deferred()
-            outcome.on_done(
-                lambda error: answer.resolve(_heartbeat_answer(decision.response, error))
-            )
-            return answer
-        return _heartbeat_answer(decision.response, outcome)
+        answer = self.runtime.handle(host, result)
+        return now_or_later(
+            answer.recover(lambda error: ConsumerGroupHeartbeatResponse(error_code=error.code))
+        )
 
     def consumer_describe(
         self, group_id: str
@@ -344,21 +317,16 @@ class GroupCoordinator:
 
     def streams_heartbeat(
         self, context: CallContext, request: StreamsGroupHeartbeatRequest
-    ) -> tuple[StreamsDecision, ErrorCode | Deferred[ErrorCode]]:
-        """StreamsGroupHeartbeat: what was decided, and whether it is committed; the answer may go
-        out then (`client_error`). Raises KafkaError.
+    ) -> Deferred[StreamsHeartbeat]:
+        """StreamsGroupHeartbeat: the answer, and the topics to be created, once the decision is
+        committed. Raises KafkaError; the result fails if the decision cannot be written.
         """
         check_streams_heartbeat(request)
-        host, topics = self._host(request.group_id), self._topics()
-        decision = host.shard.streams_heartbeat(
+        host = self._host(request.group_id)
+        result = host.shard.streams_heartbeat(
             request, context.client_id or "", java_host(context.client_host)
         )
-        outcome = self.runtime.submit(host, decision.records)
-        if is_in_log(outcome):
-            now_ms = self._timers.monotonic_ms()
-            host.shard.streams.settled(request.group_id, decision, topics, now_ms)
-            self.runtime.carry_out(host, [])
-        return decision, outcome
+        return self.runtime.handle(host, result)
 
     def streams_describe(
         self, group_id: str
@@ -377,44 +345,35 @@ class GroupCoordinator:
 
     def delete_groups(
         self, context: CallContext, request: DeleteGroupsRequest
-    ) -> DeleteGroupsResponse | Deferred[Message]:
+    ) -> DeleteGroupsResponse | Deferred[DeleteGroupsResponse]:
         """DeleteGroups: each group on its own, answered when all are written."""
-        response = DeleteGroupsResponse()
-        answer: Waiter = Deferred()
-        left = 1
+        group_ids = list(dict.fromkeys(request.groups_names))
 
-        def done(result: DeleteGroupsResponse.DeletableGroupResult, error: ErrorCode) -> None:
-            nonlocal left
-            result.error_code = client_error(error)
-            left -= 1
-            if not left:
-                answer.resolve(response)
+        def respond(errors: list[ErrorCode]) -> DeleteGroupsResponse:
+            return DeleteGroupsResponse(
+                results=[
+                    DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)
+                    for group_id, error in zip(group_ids, errors, strict=True)
+                ]
+            )
 
-        for group_id in dict.fromkeys(request.groups_names):
-            result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
-            response.results.append(result)
-            left += 1
-            try:
-                host = self._host(group_id)
-            except KafkaError as error:
-                done(result, error.code)
-                continue
-            if self.delete_share_group is not None and group_id in host.shard.share.groups:
-                self.delete_share_group(group_id).on_done(partial(done, result))
-                continue
-            error_code, records = host.shard.delete_group(group_id)
-            if error_code is not ErrorCode.NONE:
-                done(result, error_code)
-                continue
-            outcome = self.runtime.submit(host, records)
-            if isinstance(outcome, Deferred):
-                outcome.on_done(partial(done, result))
-            else:
-                done(result, outcome)
-        left -= 1
-        if not left:
-            return response
-        return answer
+        return now_or_later(gather(map(self._delete_group, group_ids)).then(respond))
+
+    def _delete_group(self, group_id: str) -> Deferred[ErrorCode]:
+        """The error of a group, NONE once it is deleted."""
+        try:
+            host = self._host(group_id)
+        except KafkaError as error:
+            return Deferred.of(error.code)
+        kind = host.shard.kind_of(group_id)
+        deletion = None if kind is None else self.deletions.get(kind.group_type)
+        if deletion is not None:
+            return deletion(group_id)
+        error_code, records = host.shard.delete_group(group_id)
+        if error_code is not ErrorCode.NONE:
+            return Deferred.of(error_code)
+        deleted = self.runtime.handle(host, CoordinatorResult(records, ErrorCode.NONE))
+        return deleted.recover(lambda error: error.code)
 
     def list_groups(self, context: CallContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups: of this broker's partitions; one that is still loaded is an error, not an
@@ -454,15 +413,12 @@ class GroupCoordinator:
         return self._host(group_id)
 
 
-def _heartbeat_answer(
-    response: ConsumerGroupHeartbeatResponse, error: ErrorCode
-) -> ConsumerGroupHeartbeatResponse:
-    if error is ErrorCode.NONE:
-        return response
-    return ConsumerGroupHeartbeatResponse(error_code=client_error(error))
+def now_or_later(answer: Deferred[T]) -> T | Deferred[T]:
+    """The answer itself if it is there already. Raises its KafkaError."""
+    return answer.value if answer.done else answer
 
 
-def _old_leave_response(response: Message) -> LeaveGroupResponse:
+def _old_leave_response(response: Message) -> Message:
     """Before v3: the one member's error is that of the response."""
     assert isinstance(response, LeaveGroupResponse)
     members = response.members

@@ -10,6 +10,7 @@ are its caller's (`runtime`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -19,7 +20,6 @@ from kbroker.coordinator.group.classic.memory import MemberMemory
 from kbroker.coordinator.group.consumer.classic_clients import ClassicClients
 from kbroker.coordinator.group.consumer.context import ConsumerSettings
 from kbroker.coordinator.group.consumer.groups import ConsumerGroups
-from kbroker.coordinator.group.consumer.membership import Decision
 from kbroker.coordinator.group.kind import ClassicProtocol, GroupKind, GroupType, OffsetCommitter
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.membership.leave import leave_response
@@ -29,18 +29,26 @@ from kbroker.coordinator.group.offsets.expiry import ExpirySweep, OffsetExpiry
 from kbroker.coordinator.group.offsets.store import DeletedTopic, OffsetStore
 from kbroker.coordinator.group.records import decode_record, group_tombstone
 from kbroker.coordinator.group.share.groups import ShareGroups
-from kbroker.coordinator.group.share.membership import ShareDecision, ShareSettings
+from kbroker.coordinator.group.share.membership import ShareHeartbeat, ShareSettings
 from kbroker.coordinator.group.streams.context import StreamsSettings
 from kbroker.coordinator.group.streams.groups import StreamsGroups
-from kbroker.coordinator.group.streams.membership import StreamsDecision
+from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import Reply, Results, Waiter
+from kbroker.coordinator.runtime.result import (
+    CoordinatorResult,
+    Result,
+    Results,
+    in_batches,
+)
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import TopicIdPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
@@ -51,7 +59,7 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.protocol.schema import CoordinatorKey
+from kbroker.protocol.schema import CoordinatorKey, Message
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
 """From this OffsetCommit on a member of an unknown group is told so; before, its generation is
@@ -61,6 +69,7 @@ TOMBSTONES_PER_BATCH: Final = 1000
 MOST_KNOWN_KEYS: Final = 50_000
 
 D = TypeVar("D")
+R = TypeVar("R")
 
 
 class ShardSettings(ClassicSettings, ConsumerSettings, ShareSettings, StreamsSettings, Protocol):
@@ -230,17 +239,17 @@ class GroupShard:
         """Apply the marker that ends a transaction."""
         self.offsets.end_transaction(producer_id, commit=commit)
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """All records were replayed: start sessions and deadlines of the groups."""
         self._known_keys.clear()
-        effects = _in_batches(list(self._leftovers()))
-        effects += self.on_topics_deleted(self.deleted_topics)
+        results: list[Result] = [*in_batches(list(self._leftovers()), TOMBSTONES_PER_BATCH)]
+        results += self.on_topics_deleted(self.deleted_topics)
         self.deleted_topics = []
         for kind in self.kinds:
-            effects += kind.on_loaded(now_ms)
+            results += kind.on_loaded(now_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
-        return effects
+        return results
 
     def _leftovers(self) -> Iterator[CoordinatorRecord]:
         """Tombstones for records that an earlier version could write: offsets under the id of a
@@ -253,9 +262,9 @@ class GroupShard:
         for group_id in self.classic.superseded():
             yield group_tombstone(group_id)
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """This broker no longer coordinates these groups: answer every waiting request."""
-        return [effect for kind in self.kinds for effect in kind.unload(error)]
+        return [result for kind in self.kinds for result in kind.unload(error)]
 
     def next_deadline_ms(self) -> int | None:
         """When to call `on_deadline`; perhaps early."""
@@ -265,7 +274,7 @@ class GroupShard:
         """What is due."""
         return self._deadlines.fire(now_ms)
 
-    def news(self, record: CoordinatorRecord) -> str | None:
+    def changes(self, record: CoordinatorRecord) -> str | None:
         """The log line for a record that was just written; None for committed offsets."""
         kind = self._kind_by_key.get(type(record.key))
         return None if kind is None else kind.changes(record.key, record.value)
@@ -277,31 +286,30 @@ class GroupShard:
         kind = self.kind_of(group_id)
         return None if kind is None else self._classic_protocols.get(kind.group_type)
 
-    def join(self, group_id: str, join: Join, now_ms: int) -> list[Effect]:
+    def join(self, group_id: str, join: Join, now_ms: int) -> CoordinatorResult[Message]:
         """JoinGroup. The first JoinGroup without a member id creates the group."""
         kind = self.kind_of(group_id)
         if kind is not None and not self._gives_way(kind, group_id, GroupType.CLASSIC):
             protocol = self._classic_protocols.get(kind.group_type)
             if protocol is None:
                 error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-                return [Reply(join.waiter, join_error(UNKNOWN_MEMBER, error))]
+                return _refused_join(join, UNKNOWN_MEMBER, error)
             return protocol.join(group_id, join, now_ms)
         if join.member_id != UNKNOWN_MEMBER:
-            error = ErrorCode.UNKNOWN_MEMBER_ID
-            return [Reply(join.waiter, join_error(join.member_id, error))]
+            return _refused_join(join, join.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if not join.protocol_type or not join.protocols:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            return [Reply(join.waiter, join_error(join.member_id, error))]
+            return _refused_join(join, join.member_id, error)
         former = [] if kind is None else kind.end(group_id)
         return self.classic.create_by_join(group_id, join, former, now_ms)
 
-    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[Message]:
         """SyncGroup."""
         protocol = self._classic_protocol(request.group_id)
         if protocol is None:
-            error = ErrorCode.UNKNOWN_MEMBER_ID
-            return [Reply(waiter, SyncGroupResponse(error_code=error))]
-        return protocol.sync(request, waiter, now_ms)
+            refusal = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            return CoordinatorResult((), Deferred.of(refusal))
+        return protocol.sync(request, now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Heartbeat."""
@@ -323,21 +331,20 @@ class GroupShard:
         self,
         group_id: str,
         leaving: Sequence[LeaveGroupRequest.MemberIdentity],
-        waiter: Waiter,
         now_ms: int,
-    ) -> list[Effect]:
+    ) -> CoordinatorResult[Message]:
         """LeaveGroup: one result per identity, in order."""
         protocol = self._classic_protocol(group_id)
         if protocol is None:
             errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
-            return [Reply(waiter, leave_response(leaving, errors))]
-        return protocol.leave(group_id, leaving, waiter, now_ms)
+            return CoordinatorResult((), Deferred.of(leave_response(leaving, errors)))
+        return protocol.leave(group_id, leaving, now_ms)
 
     # -- the protocols with member epochs ----------------------------------------------------
 
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
-    ) -> Decision:
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat. A classic group becomes a consumer group, if it may. Raises
         KafkaError.
         """
@@ -346,27 +353,21 @@ class GroupShard:
         if is_joining and group_id in self.classic and not self.classic.is_idle(group_id):
             return self._migration.upgrade(consumer, request, client_id, client_host)
         end = self.take_over(consumer, group_id, request.member_epoch)
-        decision = consumer.heartbeat(request, client_id, client_host)
-        decision.records[:0] = end
-        return decision
+        return _after(end, consumer.heartbeat(request, client_id, client_host))
 
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
-    ) -> StreamsDecision:
+    ) -> CoordinatorResult[StreamsHeartbeat]:
         """StreamsGroupHeartbeat. Raises KafkaError."""
         end = self.take_over(self.streams, request.group_id, request.member_epoch)
-        decision = self.streams.heartbeat(request, client_id, client_host)
-        decision.records[:0] = end
-        return decision
+        return _after(end, self.streams.heartbeat(request, client_id, client_host))
 
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client_id: str, client_host: str, now_ms: int
-    ) -> ShareDecision:
+    ) -> CoordinatorResult[ShareHeartbeat]:
         """ShareGroupHeartbeat. Raises KafkaError."""
         end = self.take_over(self.share, request.group_id, request.member_epoch)
-        decision = self.share.heartbeat(request, client_id, client_host, now_ms)
-        decision.records[:0] = end
-        return decision
+        return _after(end, self.share.heartbeat(request, client_id, client_host, now_ms))
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -459,15 +460,15 @@ class GroupShard:
 
     # -- deleted topics and expired offsets --------------------------------------------------
 
-    def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> list[Effect]:
+    def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> list[Result]:
         """The offsets of deleted topics end, and what group types keep of topics."""
         records = list(self.offsets.tombstones_of_topics(topics))
         topic_ids = {topic.topic_id for topic in topics}
         for kind in self.kinds:
             records += kind.on_topics_deleted(topic_ids)
-        return _in_batches(records)
+        return [*in_batches(records, TOMBSTONES_PER_BATCH)]
 
-    def _on_expiry(self, now_ms: int) -> list[Effect]:
+    def _on_expiry(self, now_ms: int) -> list[Result]:
         """One turn of a round through all groups; the next round is an interval later."""
         retention_ms = self._settings.offsets_retention_minutes * 60_000
         expiry = OffsetExpiry(self.offsets, retention_ms, self._wall_ms())
@@ -480,7 +481,7 @@ class GroupShard:
             self._sweep = None
             interval_ms = self._settings.offsets_retention_check_interval_ms
         self._deadlines.set(self._expiry, now_ms + interval_ms)
-        return _in_batches(records)
+        return [*in_batches(records, TOMBSTONES_PER_BATCH)]
 
     def _expiring(self) -> Iterator[str]:
         """All groups with offsets. The sweep goes from the last to the first."""
@@ -490,8 +491,10 @@ class GroupShard:
                 yield from kind
 
 
-def _in_batches(records: list[CoordinatorRecord]) -> list[Effect]:
-    return [
-        Append(records[start : start + TOMBSTONES_PER_BATCH])
-        for start in range(0, len(records), TOMBSTONES_PER_BATCH)
-    ]
+def _after(records: list[CoordinatorRecord], result: CoordinatorResult[R]) -> CoordinatorResult[R]:
+    """The decision with these records in front of its own, in one batch."""
+    return replace(result, records=[*records, *result.records]) if records else result
+
+
+def _refused_join(join: Join, member_id: str, error: ErrorCode) -> CoordinatorResult[Message]:
+    return CoordinatorResult((), Deferred.of(join_error(member_id, error)))

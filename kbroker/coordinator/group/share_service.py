@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
+from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
-from kbroker.coordinator.group.service import GroupCoordinator, java_host
+from kbroker.coordinator.group.service import GroupCoordinator, java_host, now_or_later
 from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.share.membership import check_share_heartbeat
+from kbroker.coordinator.group.share.membership import ShareHeartbeat, check_share_heartbeat
 from kbroker.coordinator.group.share.persister import GroupStatePersister
 from kbroker.coordinator.runtime.call_context import CallContext
-from kbroker.coordinator.runtime.coordinator_log import client_error, is_in_log
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import ZERO_UUID, TopicIdPartition, TopicPartition, Uuid
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Timers, gather
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -76,33 +77,33 @@ class ShareGroupCoordinator:
         self._timers = timers
         self._topics = topics
         self._end_offset = end_offset
-        groups.delete_share_group = self.delete_group
+        groups.deletions[GroupType.SHARE] = self.delete_group
 
     # -- membership --------------------------------------------------------------------------
 
     def heartbeat(
         self, context: CallContext, request: ShareGroupHeartbeatRequest
-    ) -> ShareGroupHeartbeatResponse | Deferred[Message]:
+    ) -> ShareGroupHeartbeatResponse | Deferred[ShareGroupHeartbeatResponse]:
         """ShareGroupHeartbeat: answered when all that it says is committed. Raises KafkaError."""
         check_share_heartbeat(request)
-        host, topics = self._host(request.group_id), self._topics()
-        now_ms = self._timers.monotonic_ms()
-        decision = host.shard.share_heartbeat(
-            request, context.client_id or "", java_host(context.client_host), now_ms
+        host = self._host(request.group_id)
+        result = host.shard.share_heartbeat(
+            request,
+            context.client_id or "",
+            java_host(context.client_host),
+            self._timers.monotonic_ms(),
         )
-        outcome = self._runtime.submit(host, decision.records)
-        is_written = is_in_log(outcome)
-        if is_written and decision.member_id is not None:
-            host.shard.share.settled(request.group_id, decision, topics, now_ms)
-            self._runtime.carry_out(host, [])
-        if decision.initialize is not None:
-            offsets = dict.fromkeys(_places(decision.initialize), UNINITIALIZED)
-            _after(outcome, lambda error: self._initialize(host, request.group_id, offsets, error))
-        if not isinstance(outcome, Deferred):
-            return _heartbeat_answer(decision.response, outcome)
-        answer: Deferred[Message] = Deferred()
-        outcome.on_done(lambda error: answer.resolve(_heartbeat_answer(decision.response, error)))
-        return answer
+
+        def respond(heartbeat: ShareHeartbeat) -> ShareGroupHeartbeatResponse:
+            if heartbeat.initialize is not None:
+                offsets = dict.fromkeys(_places(heartbeat.initialize), UNINITIALIZED)
+                self._initialize(host, request.group_id, offsets)
+            return heartbeat.response
+
+        answer = self._runtime.handle(host, result).then(respond)
+        return now_or_later(
+            answer.recover(lambda error: ShareGroupHeartbeatResponse(error_code=error.code))
+        )
 
     def describe(
         self, group_id: str
@@ -128,63 +129,41 @@ class ShareGroupCoordinator:
         start_offsets: Mapping[TopicIdPartition, int],
         error: ErrorCode = ErrorCode.NONE,
     ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
-        """Make the states and say so in the log; what became of each. error: why not to."""
-        result: Deferred[Mapping[TopicIdPartition, ErrorCode]] = Deferred()
+        """Make the states and confirm them in the log; the error of each. error: why not to."""
         group = host.shard.share.groups.get(group_id)
         if error is not ErrorCode.NONE or host.status is not HostStatus.ACTIVE or group is None:
-            code = client_error(error) if error else ErrorCode.NOT_COORDINATOR
-            result.resolve(dict.fromkeys(start_offsets, code))
-            return result
+            code = error or ErrorCode.NOT_COORDINATOR
+            return Deferred.of(dict.fromkeys(start_offsets, code))
 
-        def made(errors: Mapping[TopicIdPartition, ErrorCode]) -> None:
+        def made(
+            errors: Mapping[TopicIdPartition, ErrorCode],
+        ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
             done = [place for place, code in errors.items() if code is ErrorCode.NONE]
             records = []
             if host.status is HostStatus.ACTIVE:
                 records = host.shard.share.initialized(group_id, _assignment(done))
-            written = self._submit(host, records)
+            return self._submit(host, records).then(
+                lambda error: {place: code or error for place, code in errors.items()}
+            )
 
-            def told(error: ErrorCode) -> None:
-                if error is ErrorCode.NONE:
-                    result.resolve(errors)
-                else:
-                    result.resolve({place: code or error for place, code in errors.items()})
-
-            written.on_done(told)
-
-        self._persister.initialize(group_id, group.epoch, start_offsets).on_done(made)
-        return result
+        return self._persister.initialize(group_id, group.epoch, start_offsets).then(made)
 
     def describe_offsets(
         self, context: CallContext, request: DescribeShareGroupOffsetsRequest
-    ) -> DescribeShareGroupOffsetsResponse | Deferred[Message]:
+    ) -> Deferred[DescribeShareGroupOffsetsResponse]:
         """DescribeShareGroupOffsets: each group on its own."""
-        response = DescribeShareGroupOffsetsResponse()
-        answer: Deferred[Message] = Deferred()
-        left = len(request.groups)
-        if not left:
-            return response
+        described = gather(map(self._describe_group, request.groups))
+        return described.then(lambda groups: DescribeShareGroupOffsetsResponse(groups=groups))
 
-        def done(_: object) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                answer.resolve(response)
-
-        for asked in request.groups:
-            found = _Group(group_id=asked.group_id)
-            response.groups.append(found)
-            self._describe_group(asked, found).on_done(done)
-        return answer
-
-    def _describe_group(self, asked: _AskedGroup, found: _Group) -> Deferred[object]:
-        result: Deferred[object] = Deferred()
+    def _describe_group(self, asked: _AskedGroup) -> Deferred[_Group]:
+        found = _Group(group_id=asked.group_id)
         if not asked.group_id:
-            return Deferred.of(None)
+            return Deferred.of(found)
         try:
             group = self._host(asked.group_id).shard.share.groups.get(asked.group_id)
         except KafkaError as error:
             found.error_code, found.error_message = error.code, error.message or None
-            return Deferred.of(None)
+            return Deferred.of(found)
         names = self._topics().topics
         wanted: list[tuple[str, Uuid, list[int]]] = []
         if asked.topics is not None:
@@ -204,7 +183,7 @@ class ShareGroupCoordinator:
             if topic_id != ZERO_UUID
         ]
 
-        def told(summaries: Mapping[TopicIdPartition, StateSummary]) -> None:
+        def summarized(summaries: Mapping[TopicIdPartition, StateSummary]) -> _Group:
             for name, topic_id, partitions in wanted:
                 found.topics.append(
                     _Topic(
@@ -216,13 +195,11 @@ class ShareGroupCoordinator:
                         ],
                     )
                 )
-            result.resolve(None)
+            return found
 
-        if places:
-            self._persister.summarize(asked.group_id, places).on_done(told)
-        else:
-            told({})
-        return result
+        if not places:
+            return Deferred.of(summarized({}))
+        return self._persister.summarize(asked.group_id, places).then(summarized)
 
     def _described(self, topic: str, index: int, summary: StateSummary | None) -> _Partition:
         if summary is None or summary.error is not ErrorCode.NONE:
@@ -276,18 +253,15 @@ class ShareGroupCoordinator:
                     results[(topic_id, index)] = result
         if not offsets:
             return response
-        answer: Deferred[Message] = Deferred()
 
-        def done(errors: Mapping[TopicIdPartition, ErrorCode]) -> None:
+        def respond(errors: Mapping[TopicIdPartition, ErrorCode]) -> Message:
             for place, result in results.items():
                 _refuse(result, errors.get(place, ErrorCode.UNKNOWN_SERVER_ERROR))
-            answer.resolve(response)
+            return response
 
-        records = shard.share.initialize(group_id, _assignment(offsets))
-        self._submit(host, records).on_done(
-            lambda error: self._initialize(host, group_id, offsets, error).on_done(done)
-        )
-        return answer
+        announced = self._submit(host, shard.share.initialize(group_id, _assignment(offsets)))
+        initialized = announced.then(lambda error: self._initialize(host, group_id, offsets, error))
+        return initialized.then(respond)
 
     def delete_offsets(
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest
@@ -317,42 +291,34 @@ class ShareGroupCoordinator:
                 result.error_message = "The group has no offset of this topic."
         if not results:
             return response
-        answer: Deferred[Message] = Deferred()
 
-        def done(error: ErrorCode) -> None:
+        def respond(error: ErrorCode) -> Message:
             for result in results.values():
                 _refuse(result, error)
-            answer.resolve(response)
+            return response
 
-        self._delete_states(host, request.group_id, list(results)).on_done(done)
-        return answer
+        return self._delete_states(host, request.group_id, list(results)).then(respond)
 
     def delete_group(self, group_id: str) -> Deferred[ErrorCode]:
         """DeleteGroups, for one share group."""
-        result: Deferred[ErrorCode] = Deferred()
         try:
             host = self._host(group_id)
             group = host.shard.share.require_empty(group_id)
         except KafkaError as error:
             return Deferred.of(error.code)
 
-        def emptied(error: ErrorCode) -> None:
+        def emptied(error: ErrorCode) -> Deferred[ErrorCode]:
             if error is not ErrorCode.NONE:
-                result.resolve(error)
-                return
-            try:
-                end = host.shard.share.end(group_id)
-            except KafkaError as failure:
-                result.resolve(failure.code)
-                return
+                return Deferred.of(error)
+            end = host.shard.share.end(group_id)
             offsets = host.shard.offsets.tombstones_of_group(group_id)
-            self._submit(host, [*offsets, *end]).on_done(result.resolve)
+            return self._submit(host, [*offsets, *end])
 
         states = group.states
         topic_ids = [*states.initialized, *states.initializing, *sorted(states.deleting)]
         unique = list(dict.fromkeys(topic_ids))
-        self._delete_states(host, group_id, unique, ends_group=True).on_done(emptied)
-        return result
+        deleted = self._delete_states(host, group_id, unique, ends_group=True).then(emptied)
+        return deleted.recover(lambda error: error.code)
 
     def _delete_states(
         self,
@@ -371,27 +337,27 @@ class ShareGroupCoordinator:
         if group is None or not topic_ids:
             return Deferred.of(ErrorCode.NONE)
         places = self._places_of(group.states.initialized, group.states.initializing, topic_ids)
-        result: Deferred[ErrorCode] = Deferred()
         deleting = frozenset(topic_ids)
         share.begin_deletion(group_id, deleting)
-        result.on_done(lambda _: share.end_deletion(group_id, deleting))
 
-        def deleted(errors: Mapping[TopicIdPartition, ErrorCode]) -> None:
+        def deleted(errors: Mapping[TopicIdPartition, ErrorCode]) -> Deferred[ErrorCode]:
             failed = next((code for code in errors.values() if code), ErrorCode.NONE)
             if failed is not ErrorCode.NONE or host.status is not HostStatus.ACTIVE:
-                result.resolve(failed or ErrorCode.NOT_COORDINATOR)
-                return
+                return Deferred.of(failed or ErrorCode.NOT_COORDINATOR)
             records = [] if ends_group else share.deleted_states(group_id, topic_ids)
-            self._submit(host, records).on_done(result.resolve)
+            return self._submit(host, records)
 
-        def announced(error: ErrorCode) -> None:
+        def announced(error: ErrorCode) -> Deferred[ErrorCode]:
             if error is not ErrorCode.NONE:
-                result.resolve(error)
-            else:
-                self._persister.delete(group_id, places).on_done(deleted)
+                return Deferred.of(error)
+            return self._persister.delete(group_id, places).then(deleted)
 
-        self._submit(host, share.delete_states(group_id, topic_ids)).on_done(announced)
-        return result
+        def end(error: ErrorCode) -> ErrorCode:
+            share.end_deletion(group_id, deleting)
+            return error
+
+        result = self._submit(host, share.delete_states(group_id, topic_ids)).then(announced)
+        return result.recover(lambda error: error.code).then(end)
 
     def _places_of(
         self, initialized: Assignment, initializing: Assignment, topic_ids: Iterable[Uuid]
@@ -414,15 +380,11 @@ class ShareGroupCoordinator:
     def _submit(
         self, host: Host[GroupShard], records: list[CoordinatorRecord]
     ) -> Deferred[ErrorCode]:
-        """Write; NONE once it is committed, or what a client is told."""
+        """Write; NONE once the records are committed, or the client's error."""
         if host.status is not HostStatus.ACTIVE:
             return Deferred.of(ErrorCode.NOT_COORDINATOR)
-        outcome = self._runtime.submit(host, records)
-        if not isinstance(outcome, Deferred):
-            return Deferred.of(client_error(outcome))
-        result: Deferred[ErrorCode] = Deferred()
-        outcome.on_done(lambda error: result.resolve(client_error(error)))
-        return result
+        written = self._runtime.handle(host, CoordinatorResult(records, ErrorCode.NONE))
+        return written.recover(lambda error: error.code)
 
     def _host(self, group_id: str) -> Host[GroupShard]:
         if not group_id:
@@ -433,21 +395,6 @@ class ShareGroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no id.")
         return self._host(group_id)
-
-
-def _after(outcome: ErrorCode | Deferred[ErrorCode], action: Callable[[ErrorCode], object]) -> None:
-    if isinstance(outcome, Deferred):
-        outcome.on_done(lambda error: (action(error), None)[1])
-    else:
-        action(outcome)
-
-
-def _heartbeat_answer(
-    response: ShareGroupHeartbeatResponse, error: ErrorCode
-) -> ShareGroupHeartbeatResponse:
-    if error is ErrorCode.NONE:
-        return response
-    return ShareGroupHeartbeatResponse(error_code=client_error(error))
 
 
 def _refuse(result: _AlteredPartition | _DeletedTopic, error: ErrorCode) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Message
@@ -77,10 +78,20 @@ class CoordinatorResult(Generic[R_co]):
     replies: Sequence[Reply] = ()
     requests: Sequence[OutgoingRequest] = ()
 
+    @property
+    def answer(self) -> R_co:
+        """The response of a decision that has it already. Raises InvariantError if it waits."""
+        if isinstance(self.response, Deferred):
+            raise InvariantError("the response of this decision waits for another")
+        return self.response
 
-Results = Sequence["CoordinatorResult[object] | Reply"]
-"""Decisions that answer no request of their own: of deadlines, of loading, of what follows a write.
-They are appended in order, each as a batch of its own.
+
+Result = CoordinatorResult[object] | Reply
+"""A decision that answers no request of its own, or the answer to a request that waits."""
+
+Results = Sequence[Result]
+"""Decisions of deadlines, of loading, of what follows a write. They are appended in order, each as
+a batch of its own.
 """
 
 

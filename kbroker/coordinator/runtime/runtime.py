@@ -25,7 +25,6 @@ from kbroker.coordinator.runtime.coordinator_log import (
     client_error,
     is_in_log,
 )
-from kbroker.coordinator.runtime.effects import Append
 from kbroker.coordinator.runtime.host import Host, HostStatus, S
 from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES, ShardLoader
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -276,11 +275,8 @@ class CoordinatorRuntime(Generic[S]):
         if complete is not None:
             self._answers.append(partial(complete, error))
         following: Results = []
-        if host.status is HostStatus.ACTIVE:
-            if result.on_completion is not None:
-                following = result.on_completion(client_error(error), self._timers.monotonic_ms())
-        elif isinstance(result, Append) and result.lost is not None:
-            following = [result.lost(client_error(error))]
+        if host.status is HostStatus.ACTIVE and result.on_completion is not None:
+            following = result.on_completion(client_error(error), self._timers.monotonic_ms())
         self.carry_out(host, following)
 
     def _send(self, host: Host[S], request: OutgoingRequest, now_ms: int) -> Results:

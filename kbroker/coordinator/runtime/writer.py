@@ -78,7 +78,7 @@ class ShardWriter(Generic[S]):
             return ErrorCode.MESSAGE_TOO_LARGE
         outcome = self._append(host, batch, partial(_replay, host, records, transaction))
         if transaction is None and is_in_log(outcome):
-            _log_news(host, records)
+            _log_changes(host, records)
         return outcome
 
     def write_marker(
@@ -160,10 +160,10 @@ def _replay(
             shard.replay_transactional(transaction.producer_id, record)
 
 
-def _log_news(host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
+def _log_changes(host: Host[S], records: Sequence[CoordinatorRecord]) -> None:
     if not logger.isEnabledFor(logging.INFO):
         return
     for record in records:
-        news = host.shard.news(record)
-        if news is not None:
-            logger.info("%s: %s", host.topic_partition, shown(news))
+        change = host.shard.changes(record)
+        if change is not None:
+            logger.info("%s: %s", host.topic_partition, shown(change))

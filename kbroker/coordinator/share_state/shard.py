@@ -237,7 +237,7 @@ class ShareStateShard:
         """This shard has no deadlines."""
         return []
 
-    def news(self, record: CoordinatorRecord) -> str | None:
+    def changes(self, record: CoordinatorRecord) -> str | None:
         """None: the log lines of groups tell enough."""
         return None
 

@@ -149,7 +149,7 @@ class TransactionShard:
         """Run the deadlines that are due."""
         return self._deadlines.fire(now_ms)
 
-    def news(self, record: CoordinatorRecord) -> str | None:
+    def changes(self, record: CoordinatorRecord) -> str | None:
         """None: there may be thousands of transactions per second."""
         return None
 

@@ -10,7 +10,7 @@ operation is authorized.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
@@ -28,7 +28,6 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
@@ -145,7 +144,7 @@ def _described(
     """One group, a piece of its partitions per step; all pieces are asked for before the first one
     is waited for. None if the answer would be too large. An error of the group is its whole answer.
     """
-    outcomes: list[tuple[DescribeShareGroupOffsetsResponse | Deferred[Message], int]] = []
+    outcomes: list[tuple[Deferred[DescribeShareGroupOffsetsResponse], int]] = []
     for piece, continued in pieces(asked, _PARTITIONS):
         if outcomes:
             yield None
@@ -153,11 +152,9 @@ def _described(
         outcomes.append((services.share_groups.describe_offsets(context, request), continued))
     whole: _FoundGroup | None = None
     for outcome, continued in outcomes:
-        if isinstance(outcome, Deferred):
-            if not outcome.done:
-                yield outcome
-            outcome = cast(DescribeShareGroupOffsetsResponse, outcome.value)
-        (found,) = outcome.groups
+        if not outcome.done:
+            yield outcome
+        (found,) = outcome.value.groups
         if not size.add(estimated_bytes(found)):
             return None
         if found.error_code:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.group.streams.membership import StreamsDecision
+from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 from kbroker.coordinator.group.streams.topology import StreamsStatus
-from kbroker.coordinator.runtime.coordinator_log import client_error
-from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -22,7 +20,6 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
@@ -47,20 +44,12 @@ def handle_streams_group_heartbeat(
     services: Services, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> Outcome:
     """Answered when what it says is committed and missing topics are asked for."""
-    decision, outcome = services.groups.streams_heartbeat(context, request)
-    if not isinstance(outcome, Deferred):
-        return _answer(services, decision, outcome)
-    answer: Deferred[Message] = Deferred()
-    outcome.on_done(lambda error: answer.resolve(_answer(services, decision, error)))
-    return answer
+    answer = services.groups.streams_heartbeat(context, request)
+    return answer.then(lambda heartbeat: _answer(services, heartbeat))
 
 
-def _answer(
-    services: Services, decision: StreamsDecision, error: ErrorCode
-) -> StreamsGroupHeartbeatResponse:
-    if error is not ErrorCode.NONE:
-        return StreamsGroupHeartbeatResponse(error_code=client_error(error))
-    response, missing = decision.response, decision.missing
+def _answer(services: Services, heartbeat: StreamsHeartbeat) -> StreamsGroupHeartbeatResponse:
+    response, missing = heartbeat.response, heartbeat.missing
     if missing:
         services.streams_topics.create(
             missing,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.coordinator.group.streams.group import StreamsGroup
-from kbroker.coordinator.group.streams.membership import StreamsDecision
+from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 from kbroker.coordinator.group.streams.tasks import Task
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -56,25 +56,24 @@ def task_ids(tasks: set[Task]) -> list[_Request.TaskIds]:
     ]
 
 
-def decide(
-    world: World, request: _Request
-) -> tuple[StreamsDecision, ErrorCode | Deferred[ErrorCode]]:
-    """One heartbeat; topics it finds missing are there afterwards. Raises KafkaError."""
-    decision, outcome = world.coordinator.streams_heartbeat(Context(0), request)
-    for topic in decision.missing:
-        if topic.name not in world.topics.topics:
-            world.topics.add(topic.name, topic.num_partitions)
-    return decision, outcome
+def decide(world: World, request: _Request) -> Deferred[StreamsGroupHeartbeatResponse]:
+    """One heartbeat; the topics it finds missing exist with the answer. Raises KafkaError."""
+
+    def create(heartbeat: StreamsHeartbeat) -> StreamsGroupHeartbeatResponse:
+        for topic in heartbeat.missing:
+            if topic.name not in world.topics.topics:
+                world.topics.add(topic.name, topic.num_partitions)
+        return heartbeat.response
+
+    return world.coordinator.streams_heartbeat(Context(0), request).then(create)
 
 
 def ask(world: World, **fields: Any) -> StreamsGroupHeartbeatResponse:
     """One heartbeat on its own; a refusal is its response."""
     try:
-        decision, outcome = decide(world, _Request(**{"group_id": "s", **fields}))
+        return decide(world, _Request(**{"group_id": "s", **fields})).value
     except KafkaError as error:
         return StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-    assert outcome is ErrorCode.NONE
-    return decision.response
 
 
 class StreamsThread:
@@ -128,20 +127,15 @@ class StreamsThread:
         if self.waiting:
             return
         try:
-            decision, outcome = decide(self.world, self.request())
+            answer = decide(self.world, self.request())
         except KafkaError as error:
             self._heard(StreamsGroupHeartbeatResponse(error_code=error.code))
             return
-        if isinstance(outcome, Deferred):
-            self.waiting = not outcome.done
-            outcome.on_done(lambda error: self._answered(decision.response, error))
-        else:
-            self._answered(decision.response, outcome)
-
-    def _answered(self, response: StreamsGroupHeartbeatResponse, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            response = StreamsGroupHeartbeatResponse(error_code=error)
-        self._heard(response)
+        self.waiting = not answer.done
+        answer.on_done(
+            self._heard,
+            lambda error: self._heard(StreamsGroupHeartbeatResponse(error_code=error.code)),
+        )
 
     def _heard(self, answer: StreamsGroupHeartbeatResponse) -> None:
         self.waiting = False

@@ -86,7 +86,7 @@ class Numbers:
     def on_deadline(self, now_ms: int) -> Results:
         return []
 
-    def news(self, record: CoordinatorRecord) -> str | None:
+    def changes(self, record: CoordinatorRecord) -> str | None:
         return None
 
     # -- decisions -------------------------------------------------------------------------------

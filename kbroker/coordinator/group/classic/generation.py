@@ -17,7 +17,6 @@ from kbroker.coordinator.group.classic.memory import Digest, MemberMemory, Pendi
 from kbroker.coordinator.group.classic.state import TRANSITIONS, GroupState
 from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.result import Reply
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
@@ -161,17 +160,17 @@ class Generation:
 
     # -- members -------------------------------------------------------------------------------
 
-    def _answer(self, member: Member, error: ErrorCode) -> list[Effect]:
+    def _answer(self, member: Member, error: ErrorCode) -> list[Reply]:
         """Answer the requests that wait for this member with error."""
-        effects: list[Effect] = []
+        replies: list[Reply] = []
         if member.join_waiter is not None:
             self._awaiting_join_count -= 1
-            effects.append(Reply(member.join_waiter, join_error(member.member_id, error)))
+            replies.append(Reply(member.join_waiter, join_error(member.member_id, error)))
             member.join_waiter = None
         if member.sync_waiter is not None:
-            effects.append(Reply(member.sync_waiter, SyncGroupResponse(error_code=error)))
+            replies.append(Reply(member.sync_waiter, SyncGroupResponse(error_code=error)))
             member.sync_waiter = None
-        return effects
+        return replies
 
     def _forget_pending(self, digest: Digest) -> None:
         deadline = self.pending_joins.pop(digest, None)

@@ -18,8 +18,7 @@ from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline
-from kbroker.coordinator.runtime.effects import Append, Effect
-from kbroker.coordinator.runtime.result import Reply, Waiter
+from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Waiter
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_records import (
@@ -45,7 +44,7 @@ SKIP_ASSIGNMENT_VERSION: Final = 9
 
 class ClassicGroup(Rebalance):
     """One group: requests of its members, and its life in a shard. Every method takes the clock and
-    returns effects.
+    returns results.
     """
 
     __slots__ = ()
@@ -116,14 +115,14 @@ class ClassicGroup(Rebalance):
         self.state = GroupState.STABLE
         self.previous_state = GroupState.COMPLETING_REBALANCE
 
-    def begin(self, now_ms: int, *, rebalance: bool) -> list[Effect]:
+    def begin(self, now_ms: int, *, rebalance: bool) -> list[Result]:
         """Start the sessions of adopted members, and perhaps a rebalance."""
         for member in self.members.values():
             self._memory.add(member.size_bytes)
             self._renew_session(member, now_ms)
         return self._prepare_rebalance(now_ms) if rebalance else []
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """After all records were replayed: a group larger than now allowed rebalances at once, and
         one whose record has no leader (see `migration.downgrade`).
         """
@@ -132,44 +131,44 @@ class ClassicGroup(Rebalance):
             return self._prepare_rebalance(now_ms)
         return []
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """Answer every waiting member with error, and cancel all deadlines."""
-        effects: list[Effect] = []
+        results: list[Result] = []
         for member in list(self.members.values()):
-            effects += self._remove(member, error)
+            results += self._remove(member, error)
         for digest in list(self.pending_joins):
             self._forget_pending(digest)
         self._deadlines.cancel(self._join_deadline)
         self._deadlines.cancel(self._sync_deadline)
         self.state = GroupState.DEAD
-        return effects
+        return results
 
-    def abandon_creation(self, waiter: Waiter, error: ErrorCode, now_ms: int) -> list[Effect]:
+    def abandon_creation(self, waiter: Waiter, error: ErrorCode, now_ms: int) -> list[Result]:
         """The record of this new group was refused: answer the join that created it."""
         for member in self.members.values():
             if member.join_waiter is waiter:
                 return [*self._remove(member, error), *self._after_members_left(now_ms)]
         return []
 
-    def dismiss(self, error: ErrorCode) -> list[Effect]:
+    def dismiss(self, error: ErrorCode) -> list[Reply]:
         """Answer every waiting member with error, and change nothing else."""
-        effects: list[Effect] = []
+        replies: list[Reply] = []
         for member in self.members.values():
-            effects += self._answer(member, error)
-        return effects
+            replies += self._answer(member, error)
+        return replies
 
     # -- requests ------------------------------------------------------------------------------
 
-    def join(self, join: Join, now_ms: int) -> list[Effect]:
-        """JoinGroup. The reply is among the effects of this call or of a later one."""
+    def join(self, join: Join, now_ms: int) -> list[Result]:
+        """JoinGroup. The reply is among the results of this call or of a later one."""
         if not self._has_room_for(join.member_id):
-            effects: list[Effect] = []
+            results: list[Result] = []
             if join.member_id in self.members:
-                effects = self._remove(self.members[join.member_id], ErrorCode.UNKNOWN_MEMBER_ID)
+                results = self._remove(self.members[join.member_id], ErrorCode.UNKNOWN_MEMBER_ID)
             self._forget_pending(digest_of(join.member_id))
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
-            effects.append(Reply(join.waiter, join_error(UNKNOWN_MEMBER, error)))
-            return effects + self._maybe_complete_join(now_ms)
+            results.append(Reply(join.waiter, join_error(UNKNOWN_MEMBER, error)))
+            return results + self._maybe_complete_join(now_ms)
         if not self._members.supports(join, self.protocol_type):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return [Reply(join.waiter, join_error(join.member_id, error))]
@@ -184,7 +183,7 @@ class ClassicGroup(Rebalance):
             return self._join_without_id(join, now_ms)
         return self._join_with_id(join, now_ms)
 
-    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
+    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Result]:
         """SyncGroup: a member asks for its assignment; the leader brings those of all members."""
         error = self._check_sync(request)
         if error is not ErrorCode.NONE:
@@ -194,18 +193,18 @@ class ClassicGroup(Rebalance):
         if self.state is GroupState.STABLE:
             self._renew_session(member, now_ms)
             return [Reply(waiter, self._sync_response(member))]
-        effects: list[Effect] = []
+        results: list[Result] = []
         if member.sync_waiter is not None:
             again = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-            effects.append(Reply(member.sync_waiter, again))
+            results.append(Reply(member.sync_waiter, again))
         member.sync_waiter = waiter
         if member.member_id == self.leader_id:
             given = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
             assignments = {member_id: given.get(member_id, b"") for member_id in self.members}
             record = group_metadata_record(self.group_id, self.to_value(assignments))
             then = partial(self._on_assignment_appended, self.generation_id, assignments)
-            effects.append(Append([record], then))
-        return effects
+            results.append(CoordinatorResult([record], None, on_completion=then))
+        return results
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Heartbeat: renews the session timeout and tells the member whether to rejoin."""
@@ -221,25 +220,25 @@ class ClassicGroup(Rebalance):
 
     def leave(
         self, identities: Iterable[LeaveGroupRequest.MemberIdentity], now_ms: int
-    ) -> tuple[list[ErrorCode], list[Effect]]:
+    ) -> tuple[list[ErrorCode], list[Result]]:
         """LeaveGroup: an error per identity, in order. A static member may be named by its instance
         id alone.
         """
         errors: list[ErrorCode] = []
-        effects: list[Effect] = []
+        results: list[Result] = []
         left = False
         for identity in identities:
             member_id, error = self._member_that_leaves(identity)
             if error is ErrorCode.NONE:
                 left = True
                 if member_id in self.members:
-                    effects += self._remove(self.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
+                    results += self._remove(self.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
                 else:
                     self._forget_pending(digest_of(member_id))
             errors.append(error)
         if left:
-            effects += self._after_members_left(now_ms)
-        return errors, effects
+            results += self._after_members_left(now_ms)
+        return errors, results
 
     def leave_errors(
         self, identities: Iterable[LeaveGroupRequest.MemberIdentity]
@@ -310,7 +309,7 @@ class ClassicGroup(Rebalance):
             return True
         return member_id in self.members or len(self.members) < limit
 
-    def _join_without_id(self, join: Join, now_ms: int) -> list[Effect]:
+    def _join_without_id(self, join: Join, now_ms: int) -> list[Result]:
         if join.instance_id is not None:
             old_id = self.static_members.get(join.instance_id)
             member_id = self._new_member_id(join.instance_id)
@@ -328,7 +327,7 @@ class ClassicGroup(Rebalance):
         self._pending_members.add(self.group_id, digest, forget, now_ms)
         return [Reply(join.waiter, join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))]
 
-    def _join_with_id(self, join: Join, now_ms: int) -> list[Effect]:
+    def _join_with_id(self, join: Join, now_ms: int) -> list[Result]:
         if join.instance_id is None and self.is_pending(join.member_id):
             return self._add_member(join, join.member_id, now_ms)
         error = self.check_member(join.member_id, join.instance_id)
@@ -341,15 +340,15 @@ class ClassicGroup(Rebalance):
             return self._answer_join_again(member, join, now_ms)
         if self.state is GroupState.STABLE and unchanged and not is_leader:
             return self._answer_join_again(member, join, now_ms)
-        effects = self._update_member(member, join)
-        return effects + self._rebalance_or_complete_join(now_ms)
+        results = self._update_member(member, join)
+        return results + self._rebalance_or_complete_join(now_ms)
 
-    def _answer_join_again(self, member: Member, join: Join, now_ms: int) -> list[Effect]:
+    def _answer_join_again(self, member: Member, join: Join, now_ms: int) -> list[Result]:
         """The answer to the first JoinGroup was perhaps lost: this generation still stands."""
         self._renew_session(member, now_ms)
         return [Reply(join.waiter, self._join_response(member))]
 
-    def _add_member(self, join: Join, member_id: str, now_ms: int) -> list[Effect]:
+    def _add_member(self, join: Join, member_id: str, now_ms: int) -> list[Result]:
         self._forget_pending(digest_of(member_id))
         if self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY:
             self.new_member_added = True
@@ -375,7 +374,7 @@ class ClassicGroup(Rebalance):
         self._deadlines.set(member.session, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         return self._rebalance_or_complete_join(now_ms)
 
-    def _update_member(self, member: Member, join: Join) -> list[Effect]:
+    def _update_member(self, member: Member, join: Join) -> list[Result]:
         """Store what the member says now; this JoinGroup waits in place of an earlier one."""
         former_bytes = member.size_bytes
         self._members.set_protocols(member, join.protocols)
@@ -391,7 +390,7 @@ class ClassicGroup(Rebalance):
 
     # -- static members ------------------------------------------------------------------------
 
-    def _replace_static(self, old: Member, member_id: str, join: Join, now_ms: int) -> list[Effect]:
+    def _replace_static(self, old: Member, member_id: str, join: Join, now_ms: int) -> list[Result]:
         """A static member rejoined without its member id: it gets a new id and replaces its former
         entry (KIP-345).
         """
@@ -415,11 +414,18 @@ class ClassicGroup(Rebalance):
             # refused, the former entry stays.
             record = group_metadata_record(self.group_id, self._value_if_replaced(old, member))
             then = partial(self._on_static_member_appended, member, join, self.leader_id)
-            return [Append([record], then, written=partial(self._take_place, old, member))]
-        effects = self._take_place(old, member, now_ms)
+            return [
+                CoordinatorResult(
+                    [record],
+                    None,
+                    on_written=partial(self._take_place, old, member),
+                    on_completion=then,
+                )
+            ]
+        results = self._take_place(old, member, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
-            return effects + self._maybe_complete_join(now_ms)
-        return effects + self._prepare_rebalance(now_ms)
+            return results + self._maybe_complete_join(now_ms)
+        return results + self._prepare_rebalance(now_ms)
 
     def _value_if_replaced(self, old: Member, member: Member) -> GroupMetadataValue:
         value = self.to_value({one.member_id: one.assignment for one in self.members.values()})
@@ -433,8 +439,8 @@ class ClassicGroup(Rebalance):
             value.leader = member.member_id
         return value
 
-    def _take_place(self, old: Member, member: Member, now_ms: int) -> list[Effect]:
-        effects = self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
+    def _take_place(self, old: Member, member: Member, now_ms: int) -> list[Result]:
+        results: list[Result] = [*self._answer(old, ErrorCode.FENCED_INSTANCE_ID)]
         self._deadlines.cancel(old.session)
         self._members.replace(old, member)
         self._memory.add(member.size_bytes - old.size_bytes)
@@ -443,11 +449,11 @@ class ClassicGroup(Rebalance):
             self.leader_id = member.member_id
         self._awaiting_join_count += 1
         self._renew_session(member, now_ms)
-        return effects
+        return results
 
     def _on_static_member_appended(
         self, member: Member, join: Join, former_leader: str | None, error: ErrorCode, now_ms: int
-    ) -> list[Effect]:
+    ) -> list[Result]:
         if member.join_waiter is not join.waiter:
             return []  # it was answered meanwhile
         has_place = self.members.get(member.member_id) is member

@@ -24,10 +24,10 @@ from kbroker.coordinator.group.membership.leave import leave_response
 from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
 from kbroker.coordinator.runtime.deadlines import Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import Reply, Waiter
+from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Results, Waiter
 from kbroker.model import Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue
 from kbroker.protocol.messages.groups import (
@@ -37,13 +37,20 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
     SyncGroupRequest,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
+from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue, Message
 
 DESCRIBE_NOT_FOUND_VERSION: Final = 6
 """From this DescribeGroups on an unknown group is an error; before, it is a dead group."""
 
 _DescribedGroup = DescribeGroupsResponse.DescribedGroup
 _DescribedMember = DescribeGroupsResponse.DescribedGroupMember
+
+
+def _answered_by(waiter: Waiter, results: Results) -> CoordinatorResult[Message]:
+    """The decision on a request that is answered by a Reply to its waiter: one of results, or of a
+    later decision.
+    """
+    return CoordinatorResult((), waiter, on_written=lambda now_ms: results)
 
 
 class ClassicSettings(GroupSettings, Protocol):
@@ -120,9 +127,9 @@ class ClassicGroups:
             group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return GroupChange(key.group, is_created=False)
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """Build the groups from their last records; sessions start."""
-        effects: list[Effect] = []
+        results: list[Result] = []
         for group_id, value in self.metadata.items():
             if self._is_other_type(group_id):
                 continue
@@ -130,16 +137,16 @@ class ClassicGroups:
             if group is None:
                 group = self.create(group_id)
             group.restore(value, now_ms)
-            effects += group.on_loaded(now_ms)
-        return effects
+            results += group.on_loaded(now_ms)
+        return results
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """Answer every waiting member with error, and cancel all deadlines."""
-        effects: list[Effect] = []
+        results: list[Result] = []
         for group in self.groups.values():
-            effects += group.unload(error)
+            results += group.unload(error)
         self.groups.clear()
-        return effects
+        return results
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
         """Nothing: classic groups know topics by the metadata of their members only."""
@@ -194,22 +201,23 @@ class ClassicGroups:
 
     def create_by_join(
         self, group_id: str, join: Join, former: Sequence[CoordinatorRecord], now_ms: int
-    ) -> list[Effect]:
+    ) -> CoordinatorResult[Message]:
         """The first JoinGroup of a member creates the group. former: tombstones of a group of
         another type whose id it takes; they are in one batch with the group's first record, so
         that the id always belongs to one group.
         """
         group = self.create(group_id)
         record = group_metadata_record(group_id, group.empty_value())
-        effects = group.join(join, now_ms)
-        if not former and any(isinstance(effect, Append) for effect in effects):
-            return effects
+        results = group.join(join, now_ms)
+        if not former and any(isinstance(result, CoordinatorResult) for result in results):
+            return _answered_by(join.waiter, results)
         then = partial(self._on_creation_appended, group, join)
-        return [Append([*former, record], then), *effects]
+        creation: Result = CoordinatorResult([*former, record], None, on_completion=then)
+        return _answered_by(join.waiter, [creation, *results])
 
     def _on_creation_appended(
         self, group: ClassicGroup, join: Join, error: ErrorCode, now_ms: int
-    ) -> list[Effect]:
+    ) -> list[Result]:
         if error is ErrorCode.NONE:
             return []
         if self._is_other_type(group.group_id):
@@ -231,13 +239,15 @@ class ClassicGroups:
 
     # -- the classic protocol ----------------------------------------------------------------
 
-    def join(self, group_id: str, join: Join, now_ms: int) -> list[Effect]:
+    def join(self, group_id: str, join: Join, now_ms: int) -> CoordinatorResult[Message]:
         """JoinGroup to a group that exists."""
-        return self.groups[group_id].join(join, now_ms)
+        return _answered_by(join.waiter, self.groups[group_id].join(join, now_ms))
 
-    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[Message]:
         """SyncGroup."""
-        return self.groups[request.group_id].sync(request, waiter, now_ms)
+        waiter: Waiter = Deferred()
+        group = self.groups[request.group_id]
+        return _answered_by(waiter, group.sync(request, waiter, now_ms))
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Heartbeat."""
@@ -247,12 +257,12 @@ class ClassicGroups:
         self,
         group_id: str,
         leaving: Sequence[LeaveGroupRequest.MemberIdentity],
-        waiter: Waiter,
         now_ms: int,
-    ) -> list[Effect]:
+    ) -> CoordinatorResult[Message]:
         """LeaveGroup: one result per identity, in order."""
-        errors, effects = self.groups[group_id].leave(leaving, now_ms)
-        return [*effects, Reply(waiter, leave_response(leaving, errors))]
+        errors, results = self.groups[group_id].leave(leaving, now_ms)
+        waiter: Waiter = Deferred()
+        return _answered_by(waiter, [*results, Reply(waiter, leave_response(leaving, errors))])
 
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]

@@ -19,8 +19,7 @@ from kbroker.coordinator.group.classic.memory import Digest, MemberMemory, Pendi
 from kbroker.coordinator.group.classic.state import MAY_REBALANCE, GroupState
 from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
-from kbroker.coordinator.runtime.result import Reply
+from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
@@ -29,7 +28,7 @@ from kbroker.protocol.messages.groups import (
 
 class Rebalance(Generation):
     """The transitions between generations, and the deadlines that force them. Every method takes
-    the clock and returns effects; deadlines are set in the heap of the shard.
+    the clock and returns results; deadlines are set in the heap of the shard.
     """
 
     __slots__ = ("_delay_ms", "_join_deadline", "_remaining_delay_ms", "_sync_deadline")
@@ -61,15 +60,15 @@ class Rebalance(Generation):
 
     # -- gathering members ---------------------------------------------------------------------
 
-    def _rebalance_or_complete_join(self, now_ms: int) -> list[Effect]:
+    def _rebalance_or_complete_join(self, now_ms: int) -> list[Result]:
         if self.state in MAY_REBALANCE:
             return self._prepare_rebalance(now_ms)
         return self._maybe_complete_join(now_ms)
 
-    def _prepare_rebalance(self, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _prepare_rebalance(self, now_ms: int) -> list[Result]:
+        results: list[Result] = []
         if self.state is GroupState.COMPLETING_REBALANCE:
-            effects = self._fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+            results = self._fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._deadlines.cancel(self._sync_deadline)
         self.pending_syncs.clear()
         is_initial = self.state is GroupState.EMPTY
@@ -80,14 +79,14 @@ class Rebalance(Generation):
             self._remaining_delay_ms = max(self.rebalance_timeout_ms() - self._delay_ms, 0)
             if self._delay_ms > 0:
                 self._deadlines.set(self._join_deadline, now_ms + self._delay_ms)
-                return effects
-            return effects + self._complete_join(now_ms)
+                return results
+            return results + self._complete_join(now_ms)
         if self._all_joined():
-            return effects + self._complete_join(now_ms)
+            return results + self._complete_join(now_ms)
         self._deadlines.set(self._join_deadline, now_ms + self.rebalance_timeout_ms())
-        return effects
+        return results
 
-    def _maybe_complete_join(self, now_ms: int) -> list[Effect]:
+    def _maybe_complete_join(self, now_ms: int) -> list[Result]:
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self.previous_state is not GroupState.EMPTY
@@ -99,24 +98,27 @@ class Rebalance(Generation):
     def _all_joined(self) -> bool:
         return self._awaiting_join_count == len(self.members) and not self.pending_joins
 
-    def _complete_join(self, now_ms: int) -> list[Effect]:
+    def _complete_join(self, now_ms: int) -> list[Result]:
         """Remove the dynamic members that did not rejoin, then start the next generation."""
         self._deadlines.cancel(self._join_deadline)
-        effects: list[Effect] = []
+        results: list[Result] = []
         for member in list(self.members.values()):
             if member.join_waiter is None and member.instance_id is None:
-                effects += self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+                results += self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and not self._elect_leader():
             # Only absent static members are left: wait until they return or their sessions end.
             self._deadlines.set(self._join_deadline, now_ms + self.rebalance_timeout_ms())
-            return effects
+            return results
         self.generation_id += 1
         self.pending_syncs.clear()
         if not self.members:
             self.protocol_name = None
             self.leader_id = None
             self._transition(GroupState.EMPTY)
-            return [*effects, Append([group_metadata_record(self.group_id, self.to_value({}))])]
+            return [
+                *results,
+                CoordinatorResult([group_metadata_record(self.group_id, self.to_value({}))], None),
+            ]
         self.protocol_name = self._members.select_protocol(self.group_id)
         self._transition(GroupState.COMPLETING_REBALANCE)
         self._deadlines.set(self._sync_deadline, now_ms + self.rebalance_timeout_ms())
@@ -124,11 +126,11 @@ class Rebalance(Generation):
             self.pending_syncs.add(member.member_id)
             member.is_new = False
             if member.join_waiter is not None:
-                effects.append(Reply(member.join_waiter, self._join_response(member)))
+                results.append(Reply(member.join_waiter, self._join_response(member)))
                 member.join_waiter = None
             self._renew_session(member, now_ms)
         self._awaiting_join_count = 0
-        return effects
+        return results
 
     def _elect_leader(self) -> bool:
         """Keep the leader if it rejoined, else take the first member that did; False if none."""
@@ -145,15 +147,15 @@ class Rebalance(Generation):
 
     def _on_assignment_appended(
         self, generation_id: int, assignments: dict[str, bytes], error: ErrorCode, now_ms: int
-    ) -> list[Effect]:
+    ) -> list[Result]:
         if self.state is not GroupState.COMPLETING_REBALANCE or generation_id != self.generation_id:
             return []  # another rebalance began while the record was written
         if error is not ErrorCode.NONE:
-            effects = self._fail_syncs(error, now_ms)
-            return effects + self._prepare_rebalance(now_ms)
+            results = self._fail_syncs(error, now_ms)
+            return results + self._prepare_rebalance(now_ms)
         self._transition(GroupState.STABLE, keep_time=True)
         self._end_assignments()
-        replies: list[Effect] = []
+        replies: list[Result] = []
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if member.sync_waiter is not None:
@@ -162,19 +164,19 @@ class Rebalance(Generation):
                 self._renew_session(member, now_ms)
         return replies
 
-    def _fail_syncs(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _fail_syncs(self, error: ErrorCode, now_ms: int) -> list[Result]:
+        results: list[Result] = []
         self._end_assignments()
         for member in self.members.values():
             if member.sync_waiter is not None:
-                effects.append(Reply(member.sync_waiter, SyncGroupResponse(error_code=error)))
+                results.append(Reply(member.sync_waiter, SyncGroupResponse(error_code=error)))
                 member.sync_waiter = None
                 self._renew_session(member, now_ms)
-        return effects
+        return results
 
     # -- deadlines -----------------------------------------------------------------------------
 
-    def _on_join_deadline(self, now_ms: int) -> list[Effect]:
+    def _on_join_deadline(self, now_ms: int) -> list[Result]:
         if self.state is not GroupState.PREPARING_REBALANCE:
             return []
         is_initial = self.previous_state is GroupState.EMPTY
@@ -189,25 +191,25 @@ class Rebalance(Generation):
         self._deadlines.set(self._join_deadline, now_ms + delay_ms)
         return []
 
-    def _on_sync_deadline(self, now_ms: int) -> list[Effect]:
+    def _on_sync_deadline(self, now_ms: int) -> list[Result]:
         """Remove the members that joined but did not send SyncGroup in time."""
         if not self.pending_syncs:
             return []
-        effects: list[Effect] = []
+        results: list[Result] = []
         for member_id in sorted(self.pending_syncs):
-            effects += self._remove(self.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
-        return effects + self._prepare_rebalance(now_ms)
+            results += self._remove(self.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
+        return results + self._prepare_rebalance(now_ms)
 
-    def _on_session_deadline(self, member_id: str, now_ms: int) -> list[Effect]:
+    def _on_session_deadline(self, member_id: str, now_ms: int) -> list[Result]:
         member = self.members.get(member_id)
         if member is None:
             return []
         if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
             return []  # its request waits here; the answer renews the session
-        effects = self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        return effects + self._after_members_left(now_ms)
+        results = self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        return results + self._after_members_left(now_ms)
 
-    def _on_pending_deadline(self, digest: Digest, now_ms: int) -> list[Effect]:
+    def _on_pending_deadline(self, digest: Digest, now_ms: int) -> list[Result]:
         self._forget_pending(digest)
         return self._maybe_complete_join(now_ms)
 
@@ -223,21 +225,21 @@ class Rebalance(Generation):
     def _session_of(self, member_id: str) -> Deadline:
         return Deadline(partial(self._on_session_deadline, member_id))
 
-    def _after_members_left(self, now_ms: int) -> list[Effect]:
+    def _after_members_left(self, now_ms: int) -> list[Result]:
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             return self._prepare_rebalance(now_ms)
         return self._maybe_complete_join(now_ms)
 
-    def _remove(self, member: Member, error: ErrorCode) -> list[Effect]:
+    def _remove(self, member: Member, error: ErrorCode) -> list[Result]:
         """Remove a member; its waiting requests are answered with error."""
-        effects = self._answer(member, error)
+        results: list[Result] = [*self._answer(member, error)]
         self._deadlines.cancel(member.session)
         self._members.remove(member)
         self._memory.add(-member.size_bytes)
         self._forget_pending_sync(member.member_id)
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
-        return effects
+        return results
 
     def _forget_pending_sync(self, member_id: str) -> None:
         self.pending_syncs.discard(member_id)

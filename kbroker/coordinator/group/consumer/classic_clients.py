@@ -25,18 +25,18 @@ from kbroker.coordinator.group.consumer.membership import (
 from kbroker.coordinator.group.consumer.migration_policy import MigrationPolicy
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.coordinator.group.membership.leave import leave_response
-from kbroker.coordinator.runtime.effects import Append, Effect
-from kbroker.coordinator.runtime.result import Reply, Waiter
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.schema import Message
 
 
 class ClassicClients:
@@ -58,12 +58,12 @@ class ClassicClients:
         self._policy = policy
         self._topics = topics
 
-    def join(self, group_id: str, join: Join, now_ms: int) -> list[Effect]:
+    def join(self, group_id: str, join: Join, now_ms: int) -> CoordinatorResult[Message]:
         """JoinGroup to a consumer group with members."""
         if self._policy() is MigrationPolicy.DISABLED:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             refusal = JoinGroupResponse(error_code=error, member_id=UNKNOWN_MEMBER)
-            return [Reply(join.waiter, refusal)]
+            return _refused(refusal)
         group = self._consumer.groups[group_id]
         context = self._consumer.context_of(group.group_id, join.client_id, join.client_host)
         try:
@@ -72,7 +72,7 @@ class ClassicClients:
             is_sent_back = error.code is ErrorCode.MEMBER_ID_REQUIRED
             member_id = error.message if is_sent_back else UNKNOWN_MEMBER
             refusal = JoinGroupResponse(error_code=error.code, member_id=member_id)
-            return [Reply(join.waiter, refusal)]
+            return _refused(refusal)
         former, member_id = joining.replaced, joining.member_id
         may_be_last = former is not None and not group.is_classic(former)
         replacing: Replacements = (
@@ -91,26 +91,19 @@ class ClassicClients:
             step = advance(group, joining.update(), context)
         response = join_response(joining, step.after.member_epoch)
 
-        def lost(error: ErrorCode) -> Reply:
-            refusal = JoinGroupResponse(error_code=error, member_id=UNKNOWN_MEMBER)
-            return Reply(join.waiter, refusal)
-
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
-            return [lost(error) if error is not ErrorCode.NONE else Reply(join.waiter, response)]
-
         if end is not None:
             records = [*step.records, *end.records]
-            return [Append(records, then, written=end.written, lost=lost)]
+            return CoordinatorResult(records, response, on_written=end.on_written)
 
-        def written(now_ms: int) -> list[Effect]:
+        def on_written(now_ms: int) -> list[Result]:
             self._consumer.settled(group.group_id, member_id, context.topics, now_ms)
             self._consumer.expected.received(group.group_id, member_id, ExpectedRequest.JOIN)
             self._expect(group, member_id, ExpectedRequest.SYNC, now_ms, anew=True)
             return []
 
-        return [Append(step.records, then, written=written, lost=lost)]
+        return CoordinatorResult(step.records, response, on_written=on_written)
 
-    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[Message]:
         """SyncGroup of a classic member."""
         group = self._consumer.groups[request.group_id]
         group_id, member_id = group.group_id, request.member_id
@@ -119,26 +112,21 @@ class ClassicClients:
         except KafkaError as error:
             if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
                 self._expect(group, member_id, ExpectedRequest.JOIN, now_ms, anew=False)
-            return [Reply(waiter, SyncGroupResponse(error_code=error.code))]
+            return _refused(SyncGroupResponse(error_code=error.code))
         response = SyncGroupResponse(
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
             assignment=assignment_for(group, member_id, self._topics().topics_by_id),
         )
 
-        def lost(error: ErrorCode) -> Reply:
-            return Reply(waiter, SyncGroupResponse(error_code=error))
-
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
-            if error is not ErrorCode.NONE:
-                return [lost(error)]
+        def on_completion(error: ErrorCode, now_ms: int) -> list[Result]:
             current = self._consumer.groups.get(group_id)
-            if current is not None and member_id in current.members:
+            if error is ErrorCode.NONE and current is not None and member_id in current.members:
                 self._consumer.expected.received(group_id, member_id, ExpectedRequest.SYNC)
                 self._consumer.renew(group_id, member_id, now_ms)
-            return [Reply(waiter, response)]
+            return []
 
-        return [Append([], then, lost=lost)]
+        return CoordinatorResult((), response, on_completion=on_completion)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Heartbeat of a classic member."""
@@ -157,9 +145,8 @@ class ClassicClients:
         self,
         group_id: str,
         leaving: Sequence[LeaveGroupRequest.MemberIdentity],
-        waiter: Waiter,
         now_ms: int,
-    ) -> list[Effect]:
+    ) -> CoordinatorResult[Message]:
         """LeaveGroup, also of members that use the consumer protocol: one result per identity; the
         members without an error leave in one batch.
         """
@@ -167,16 +154,9 @@ class ClassicClients:
         errors, member_ids = _members_that_leave(group, leaving)
         response = leave_response(leaving, errors)
         if not member_ids:
-            return [Reply(waiter, response)]
-
-        def lost(error: ErrorCode) -> Reply:
-            return Reply(waiter, LeaveGroupResponse(error_code=error))
-
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
-            return [lost(error) if error is not ErrorCode.NONE else Reply(waiter, response)]
-
+            return _refused(response)
         end = self._consumer.end_members(group, member_ids)
-        return [Append(end.records, then, written=end.written, lost=lost)]
+        return CoordinatorResult(end.records, response, on_written=end.on_written)
 
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
@@ -197,6 +177,11 @@ class ClassicClients:
         self._consumer.expected.expect(
             group.group_id, member_id, request, now_ms + timeout_ms, anew=anew
         )
+
+
+def _refused(response: Message) -> CoordinatorResult[Message]:
+    """An answer that does not wait for earlier records, since it tells nothing of them."""
+    return CoordinatorResult((), Deferred.of(response))
 
 
 def _members_that_leave(

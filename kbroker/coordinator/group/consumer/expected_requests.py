@@ -9,7 +9,7 @@ from functools import partial
 
 from kbroker.coordinator.group.membership.sessions import GiveUp
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.result import Result
 
 
 class ExpectedRequest(Enum):
@@ -63,5 +63,5 @@ class ExpectedRequests:
             self._deadlines.cancel(deadline)
         self._expected.clear()
 
-    def _over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+    def _over(self, group_id: str, member_id: str, now_ms: int) -> list[Result]:
         return self._on_late(group_id, member_id)

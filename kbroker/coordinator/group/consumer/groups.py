@@ -9,6 +9,7 @@ Regular expressions are resolved after a heartbeat (`regex_schedule`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from random import Random
 from typing import ClassVar, Final, Protocol, get_args
 
@@ -23,8 +24,6 @@ from kbroker.coordinator.group.consumer.description import (
 from kbroker.coordinator.group.consumer.expected_requests import ExpectedRequests
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.coordinator.group.consumer.membership import (
-    Decision,
-    Removal,
     check_leave,
     heartbeat,
     leave_for_a_while,
@@ -43,8 +42,8 @@ from kbroker.coordinator.group.membership.errors import group_not_found
 from kbroker.coordinator.group.membership.overrides import GroupOverrides
 from kbroker.coordinator.group.membership.sessions import MemberSessions
 from kbroker.coordinator.runtime.deadlines import Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result, Results
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import random_uuid, uuid_to_string
 from kbroker.protocol.errors import ErrorCode
@@ -82,7 +81,7 @@ class Downgrade(Protocol):
         replacements: Replacements,
         *,
         rebalance: bool,
-    ) -> Removal | None: ...
+    ) -> CoordinatorResult[None] | None: ...
 
 
 class ConsumerGroups(OffsetGroups[ConsumerGroup]):
@@ -159,7 +158,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
             self._sessions.returned(key.group_id, key.member_id)
         return GroupChange(key.group_id, is_created=True) if is_new else None
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """All records were replayed: sessions start."""
         for group_id in self.groups:
             self.begin(group_id, now_ms)
@@ -172,7 +171,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
             self.renew(group_id, member_id, now_ms)
             self._watch_rebalance(group, member_id, now_ms)
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """This broker no longer coordinates these groups: cancel all deadlines."""
         self.expected.clear()
         self._sessions.clear()
@@ -184,7 +183,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
 
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
-    ) -> Decision:
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat, checked by `check_heartbeat`. Raises KafkaError."""
         group = self.groups.get(request.group_id)
         if group is None:
@@ -193,18 +192,40 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
             group = ConsumerGroup(request.group_id)
         if request.member_epoch < 0:
             return self._leave(group, request)
-        return heartbeat(group, request, self.context_of(group.group_id, client_id, client_host))
+        context = self.context_of(group.group_id, client_id, client_host)
+        return self.settling(group.group_id, heartbeat(group, request, context), context.topics)
 
-    def _leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Decision:
+    def settling(
+        self,
+        group_id: str,
+        result: CoordinatorResult[ConsumerGroupHeartbeatResponse],
+        topics: ClusterTopics,
+        on_written: Callable[[int], Results] | None = None,
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
+        """The decision on a heartbeat of a member that stays, made with these topics: on_written
+        and then `settled` follow when its records are in the log.
+        """
+        member_id = result.answer.member_id or ""
+
+        def settle(now_ms: int) -> Results:
+            results = [] if on_written is None else on_written(now_ms)
+            self.settled(group_id, member_id, topics, now_ms)
+            return results
+
+        return replace(result, on_written=settle)
+
+    def _leave(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         member_id = request.member_id
         check_leave(group, request)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id, member_epoch=request.member_epoch
         )
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            return Decision(leave_for_a_while(group, member_id), response)
+            return CoordinatorResult(leave_for_a_while(group, member_id), response)
         end = self.end_members(group, (member_id,))
-        return Decision(end.records, response, written=end.written)
+        return CoordinatorResult(end.records, response, on_written=end.on_written)
 
     def context_of(self, group_id: str, client_id: str, client_host: str) -> ConsumerContext:
         """What a decision about that group needs besides the request."""
@@ -238,10 +259,12 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         self._watch_rebalance(group, member_id, now_ms)
         self._regexes.start_if_due(group, topics, now_ms)
 
-    def end_members(self, group: ConsumerGroup, member_ids: Collection[str]) -> Removal:
+    def end_members(
+        self, group: ConsumerGroup, member_ids: Collection[str]
+    ) -> CoordinatorResult[None]:
         """The end of members. The group becomes a classic one if only classic members remain."""
         end = self._downgrade(group, member_ids, {}, rebalance=True)
-        return end or Removal(removal(group, member_ids, self._topics()))
+        return end or CoordinatorResult(removal(group, member_ids, self._topics()), None)
 
     def _own_or(self, default: int, group_id: str, name: str) -> int:
         own = self._overrides.get_int(group_id, name)
@@ -276,19 +299,19 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         self.expected.forget(group_id, member_id)
         self._sessions.forget(group_id, member_id)
 
-    def _on_rebalance_over(self, group_id: str, member_id: str) -> list[Effect]:
+    def _on_rebalance_over(self, group_id: str, member_id: str) -> list[Result]:
         group = self.groups.get(group_id)
         if group is None or not group.is_unrevoked(member_id):
             return []
         return self._give_up(group_id, member_id)
 
-    def _give_up(self, group_id: str, member_id: str) -> list[Effect]:
+    def _give_up(self, group_id: str, member_id: str) -> list[Result]:
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members:
             self._forget(group_id, member_id)
             return []
 
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+        def then(error: ErrorCode, now_ms: int) -> list[Result]:
             group = self.groups.get(group_id)
             if group is None or member_id not in group.members:
                 self._forget(group_id, member_id)
@@ -297,7 +320,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
             return []
 
         end = self.end_members(group, (member_id,))
-        return [Append(end.records, then, written=end.written)]
+        return [replace(end, on_completion=then)]
 
     # -- the group as a whole ----------------------------------------------------------------
 

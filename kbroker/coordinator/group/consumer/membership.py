@@ -8,7 +8,7 @@ expressions are resolved apart from heartbeats (`regex_refresh`); `resolved` giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,8 +29,8 @@ from kbroker.coordinator.group.consumer.regex_refresh import RegexRefresh
 from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
 from kbroker.coordinator.group.membership.subscriptions import all_topics
-from kbroker.coordinator.runtime.effects import Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -38,29 +38,6 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-
-Written = Callable[[int], list[Effect]]
-"""What follows, now_ms given, when records are in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """records: to be written first. member_id: whose session starts anew. written: what follows
-    when the records are in the log. replies: to others who waited, in any case.
-    """
-
-    records: list[CoordinatorRecord]
-    response: ConsumerGroupHeartbeatResponse
-    member_id: str | None = None
-    written: Written | None = None
-    replies: Sequence[Effect] = ()
-
-
-class Removal(NamedTuple):
-    """The end of members. written: what follows when its records are in the log."""
-
-    records: list[CoordinatorRecord]
-    written: Written | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +57,7 @@ def heartbeat(
     context: ConsumerContext,
     *,
     unsettled: bool = False,
-) -> Decision:
+) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     """A heartbeat of a member that joins or is there. unsettled: the target so far is not one for
     these members. Raises KafkaError.
     """
@@ -97,7 +74,7 @@ def heartbeat(
     )
     if _is_full(request) or _partitions(step.after.assigned) != _partitions(step.before.assigned):
         response.assignment = _assignment(step.after.assigned)
-    return Decision(step.records, response, member_id)
+    return CoordinatorResult(step.records, response)
 
 
 def advance(

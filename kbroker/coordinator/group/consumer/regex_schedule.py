@@ -13,7 +13,7 @@ from kbroker.coordinator.group.consumer.membership import (
 )
 from kbroker.coordinator.group.consumer.regex_refresh import MIN_INTERVAL_MS, RegexRefresh
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
 
 
@@ -60,7 +60,7 @@ class RegexSchedule:
         self._started_ms[group_id] = now_ms
         self._deadlines.set(turn, now_ms)
 
-    def _on_turn(self, group_id: str, now_ms: int) -> list[Effect]:
+    def _on_turn(self, group_id: str, now_ms: int) -> list[Result]:
         refresh, turn = self._running[group_id]
         if not refresh.advance():
             self._deadlines.set(turn, now_ms + 1)
@@ -71,12 +71,14 @@ class RegexSchedule:
             return []
         topics = self._topics()
 
-        def written(now_ms: int) -> list[Effect]:
+        def written(now_ms: int) -> list[Result]:
             group.seen_topics, group.matched_topics = topics.topics, refresh.topics
             return []
 
         records = resolved(group, refresh, topics)
-        return [Append(records, written=written)] if records else written(now_ms)
+        return (
+            [CoordinatorResult(records, None, on_written=written)] if records else written(now_ms)
+        )
 
     def cancel(self, group_id: str) -> None:
         """Stop the refresh of a group that ended."""

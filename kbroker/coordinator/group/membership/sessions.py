@@ -11,13 +11,13 @@ from functools import partial
 from typing import Final
 
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Effect
+from kbroker.coordinator.runtime.result import Result
 
 RETRY_MS: Final = 1_000
 """When the end of a member could not be written, it is tried again after this."""
 
 
-GiveUp = Callable[[str, str], list[Effect]]
+GiveUp = Callable[[str, str], list[Result]]
 """Of (group id, member id)."""
 
 
@@ -87,5 +87,5 @@ class MemberSessions:
         self._rebalances.clear()
 
     @staticmethod
-    def _over(action: GiveUp, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+    def _over(action: GiveUp, group_id: str, member_id: str, now_ms: int) -> list[Result]:
         return action(group_id, member_id)

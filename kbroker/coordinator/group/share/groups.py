@@ -20,7 +20,7 @@ from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import (
     ShareContext,
-    ShareDecision,
+    ShareHeartbeat,
     ShareSettings,
     share_heartbeat,
     share_leave,
@@ -34,8 +34,8 @@ from kbroker.coordinator.group.share.records import (
     state_partitions_record,
 )
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -124,14 +124,14 @@ class ShareGroups(EpochGroups[ShareGroup]):
             self._forget(key.group_id, key.member_id)
         return GroupChange(key.group_id, is_created=True) if is_new else None
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """All records were replayed: sessions start."""
         for group_id, group in self.groups.items():
             for member_id in group.members:
                 self._renew(group_id, member_id, now_ms)
         return []
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """This broker no longer coordinates these groups: cancel all deadlines."""
         for deadline in self._sessions.values():
             self._deadlines.cancel(deadline)
@@ -148,7 +148,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         client_id: str,
         client_host: str,
         now_ms: int,
-    ) -> ShareDecision:
+    ) -> CoordinatorResult[ShareHeartbeat]:
         """ShareGroupHeartbeat, checked by `check_share_heartbeat`. Raises KafkaError."""
         group = self.groups.get(request.group_id)
         if group is None:
@@ -178,12 +178,19 @@ class ShareGroups(EpochGroups[ShareGroup]):
                 *(ids for group_id, ids in self._deletions if group_id == request.group_id)
             ),
         )
-        return share_heartbeat(group, request, context)
+        result = share_heartbeat(group, request, context)
+        heartbeat = result.answer
 
-    def settled(
-        self, group_id: str, decision: ShareDecision, topics: ClusterTopics, now_ms: int
+        def settle(now_ms: int) -> list[Result]:
+            self._settled(request.group_id, heartbeat, topics, now_ms)
+            return []
+
+        return replace(result, on_written=settle)
+
+    def _settled(
+        self, group_id: str, decision: ShareHeartbeat, topics: ClusterTopics, now_ms: int
     ) -> None:
-        """The decision on a heartbeat, made upon these topics, is in the log."""
+        """The decision on a heartbeat, made with these topics, is in the log."""
         group, member_id = self.groups.get(group_id), decision.member_id
         if group is None or member_id is None:
             return
@@ -208,13 +215,13 @@ class ShareGroups(EpochGroups[ShareGroup]):
         if session is not None:
             self._deadlines.cancel(session)
 
-    def _on_session_over(self, group_id: str, member_id: str, now_ms: int) -> list[Effect]:
+    def _on_session_over(self, group_id: str, member_id: str, now_ms: int) -> list[Result]:
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members:
             self._forget(group_id, member_id)
             return []
 
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+        def then(error: ErrorCode, now_ms: int) -> list[Result]:
             group = self.groups.get(group_id)
             if group is None or member_id not in group.members:
                 self._forget(group_id, member_id)
@@ -222,7 +229,8 @@ class ShareGroups(EpochGroups[ShareGroup]):
                 self._deadlines.set(self._sessions[(group_id, member_id)], now_ms + RETRY_MS)
             return []
 
-        return [Append(share_removal(group, member_id, self._topics()), then)]
+        records = share_removal(group, member_id, self._topics())
+        return [CoordinatorResult(records, None, on_completion=then)]
 
     # -- the states of its partitions --------------------------------------------------------
 

@@ -33,6 +33,7 @@ from kbroker.coordinator.group.share.records import (
     state_partitions_record,
 )
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -69,13 +70,12 @@ class ShareContext(AssignmentContext):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareDecision:
-    """records: to be written first. member_id: whose session starts anew. initialize: partitions
-    whose state is to be made once the records are committed. is_quiet: whether nothing is left to
-    assign or to initialize.
+class ShareHeartbeat:
+    """The answer to a heartbeat. member_id: of a member that stays. initialize: partitions whose
+    state is to be made once the records are committed. is_quiet: whether nothing is left to assign
+    or to initialize.
     """
 
-    records: list[CoordinatorRecord]
     response: ShareGroupHeartbeatResponse
     member_id: str | None = None
     initialize: Assignment | None = None
@@ -101,7 +101,7 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
 
 def share_heartbeat(
     group: ShareGroup, request: ShareGroupHeartbeatRequest, context: ShareContext
-) -> ShareDecision:
+) -> CoordinatorResult[ShareHeartbeat]:
     """A member joins or is still there. Raises KafkaError."""
     member_id = request.member_id
     former = group.members.get(member_id)
@@ -139,7 +139,8 @@ def share_heartbeat(
     is_full = request.member_epoch == 0 or request.subscribed_topic_names is not None
     if is_full or taken.assigned != current.assigned:
         response.assignment = _assignment(taken.assigned)
-    return ShareDecision(records, response, member_id, initialize or None, is_quiet)
+    heartbeat = ShareHeartbeat(response, member_id, initialize or None, is_quiet)
+    return CoordinatorResult(records, heartbeat)
 
 
 def _taken(
@@ -169,12 +170,13 @@ def _taken(
 
 def share_leave(
     group: ShareGroup, request: ShareGroupHeartbeatRequest, topics: ClusterTopics
-) -> ShareDecision:
+) -> CoordinatorResult[ShareHeartbeat]:
     """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
     if request.member_id not in group.members:
         raise unknown_member(group.group_id, request.member_id)
     response = ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
-    return ShareDecision(share_removal(group, request.member_id, topics), response)
+    records = share_removal(group, request.member_id, topics)
+    return CoordinatorResult(records, ShareHeartbeat(response))
 
 
 def share_removal(

@@ -5,6 +5,7 @@ sessions, the delay of their first assignment. What tools are shown is in `descr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final, get_args
 
@@ -21,7 +22,7 @@ from kbroker.coordinator.group.streams.context import (
 from kbroker.coordinator.group.streams.description import DescribedStreamsGroup, described_streams
 from kbroker.coordinator.group.streams.group import StreamsGroup
 from kbroker.coordinator.group.streams.membership import (
-    StreamsDecision,
+    StreamsHeartbeat,
     delayed_assignment,
     streams_heartbeat,
     streams_leave,
@@ -29,8 +30,8 @@ from kbroker.coordinator.group.streams.membership import (
 )
 from kbroker.coordinator.group.streams.records import StreamsGroupKey, streams_group_tombstones
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
-from kbroker.coordinator.runtime.effects import Append, Effect
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_group_records import (
@@ -114,14 +115,14 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
             self._sessions.returned(key.group_id, key.member_id)
         return GroupChange(key.group_id, is_created=True) if is_new else None
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
+    def on_loaded(self, now_ms: int) -> list[Result]:
         """All records were replayed: sessions start."""
         for group in self.groups.values():
             for member_id in group.members:
                 self._watch(group, member_id, now_ms)
         return []
 
-    def unload(self, error: ErrorCode) -> list[Effect]:
+    def unload(self, error: ErrorCode) -> list[Result]:
         """This broker no longer coordinates these groups: cancel all deadlines."""
         self._sessions.clear()
         for group_id in list(self._delays):
@@ -133,30 +134,43 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
 
     def heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
-    ) -> StreamsDecision:
+    ) -> CoordinatorResult[StreamsHeartbeat]:
         """StreamsGroupHeartbeat, checked by `check_streams_heartbeat`. Raises KafkaError."""
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_epoch != 0:
                 raise group_not_found("streams", request.group_id)
             group = StreamsGroup(request.group_id)
+        topics = self._topics()
         if request.member_epoch < 0:
-            return streams_leave(group, request)
+            return self._settling(group.group_id, streams_leave(group, request), topics)
         settings = self._settings_of(request.group_id)
         context = StreamsContext.of(
             settings,
-            self._topics(),
+            topics,
             self._wall_ms(),
             client_id=client_id,
             client_host=client_host,
             is_delayed=self._is_delayed(group, settings),
         )
-        return streams_heartbeat(group, request, context)
+        return self._settling(group.group_id, streams_heartbeat(group, request, context), topics)
 
-    def settled(
-        self, group_id: str, decision: StreamsDecision, topics: ClusterTopics, now_ms: int
+    def _settling(
+        self, group_id: str, result: CoordinatorResult[StreamsHeartbeat], topics: ClusterTopics
+    ) -> CoordinatorResult[StreamsHeartbeat]:
+        """A decision made with these topics: `_settled` follows when it is in the log."""
+        heartbeat = result.answer
+
+        def settle(now_ms: int) -> list[Result]:
+            self._settled(group_id, heartbeat, topics, now_ms)
+            return []
+
+        return replace(result, on_written=settle)
+
+    def _settled(
+        self, group_id: str, decision: StreamsHeartbeat, topics: ClusterTopics, now_ms: int
     ) -> None:
-        """The decision on a heartbeat, made upon these topics, is in the log."""
+        """The decision on a heartbeat, made with these topics, is in the log."""
         group, member_id = self.groups.get(group_id), decision.member_id
         if group is None:
             return
@@ -194,27 +208,28 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
         else:
             self._sessions.returned(group_id, member_id)
 
-    def _give_up(self, group_id: str, member_id: str) -> list[Effect]:
+    def _give_up(self, group_id: str, member_id: str) -> list[Result]:
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members:
             self._sessions.forget(group_id, member_id)
             return []
 
-        def then(error: ErrorCode, now_ms: int) -> list[Effect]:
+        def then(error: ErrorCode, now_ms: int) -> list[Result]:
             if error is not ErrorCode.NONE:
                 self._sessions.retry(group_id, member_id, now_ms)
             return []
 
-        return [Append(streams_removal(group, member_id), then)]
+        records = streams_removal(group, member_id)
+        return [CoordinatorResult(records, None, on_completion=then)]
 
-    def _on_delay_over(self, group_id: str, now_ms: int) -> list[Effect]:
+    def _on_delay_over(self, group_id: str, now_ms: int) -> list[Result]:
         self._delays.pop(group_id, None)
         group = self.groups.get(group_id)
         if group is None:
             return []
         topics, wall_ms = self._topics(), self._wall_ms()
         records = delayed_assignment(group, self._settings_of(group_id), topics, wall_ms)
-        return [Append(records)] if records else []
+        return [CoordinatorResult(records, None)] if records else []
 
     def _end_delay(self, group_id: str) -> None:
         delay = self._delays.pop(group_id, None)

@@ -33,6 +33,7 @@ from kbroker.coordinator.group.streams.topology import (
     StreamsStatus,
 )
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
@@ -45,13 +46,11 @@ _TaskIds = StreamsGroupHeartbeatResponse.TaskIds
 
 
 @dataclass(frozen=True, slots=True)
-class StreamsDecision:
-    """records: to be written first. member_id: whose session starts anew. missing: internal topics
-    to be created. The rest is what no record tells (see StreamsGroup): to be kept once the records
-    are written.
+class StreamsHeartbeat:
+    """The answer to a heartbeat. member_id: of a member that stays. missing: internal topics to be
+    created. The rest is what no record has (see StreamsGroup), kept once the records are written.
     """
 
-    records: list[CoordinatorRecord]
     response: StreamsGroupHeartbeatResponse
     member_id: str | None = None
     missing: tuple[CreateTopicsRequest.CreatableTopic, ...] = ()
@@ -63,7 +62,7 @@ class StreamsDecision:
 
 def streams_heartbeat(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, context: StreamsContext
-) -> StreamsDecision:
+) -> CoordinatorResult[StreamsHeartbeat]:
     """A heartbeat of a member that joins or is there. Raises KafkaError."""
     member_id = request.member_id
     current = _find_member(group, request, context.settings)
@@ -108,8 +107,7 @@ def streams_heartbeat(
     _tell_places(response, group, request, plan, after.assigned, has_moved=has_moved)
     plan.add_problems(request)
     response.status = plan.status
-    return StreamsDecision(
-        records,
+    heartbeat = StreamsHeartbeat(
         response,
         member_id,
         missing=plan.configured.missing,
@@ -118,9 +116,12 @@ def streams_heartbeat(
         begins_delay=context.is_delayed,
         ends_application=request.shutdown_application,
     )
+    return CoordinatorResult(records, heartbeat)
 
 
-def streams_leave(group: StreamsGroup, request: StreamsGroupHeartbeatRequest) -> StreamsDecision:
+def streams_leave(
+    group: StreamsGroup, request: StreamsGroupHeartbeatRequest
+) -> CoordinatorResult[StreamsHeartbeat]:
     """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
     member_id = request.member_id
     if member_id not in group.members:
@@ -128,9 +129,8 @@ def streams_leave(group: StreamsGroup, request: StreamsGroupHeartbeatRequest) ->
     response = StreamsGroupHeartbeatResponse(
         member_id=member_id, member_epoch=request.member_epoch, status=[]
     )
-    return StreamsDecision(
-        streams_removal(group, member_id), response, ends_application=request.shutdown_application
-    )
+    heartbeat = StreamsHeartbeat(response, ends_application=request.shutdown_application)
+    return CoordinatorResult(streams_removal(group, member_id), heartbeat)
 
 
 def streams_removal(group: StreamsGroup, member_id: str) -> list[CoordinatorRecord]:

@@ -52,7 +52,7 @@ def streams(world: World) -> Callable[..., Any]:
         if epoch == 0:
             request.rebalance_timeout_ms, request.topology = 5_000, topology()
             request.active_tasks, request.standby_tasks, request.warmup_tasks = [], [], []
-        return world.coordinator.streams_heartbeat(Context(0), request)[0].response
+        return world.coordinator.streams_heartbeat(Context(0), request).value.response
 
     return ask
 
