@@ -189,7 +189,7 @@ class LogManager(LogDirectories):
     def _delete_damaged(self, directory: LogDirectory, key: TopicPartition) -> bool:
         due_ms = self.now_ms() + self.default_log_config.file_delete_delay_ms
         try:
-            return directory.doom_damaged(key, unique=self.unique(), due_ms=due_ms)
+            return directory.schedule_delete_damaged(key, unique=self.unique(), due_ms=due_ms)
         except LogDirectoryError as error:
             self.fail(directory, error)
             return True

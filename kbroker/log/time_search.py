@@ -1,13 +1,13 @@
-"""The first record at or after a time, and the one with the largest: which batches to look into.
+"""Searches a log for the first record at or after a time, and for the record with the largest time.
 
 Indexes and headers lead to a batch that may hold the record; only its records tell. Headers come
-from producers, though, and nobody has compared them with the records (docs/adr/0002): a header may
-claim a time that no record has, in one batch after the other, each of which unpacks to megabytes.
-So a search is a generator. It reads headers on the loop, yields None now and then so that the loop
-may have its turn, and yields a `Candidate` for each batch that has to be read and unpacked, which
-may be done in any thread. What was found in it is sent back.
+from producers, and appends do not compare them with the records (docs/adr/0002): a header may claim
+a time that no record has, in one batch after another, each of which unpacks to megabytes. A search
+is therefore a generator. It reads headers on the loop, yields None now and then to give the loop a
+turn, and yields a `Candidate` for each batch that has to be read and unpacked, in any thread. The
+caller sends back the record that it found in the batch.
 
-Between two steps the log may change. A search whose segment is gone begins again.
+Between two steps the log may change. A search whose segment was removed starts again.
 """
 
 from __future__ import annotations

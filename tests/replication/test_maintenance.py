@@ -193,7 +193,7 @@ def test_retired_files_get_their_names_in_the_thread(world: World, fails: bool) 
     offload.run()
     assert bool(world.logs.offline_directories) == fails
     assert retired.exists() == fails
-    assert fails or log.segments.doomed_files
+    assert fails or log.segments.deleted_files
 
 
 def test_a_closed_segment_is_flushed_soon(world: World) -> None:

@@ -2,8 +2,8 @@
 
 A round indexes the keys of the dirty segments, then rewrites every segment below the end of what it
 indexed, group by group, into `.cleaned` files. Each method runs in a worker, one at a time, and
-gets file handles and values; the round itself is nobody else's while it does. The swap is done on
-the loop by `partition_log`; who calls what, when, is in `cleaner`.
+gets file handles and values; nothing else uses the round meanwhile. Neighbours: `cleaner` calls the
+methods in order, `swap` puts the files into the log.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class SwappedSegment(Segment):
     def load(self) -> None:
         """Have in memory all that is ever read of the files, but for the log, which stays open."""
         self.jobs = None
-        self.open_files = OpenFiles(1)  # its own: nobody else's files push it out
+        self.open_files = OpenFiles(1)  # its own, so that other segments do not close it
         self.open_files.indexes.limit_bytes = sys.maxsize
         self.log_file()
         for index in (self.offset_index, self.time_index):
@@ -176,7 +176,7 @@ class SegmentSwap(DiskJob):
         for old in self._old[1:]:
             snapshot = state.snapshots.forget(old.base_offset)
             if snapshot is not None:
-                segments.doom(snapshot, due_ms=due_ms)
+                segments.schedule_delete(snapshot, due_ms=due_ms)
 
     def _named(self) -> None:
         if self._segment is not None:

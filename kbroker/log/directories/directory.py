@@ -48,8 +48,8 @@ class LogDirectory:
     __slots__ = (
         "broker_epoch",
         "damaged",
+        "deleted_folders",
         "directory_id",
-        "doomed",
         "failure",
         "futures",
         "is_cordoned",
@@ -70,7 +70,7 @@ class LogDirectory:
         self.directory_id: Uuid = ZERO_UUID
         self.is_cordoned = is_cordoned
         self.failure: LogDirectoryError | None = None
-        self.doomed: list[tuple[int, Path]] = []
+        self.deleted_folders: list[tuple[int, Path]] = []
         """(when, folder) of `-delete` folders."""
 
     def file(self, name: str) -> Path:
@@ -120,7 +120,7 @@ class LogDirectory:
             unlink(path)
             sync_directory(self.path)
 
-    def doom_damaged(self, key: TopicPartition, *, unique: str, due_ms: int) -> bool:
+    def schedule_delete_damaged(self, key: TopicPartition, *, unique: str, due_ms: int) -> bool:
         """Rename the folder of a damaged log to `-delete`. Returns whether there is one. Blocks.
         Raises LogDirectoryError.
         """
@@ -130,7 +130,7 @@ class LogDirectory:
         name = names.marked_directory_name(key, unique, names.DELETE_SUFFIX)
         folder = damaged.folder.with_name(name)
         rename(damaged.folder, folder)
-        self.doomed.append((due_ms, folder))
+        self.deleted_folders.append((due_ms, folder))
         self.write_damaged()
         return True
 
@@ -149,11 +149,13 @@ class LogDirectory:
         """Paths to delete now: `.deleted` files and `-delete` folders whose delay is over."""
         due: list[str] = []
         for _, log in self.all_logs():
-            if log.segments.doomed_files:
+            if log.segments.deleted_files:
                 due += log.segments.take_due_files(now_ms)
-        if self.doomed:
-            due += [os.fspath(folder) for due_ms, folder in self.doomed if due_ms <= now_ms]
-            self.doomed = [item for item in self.doomed if item[0] > now_ms]
+        if self.deleted_folders:
+            due += [
+                os.fspath(folder) for due_ms, folder in self.deleted_folders if due_ms <= now_ms
+            ]
+            self.deleted_folders = [item for item in self.deleted_folders if item[0] > now_ms]
         return due
 
 

@@ -121,7 +121,7 @@ def find_logs(
         folder = directory.path / name
         config = topic_config(key.topic)
         if suffix == names.DELETE_SUFFIX:
-            directory.doomed.append((now_ms + config.file_delete_delay_ms, folder))
+            directory.deleted_folders.append((now_ms + config.file_delete_delay_ms, folder))
         elif suffix in ("", names.FUTURE_SUFFIX):
             # a broker that stops in order names each log that it closes
             is_closed = directory.was_clean and (recovery_points is None or key in recovery_points)

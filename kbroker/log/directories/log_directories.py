@@ -156,7 +156,7 @@ class LogDirectories:
         Raises LogDirectoryError.
         """
         folder = log.mark_for_deletion(self.unique())
-        directory.doomed.append((self.now_ms() + log.config.file_delete_delay_ms, folder))
+        directory.deleted_folders.append((self.now_ms() + log.config.file_delete_delay_ms, folder))
 
     def unique(self) -> str:
         """32 hex digits for the name of a marked folder."""
@@ -307,7 +307,7 @@ class LogDirectories:
         self.offline_partitions.update(partitions)
         directory.logs.clear()
         directory.futures.clear()
-        directory.doomed.clear()
+        directory.deleted_folders.clear()
         if self.on_offline is not None:
             self.on_offline(directory.path, partitions)
         return partitions

@@ -101,7 +101,7 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
         removed_bytes = recover_segment(state, segment, now_ms=now_ms, cut_following=True)
         if removed_bytes:
             logger.warning(
-                "%s: %d bytes of segment %d are no sound batches: cut at offset %d",
+                "%s: %d bytes of segment %d are no valid record batches: cut at offset %d",
                 state.topic_partition,
                 removed_bytes,
                 segment.base_offset,

@@ -1,7 +1,7 @@
-"""What the files of a segment tell of each other without being read whole: asked at each start.
+"""Checks at each start whether the files of a segment agree, without reading them whole.
 
-Kafka takes them as they are. Neighbours: `index` checks a file by itself, `recovery` acts on what
-is found, `verify` reads everything.
+Kafka does not check that. Neighbours: `index` checks a file by itself, `found_segments` acts on the
+result, `tools.verify` reads everything.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def wrong_transaction(segments: Segments, segment: Segment) -> str | None:
             if problem:
                 return problem
         except KafkaError:
-            return None  # the log is damaged there: whoever reads it will see
+            return None  # the log is damaged there, which its reader finds out
     return None
 
 

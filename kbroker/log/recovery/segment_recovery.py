@@ -171,19 +171,19 @@ def recover_segment(
     if removed_bytes and not may_cut:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{segment.path}: no sound batch at position {position}, where offset "
+            f"{segment.path}: no valid record batch at position {position}, where offset "
             f"{producers.map_end_offset} is due",
         )
     if removed_bytes and not cut_following:
         logger.warning(
-            "%s: the last %d bytes are no sound batches: the records from offset %d on are lost",
+            "%s: the last %d bytes are no valid batches: the records from offset %d on are lost",
             segment.path,
             removed_bytes,
             producers.map_end_offset,
         )
     if removed_bytes and cut_following:
-        doomed = state.segments.at_or_after(segment.base_offset + 1)
-        remove_segments(state, doomed[::-1], now_ms=now_ms, sync=True)
+        removed = state.segments.at_or_after(segment.base_offset + 1)
+        remove_segments(state, removed[::-1], now_ms=now_ms, sync=True)
     indexes.end(position)
     if removed_bytes:
         segment.log_file().sync()

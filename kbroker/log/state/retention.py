@@ -117,9 +117,9 @@ def _remove_oldest(state: LogState, count: int, now_ms: int, why: str, defer: bo
     try:
         if count == len(state.segments):
             roll_now(state, now_ms)
-        doomed = list(state.segments)[:count]
+        removed = list(state.segments)[:count]
         move_start(state, state.segments[count].base_offset)
-        remove_segments(state, doomed, now_ms=now_ms, defer=defer)
+        remove_segments(state, removed, now_ms=now_ms, defer=defer)
     except LogDirectoryError as error:
         state.failure = error
         raise

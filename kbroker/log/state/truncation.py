@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def remove_segments(
     state: LogState,
-    doomed: list[Segment],
+    removed: list[Segment],
     *,
     now_ms: int,
     sync: bool = False,
@@ -35,14 +35,14 @@ def remove_segments(
     are run here.
     """
     due_ms = now_ms + state.config.file_delete_delay_ms
-    for segment in doomed:
+    for segment in removed:
         snapshot = state.snapshots.forget(segment.base_offset)
         if snapshot is not None:
-            state.segments.doom(snapshot, due_ms=due_ms)
-    state.segments.remove(doomed, due_ms=due_ms)
+            state.segments.schedule_delete(snapshot, due_ms=due_ms)
+    state.segments.remove(removed, due_ms=due_ms)
     if not defer:
         state.jobs.settle()
-    if sync and doomed:
+    if sync and removed:
         sync_directory(state.segments.directory)
 
 

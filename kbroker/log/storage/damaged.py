@@ -21,7 +21,7 @@ from kbroker.log.storage.files import LogDirectoryError
 _OF_ONE_FILE: Final = frozenset(
     {errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP}
 )
-"""The system refuses a file for what it is (a folder, somebody else's); the disk works."""
+"""The system refuses a file for what it is (a folder, a file of another user); the disk works."""
 
 
 class DamagedLogError(Exception):

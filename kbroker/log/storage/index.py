@@ -249,10 +249,10 @@ class _SparseIndex(ABC):
         return IndexTrim(self.path, data, start, size, self._offsets, self._end_trim)
 
     def _end_trim(self, offsets: array[int]) -> None:
-        """It is done: the segment is closed."""
+        """The trim has run: the segment is closed."""
         self._is_active = False
         if self._offsets is not offsets:
-            # unloaded, or made anew, meanwhile: nobody knows who wrote last
+            # unloaded or rebuilt meanwhile: the content of the file is unknown
             _ = self.entry_count
             self._written = 0
             self._rewrite(len(self._offsets) * self.entry_bytes)

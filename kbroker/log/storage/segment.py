@@ -208,7 +208,7 @@ class Segment(IndexedSegment):
         return self.offset_index.begin_trim(), self.time_index.begin_trim()
 
     def end_closing(self, trims: tuple[IndexTrim, IndexTrim]) -> None:
-        """Those are done."""
+        """The trims have run."""
         self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
         for trim in trims:
             trim.settle()
@@ -227,8 +227,8 @@ class Segment(IndexedSegment):
         self.time_index.write_pending()
 
     def close(self) -> None:
-        """Clean close: closing time entry, files cut to size. Idle segments that nobody touched
-        stay untouched.
+        """Close cleanly: add the last time entry, cut the files to size. A segment that was not
+        used stays as it is.
         """
         if self._max_timestamp_known:
             self._add_last_time_entry()

@@ -57,12 +57,12 @@ class SegmentFile:
         return file
 
     def modified_ms(self) -> int:
-        """When the log was last written. By its name only if it isn't open: see `swap`."""
+        """When the log was last written. An open file is asked, not its name: see `swap`."""
         return modified_ms(self.path) if self.file is None else self.file.modified_ms()
 
     @property
     def loaded_indexes(self) -> LoadedIndexes:
-        """Who bounds the memory of indexes."""
+        """The bound on the memory of indexes."""
         return self.open_files.indexes
 
     def release(self) -> None:

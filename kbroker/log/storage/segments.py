@@ -36,8 +36,8 @@ class Segments:
         "_jobs",
         "_latest",
         "active",
+        "deleted_files",
         "directory",
-        "doomed_files",
         "open_files",
         "random",
     )
@@ -61,7 +61,7 @@ class Segments:
         self._bases: list[int] = []
         self._latest: list[int] | None = None
         """The largest timestamp up to each closed segment; None: to be looked up again."""
-        self.doomed_files: deque[tuple[int, str]] = deque()
+        self.deleted_files: deque[tuple[int, str]] = deque()
         """(when, path) of files that were renamed to `.deleted`."""
 
     def share(self, open_files: OpenFiles, random: Random) -> None:
@@ -242,11 +242,11 @@ class Segments:
 
     # -- removing ---------------------------------------------------------------------------------
 
-    def remove(self, doomed: Iterable[Segment], *, due_ms: int) -> None:
+    def remove(self, removed: Iterable[Segment], *, due_ms: int) -> None:
         """Take segments out of the list and queue jobs that rename their files to `.deleted`; those
         are deleted at due_ms.
         """
-        for segment in list(doomed):
+        for segment in list(removed):
             if self._jobs.undo is not None:
                 self._jobs.undo()
             index = bisect_left(self._bases, segment.base_offset)
@@ -256,23 +256,23 @@ class Segments:
             self._latest = None
             segment.close_file()
             for path in segment.file_paths():
-                self.doom(path, due_ms=due_ms)
+                self.schedule_delete(path, due_ms=due_ms)
         if self._items:
             self.active = self._items[-1]
 
-    def doom(self, path: str, *, due_ms: int) -> None:
+    def schedule_delete(self, path: str, *, due_ms: int) -> None:
         """Queue a job that renames a file, which may be missing, to `.deleted`; then remember to
         delete it at due_ms.
         """
         deleted = path + names.DELETED
-        remember = partial(self.doomed_files.append, (due_ms, deleted))
+        remember = partial(self.deleted_files.append, (due_ms, deleted))
         self._jobs.add(Rename(path, deleted, remember, may_be_gone=True))
 
     def take_due_files(self, now_ms: int) -> list[str]:
         """The files that were renamed long enough ago; they are the caller's to delete."""
         due = []
-        while self.doomed_files and self.doomed_files[0][0] <= now_ms:
-            due.append(self.doomed_files.popleft()[1])
+        while self.deleted_files and self.deleted_files[0][0] <= now_ms:
+            due.append(self.deleted_files.popleft()[1])
         return due
 
     def delete_due_files(self, now_ms: int) -> int:

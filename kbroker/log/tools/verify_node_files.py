@@ -80,7 +80,7 @@ def check_quorum_state(text: str) -> None:
 
 
 def verify_metadata_snapshot(path: Path) -> Iterator[Finding]:
-    """A snapshot of the metadata: sound batches from a header record to a footer record."""
+    """A snapshot of the metadata: valid batches from a header record to a footer record."""
     kinds: list[ControlType] = []
     size = 0
     try:

@@ -68,7 +68,7 @@ class SegmentCheck:
     # -- batches ----------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[BatchHeader]:
-        """The sound batches in order; `take` is due for each before the next. Stops at the first
+        """The valid batches in order; `take` is due for each before the next. Stops at the first
         that is not sound, and says so in `problems`.
         """
         try:
