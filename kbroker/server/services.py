@@ -1,4 +1,4 @@
-"""What a handler may call: the broker's parts, gathered by the composition root (`broker.py`).
+"""What a handler may call: the parts of a running broker, gathered by `node`.
 
 A handler translates: request to core call, result to response. It reaches the cores only through
 this value, so a test builds one with fakes behind the same names.

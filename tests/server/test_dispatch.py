@@ -22,13 +22,12 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.schema import Message
-from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
+from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
     READ_GROUP,
     ApiPolicy,
     ListenerType,
-    MemoryClass,
     Versions,
 )
 from kbroker.server.dispatch import Dispatcher
@@ -277,14 +276,6 @@ def test_a_response_that_cannot_be_encoded_ends_the_connection(
     assert "HEARTBEAT v4" in caplog.text
 
 
-def test_announced_ranges() -> None:
-    handlers = (
-        ApiHandler(ApiKey.HEARTBEAT, lambda s, c, r: None, heartbeat_error, policy(0, 4)),
-        ApiHandler(ApiKey.PRODUCE, lambda s, c, r: None, heartbeat_error, policy(3, 13)),
-    )
-    assert api_version_ranges(handlers) == [(0, 3, 13), (12, 0, 4)]
-
-
 class DeniesAll:
     """An authorizer."""
 
@@ -319,13 +310,3 @@ def test_a_listener_serves_the_apis_that_name_its_type() -> None:
     assert dispatcher._services.api_versions == [(18, 0, 4)]
     with pytest.raises(MalformedRequest, match="12 is not served"):
         dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0)
-
-
-def test_announced_ranges_and_small_responses_come_from_the_policies() -> None:
-    small = ApiPolicy(Versions(0, 4), NO_AUTHORISATION, memory_class=MemoryClass.SMALL_RESPONSE)
-    handlers = [
-        ApiHandler(ApiKey.HEARTBEAT, lambda s, c, r: None, heartbeat_error, small),
-        ApiHandler(ApiKey.METADATA, lambda s, c, r: None, heartbeat_error, policy(0, 13)),
-    ]
-    assert small_responses(handlers) == {ApiKey.HEARTBEAT}
-    assert api_version_ranges(handlers) == [(3, 0, 13), (12, 0, 4)]
