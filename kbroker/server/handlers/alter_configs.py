@@ -156,7 +156,7 @@ def _results(
 def _asked(
     named: Sequence[Any], alteration_of: Callable[[Any], Alteration]
 ) -> Generator[None, None, list[AlteredResource]]:
-    """What a request names. Raises KafkaError for too many settings, before any is looked at."""
+    """The resources of a request. Raises KafkaError for too many settings, before any is read."""
     pace = Pace(CHEAP_ITEMS)
     alterations = 0
     for resource in named:
@@ -230,7 +230,7 @@ def _alter(
 def handle_list_config_resources(
     services: Services, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Topics and brokers that there are; groups and subscriptions that have settings."""
+    """The existing topics and brokers, and the groups and subscriptions that have settings."""
     wanted = set(request.resource_types) or LISTED_TYPES
     if context.api_version == 0:
         wanted = {ResourceType.CLIENT_METRICS}
@@ -261,7 +261,7 @@ def _with_settings(image: MetadataImage, wanted: ResourceType) -> list[str]:
 def list_config_resources_error(
     request: ListConfigResourcesRequest, error: ErrorCode, message: str
 ) -> ListConfigResourcesResponse:
-    """The bare error."""
+    """The response that carries only the error."""
     return ListConfigResourcesResponse(error_code=error)
 
 

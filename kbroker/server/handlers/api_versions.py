@@ -40,7 +40,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def handle_api_versions(
     services: Services, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Answer with ranges and features; remember what software the client is."""
+    """Answer with ranges and features; keep the client software in the session."""
     version = context.api_version
     if version >= 3:
         name, software_version = request.client_software_name, request.client_software_version

@@ -32,7 +32,7 @@ CONTROLLER_ENDPOINT: Final = 2
 def handle_describe_cluster(
     services: Services, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The brokers of this listener."""
+    """The brokers that are registered with the listener."""
     endpoint_type = request.endpoint_type
     if endpoint_type == CONTROLLER_ENDPOINT:
         raise KafkaError(
@@ -80,7 +80,7 @@ def handle_describe_cluster(
 def describe_cluster_error(
     request: DescribeClusterRequest, error: ErrorCode, message: str
 ) -> DescribeClusterResponse:
-    """One error for the whole answer."""
+    """The error of the whole response."""
     return DescribeClusterResponse(error_code=error, error_message=message or None)
 
 

@@ -59,7 +59,7 @@ _LEVEL_NAMES: Final[Mapping[str, str]] = {"WARNING": "WARN", "CRITICAL": "FATAL"
 
 
 class _Resource(NamedTuple):
-    """What a result is about."""
+    """The resource of a result."""
 
     kind: int
     name: str

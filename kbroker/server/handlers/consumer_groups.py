@@ -37,14 +37,14 @@ from kbroker.server.slicing.sliced import Steps, sliced
 def handle_consumer_group_heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Outcome:
-    """Answered when what it says is committed."""
+    """The response leaves when the records of the heartbeat are committed."""
     return services.groups.consumer_heartbeat(context, request)
 
 
 def consumer_group_heartbeat_error(
     request: ConsumerGroupHeartbeatRequest, error: ErrorCode, message: str
 ) -> ConsumerGroupHeartbeatResponse:
-    """Error and words."""
+    """The response that carries only the error and its message."""
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=message or None)
 
 

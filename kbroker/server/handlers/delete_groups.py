@@ -29,7 +29,7 @@ from kbroker.server.slicing.sliced import Steps, sliced
 def handle_delete_groups(
     services: Services, context: RequestContext, request: DeleteGroupsRequest
 ) -> Outcome:
-    """Answered when all that can be deleted is."""
+    """The response leaves when the tombstones of all deletable groups are committed."""
     return services.groups.delete_groups(context, request)
 
 
@@ -48,7 +48,7 @@ def delete_groups_error(
 def offset_delete_error(
     request: OffsetDeleteRequest, error: ErrorCode, message: str
 ) -> OffsetDeleteResponse:
-    """The bare error; no partition was looked at."""
+    """The response that carries only the error, without partitions."""
     return OffsetDeleteResponse(error_code=error)
 
 
@@ -56,7 +56,7 @@ def offset_delete_error(
 def handle_offset_delete(
     services: Services, context: RequestContext, request: OffsetDeleteRequest
 ) -> Steps[OffsetDeleteResponse]:
-    """Answered when the tombstones are committed."""
+    """The response leaves when the tombstones are committed."""
     del context
     return (yield from services.groups.offsets.delete(request))
 

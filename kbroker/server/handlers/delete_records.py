@@ -58,7 +58,7 @@ def delete_records_error(
 def handle_delete_records(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> Steps[DeleteRecordsResponse]:
-    """Each partition by itself; of one that is named twice the last offset counts."""
+    """Each partition has its own result; of a partition named twice the last offset counts."""
     del context
     offsets: dict[TopicPartition, int] = {}
     pace = Pace(CHEAP_ITEMS)

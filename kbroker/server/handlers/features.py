@@ -32,7 +32,7 @@ MIN_UPDATE_BYTES: Final = 5
 def update_features_error(
     request: UpdateFeaturesRequest, code: ErrorCode, message: str
 ) -> UpdateFeaturesResponse:
-    """None of them."""
+    """No feature is updated."""
     del request
     return UpdateFeaturesResponse(error_code=code, error_message=message or None)
 

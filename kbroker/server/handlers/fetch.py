@@ -78,7 +78,7 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
 
 
 def _fetch_messages(services: Services, version: int, request: FetchRequest) -> Outcome:
-    """For a client that knows no record batches."""
+    """The response to a client that does not know record batches."""
     conversion = _conversion(services, version, request)
     now_ms = services.timers.monotonic_ms()
     return conversion.follow(services.replicas.fetch(request, api_version=version, now_ms=now_ms))
@@ -114,7 +114,9 @@ def _for_older_clients(services: Services, version: int, response: FetchResponse
 
 
 def _without_storage_errors(response: FetchResponse) -> None:
-    """A code that the client does not know would end it; this one makes it ask for the leader."""
+    """Replace the code, which the client does not know and fails on, by one that makes it refresh
+    its metadata.
+    """
     for topic in response.responses:
         for data in topic.partitions:
             if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
@@ -122,7 +124,7 @@ def _without_storage_errors(response: FetchResponse) -> None:
 
 
 def _refuse_zstd(services: Services, response: FetchResponse) -> None:
-    """Refuse what topics have whose batches are all zstd, to clients that do not know it."""
+    """Refuse topics with compression.type=zstd to clients that do not know zstd."""
     image = services.image
     for topic in response.responses:
         codec = image.topic_configs(topic.topic).get(COMPRESSION_TYPE)
@@ -157,7 +159,7 @@ def _add_leaders(services: Services, context: RequestContext, response: FetchRes
 
 
 def fetch_error(request: FetchRequest, code: ErrorCode, message: str) -> FetchResponse:
-    """Every partition named in the request fails; those only the session knows are left out."""
+    """Every partition named in the request fails; other partitions of the session are left out."""
     del message
     return FetchResponse(
         error_code=int(code),
@@ -183,7 +185,7 @@ def fetch_error(request: FetchRequest, code: ErrorCode, message: str) -> FetchRe
 def fetch_in_steps(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> Steps[FetchResponse]:
-    """The same for a request of perhaps very many partitions."""
+    """As `handle_fetch`, in steps, for a request that may name very many partitions."""
     version = context.api_version
     conversion = _conversion(services, version, request) if version < BATCHES_SINCE else None
     response = yield from services.replicas.fetch_in_steps(

@@ -60,28 +60,28 @@ MIN_MEMBER_BYTES: Final = 3
 def handle_join_group(
     services: Services, context: RequestContext, request: JoinGroupRequest
 ) -> Outcome:
-    """Answered when the group has gathered."""
+    """The response leaves when all members have joined, or the rebalance times out."""
     return services.groups.join_group(context, request)
 
 
 def join_group_error(
     request: JoinGroupRequest, error: ErrorCode, message: str
 ) -> JoinGroupResponse:
-    """The member keeps its id."""
+    """The error; the member keeps its id."""
     return join_error(request.member_id, error)
 
 
 def handle_sync_group(
     services: Services, context: RequestContext, request: SyncGroupRequest
 ) -> Outcome:
-    """Answered when the leader's assignment is committed."""
+    """The response leaves when the assignment of the leader is committed."""
     return services.groups.sync_group(context, request)
 
 
 def sync_group_error(
     request: SyncGroupRequest, error: ErrorCode, message: str
 ) -> SyncGroupResponse:
-    """No assignment."""
+    """The error, without an assignment."""
     return SyncGroupResponse(error_code=error)
 
 
@@ -93,14 +93,14 @@ def handle_heartbeat(
 
 
 def heartbeat_error(request: HeartbeatRequest, error: ErrorCode, message: str) -> HeartbeatResponse:
-    """The bare error."""
+    """The response that carries only the error."""
     return HeartbeatResponse(error_code=error)
 
 
 def leave_group_error(
     request: LeaveGroupRequest, error: ErrorCode, message: str
 ) -> LeaveGroupResponse:
-    """The bare error; no member was looked at."""
+    """The response that carries only the error, without members."""
     return LeaveGroupResponse(error_code=error)
 
 
@@ -167,14 +167,14 @@ def _left(
 def handle_list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> Outcome:
-    """The groups of this broker."""
+    """The groups that this broker coordinates."""
     return services.groups.list_groups(context, request)
 
 
 def list_groups_error(
     request: ListGroupsRequest, error: ErrorCode, message: str
 ) -> ListGroupsResponse:
-    """The bare error."""
+    """The response that carries only the error."""
     return ListGroupsResponse(error_code=error)
 
 

@@ -66,7 +66,7 @@ def _granted(producer_id: int) -> InitProducerIdResponse:
 def init_producer_id_error(
     request: InitProducerIdRequest, code: ErrorCode, message: str
 ) -> InitProducerIdResponse:
-    """No id."""
+    """The error, without a producer id."""
     del request, message
     return InitProducerIdResponse(
         error_code=int(code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH

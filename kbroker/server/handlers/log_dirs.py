@@ -120,7 +120,7 @@ def alter_replica_log_dirs_error(
 def handle_alter_replica_log_dirs(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:
-    """Each replica by itself; of one that is named twice the last directory counts."""
+    """Each replica has its own result; of a replica named twice the last directory counts."""
     del context
     moves: dict[TopicPartition, str] = {}
     pace = Pace(CHEAP_ITEMS)

@@ -58,7 +58,7 @@ _Pauses = Generator[None, None, None]
 
 
 def metadata_error(request: MetadataRequest, error: ErrorCode, message: str) -> MetadataResponse:
-    """The error stands at each topic asked for, and in v13 at the whole answer."""
+    """The error for each requested topic, and in v13 for the whole response."""
     del message
     return at_once(_error_in_steps(request, error))
 

@@ -77,14 +77,14 @@ def offset_commit_error(
 def handle_offset_commit(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> Steps[OffsetCommitResponse]:
-    """Answered once the offsets are committed in `__consumer_offsets`."""
+    """The response leaves when the offsets are committed in `__consumer_offsets`."""
     return services.groups.offsets.commit(context, request, step_items_of(request.topics))
 
 
 def _single_group(
     context: RequestContext, asked: _FetchGroup, response: OffsetFetchResponse
 ) -> Steps[OffsetFetchResponse]:
-    """The answer for one group in the shape of v1-7."""
+    """The response for one group in the format of v1-7."""
     group = response.groups[0]
     if group.error_code != ErrorCode.NONE:
         error = ErrorCode(group.error_code)
@@ -141,7 +141,7 @@ def _single_group_error(
 def offset_fetch_error(
     request: OffsetFetchRequest, error: ErrorCode, message: str
 ) -> OffsetFetchResponse:
-    """The error at every group (v8 on), or at the answer and every partition (before)."""
+    """The error for every group (from v8 on), or for the response and every partition (before)."""
     if request.groups:
         return OffsetFetchResponse(
             groups=[
@@ -164,7 +164,7 @@ def offset_fetch_error(
 def handle_offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> Steps[OffsetFetchResponse]:
-    """Answered once everything written before is committed."""
+    """The response leaves when all earlier writes of the shard are committed."""
     version = context.api_version
     with AnswerSize(services) as size:
         if version >= GROUPS_VERSION:

@@ -81,7 +81,7 @@ _NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
 
 
 def handle_produce(services: Services, context: RequestContext, request: ProduceRequest) -> Outcome:
-    """Ask for the transaction, if there is one, and append."""
+    """Verify the transaction, if the request has one, and append."""
     if request.transactional_id is None:
         return _append_all(services, context, request, None)
     if request.acks == 0:
@@ -210,7 +210,7 @@ def _append_all(
 
 
 def _appended(index: int, base_offset: int, log_start_offset: int) -> _Partition:
-    """The answer to a batch that is in, without the detour of keyword arguments."""
+    """The answer for an appended batch, built without keyword arguments, which cost time."""
     answer: _Partition = _new(_Partition)
     answer.index = index
     answer.error_code = 0
@@ -240,7 +240,7 @@ def _refuse(
     by_id: bool,
     refused: bool,
 ) -> PartitionAppendResult:
-    """Why nothing is appended to this partition. refused: it is of an internal topic."""
+    """The error of a partition that gets no batch. refused: it belongs to an internal topic."""
     if refused:
         name = asked.name if topic is None else topic.name
         return PartitionAppendResult(
@@ -268,7 +268,7 @@ def _add_record_errors(answer: _Partition, result: PartitionAppendResult) -> Non
 
 
 def _describe(failures: list[tuple[str, _Partition]]) -> str:
-    """One line for the log."""
+    """The failures in one line, for the log."""
     name, first = failures[0]
     more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
     error = ErrorCode(first.error_code).name

@@ -57,7 +57,7 @@ def describe_producers_error(
 def handle_describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
-    """Each partition by itself, in the order and the grouping of the request."""
+    """Each partition has its own result, in the order of the request."""
     del context
     named: dict[str, set[int]] = {}
     topics: list[_Topic] = []

@@ -62,7 +62,7 @@ _AcknowledgedPartition = ShareAcknowledgeResponse.PartitionData
 def handle_share_fetch(
     services: Services, context: RequestContext, request: ShareFetchRequest
 ) -> Outcome:
-    """Acknowledgements are kept first, then it is read."""
+    """Acknowledgements are persisted before records are read."""
     return at_once(_begin_fetch(services, context, request))
 
 
@@ -163,14 +163,14 @@ def _answer(
 def share_fetch_error(
     request: ShareFetchRequest, error: ErrorCode, message: str
 ) -> ShareFetchResponse:
-    """Of the whole request."""
+    """The error of the whole request."""
     return ShareFetchResponse(error_code=error, error_message=message or None)
 
 
 def handle_share_acknowledge(
     services: Services, context: RequestContext, request: ShareAcknowledgeRequest
 ) -> Outcome:
-    """Answered when all that was said is kept."""
+    """The response leaves when all acknowledgements are persisted."""
     return at_once(_begin_acknowledge(services, context, request))
 
 
@@ -248,7 +248,7 @@ def _acknowledged(
 def share_acknowledge_error(
     request: ShareAcknowledgeRequest, error: ErrorCode, message: str
 ) -> ShareAcknowledgeResponse:
-    """Of the whole request."""
+    """The error of the whole request."""
     return ShareAcknowledgeResponse(error_code=error, error_message=message or None)
 
 

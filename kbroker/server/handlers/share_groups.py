@@ -65,14 +65,14 @@ _FoundGroup = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsRespons
 def handle_share_group_heartbeat(
     services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> Outcome:
-    """Answered when what it says is committed."""
+    """The response leaves when the records of the heartbeat are committed."""
     return services.share_groups.heartbeat(context, request)
 
 
 def share_group_heartbeat_error(
     request: ShareGroupHeartbeatRequest, error: ErrorCode, message: str
 ) -> ShareGroupHeartbeatResponse:
-    """Error and words."""
+    """The response that carries only the error and its message."""
     return ShareGroupHeartbeatResponse(error_code=error, error_message=message or None)
 
 
@@ -206,28 +206,28 @@ def _each_group_once(groups: list[_AskedGroup]) -> Generator[None, None, list[_A
 def handle_alter_share_group_offsets(
     services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> Outcome:
-    """Answered when all states begin anew."""
+    """The response leaves when all states are initialized."""
     return services.share_groups.alter_offsets(context, request)
 
 
 def alter_share_group_offsets_error(
     request: AlterShareGroupOffsetsRequest, error: ErrorCode, message: str
 ) -> AlterShareGroupOffsetsResponse:
-    """Of the whole request."""
+    """The error of the whole request."""
     return AlterShareGroupOffsetsResponse(error_code=error, error_message=message or error.name)
 
 
 def handle_delete_share_group_offsets(
     services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Outcome:
-    """Answered when all states are deleted."""
+    """The response leaves when all states are deleted."""
     return services.share_groups.delete_offsets(context, request)
 
 
 def delete_share_group_offsets_error(
     request: DeleteShareGroupOffsetsRequest, error: ErrorCode, message: str
 ) -> DeleteShareGroupOffsetsResponse:
-    """Of the whole request."""
+    """The error of the whole request."""
     return DeleteShareGroupOffsetsResponse(error_code=error, error_message=message or error.name)
 
 

@@ -43,7 +43,7 @@ FAILURES_SHOWN: Final = 3
 def handle_streams_group_heartbeat(
     services: Services, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> Outcome:
-    """Answered when what it says is committed and missing topics are asked for."""
+    """The response leaves when the records are committed and missing topics are requested."""
     answer = services.groups.streams_heartbeat(context, request)
     return answer.then(lambda heartbeat: _answer(services, heartbeat))
 
@@ -70,7 +70,7 @@ def _answer(services: Services, heartbeat: StreamsHeartbeat) -> StreamsGroupHear
 def streams_group_heartbeat_error(
     request: StreamsGroupHeartbeatRequest, error: ErrorCode, message: str
 ) -> StreamsGroupHeartbeatResponse:
-    """Error and words."""
+    """The response that carries only the error and its message."""
     return StreamsGroupHeartbeatResponse(error_code=error, error_message=message or None)
 
 

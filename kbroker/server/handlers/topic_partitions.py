@@ -37,7 +37,7 @@ TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 def describe_topic_partitions_error(
     request: DescribeTopicPartitionsRequest, error: ErrorCode, message: str
 ) -> DescribeTopicPartitionsResponse:
-    """The error stands at each topic asked for."""
+    """The error for each requested topic."""
     return DescribeTopicPartitionsResponse(
         topics=[
             DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(

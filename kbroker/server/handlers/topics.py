@@ -89,14 +89,14 @@ def delete_topics(
 def _as_outcome(
     deferred: Deferred[CreateTopicsResponse] | Deferred[DeleteTopicsResponse],
 ) -> Outcome:
-    """The response itself if it is there already: no stage two then."""
+    """The response itself if the Deferred is done: the request has no stage two then."""
     return deferred.value if deferred.done else deferred
 
 
 def create_topics_error(
     request: CreateTopicsRequest, code: ErrorCode, message: str
 ) -> CreateTopicsResponse:
-    """That error for every topic of the request."""
+    """The error for every topic of the request."""
     return CreateTopicsResponse(
         topics=[
             CreateTopicsResponse.CreatableTopicResult(
@@ -110,7 +110,7 @@ def create_topics_error(
 def delete_topics_error(
     request: DeleteTopicsRequest, code: ErrorCode, message: str
 ) -> DeleteTopicsResponse:
-    """That error for every topic of the request, by name or id as it was asked for."""
+    """The error for every topic of the request, by name or id as in the request."""
     result = DeleteTopicsResponse.DeletableTopicResult
     responses = [
         result(name=name, error_code=code, error_message=message or None)
@@ -132,7 +132,7 @@ def delete_topics_error(
 def _create_in_parts(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> Steps[CreateTopicsResponse]:
-    """The bounds are those of the whole request."""
+    """Create very many topics. The limits apply to the whole request."""
     default_count = services.config.get_int("num.partitions")
     pace = Pace(CHEAP_ITEMS)
     counts: Counter[str] = Counter()
@@ -184,7 +184,7 @@ def _create_in_parts(
 def _delete_in_parts(
     services: Services, context: RequestContext, request: DeleteTopicsRequest
 ) -> Steps[DeleteTopicsResponse]:
-    """What names the same topic is decided on together, in the last part."""
+    """Delete very many topics. Entries that name the same topic are decided together, last."""
     image = services.image
     pace = Pace(CHEAP_ITEMS)
     named: dict[Uuid | str, list[tuple[str | None, Uuid]]] = {}

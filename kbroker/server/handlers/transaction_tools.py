@@ -68,7 +68,9 @@ def write_markers_error(
 def handle_write_markers(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> Steps[WriteTxnMarkersResponse]:
-    """Each partition of each marker by itself; answered when the last one is committed."""
+    """Each partition of each marker has its own result; the response leaves when the last marker is
+    committed.
+    """
     del context
     response = WriteTxnMarkersResponse()
     waiting: list[tuple[_PartitionResult, Deferred[ErrorCode]]] = []
@@ -115,7 +117,7 @@ def _write(services: Services, marker: _Marker, partition: TopicPartition) -> De
 def describe_transactions_error(
     request: DescribeTransactionsRequest, code: ErrorCode, message: str
 ) -> DescribeTransactionsResponse:
-    """Every id fails in the same way."""
+    """The same error for every transactional id."""
     del message
     return DescribeTransactionsResponse(
         transaction_states=[
@@ -148,7 +150,7 @@ def handle_describe_transactions(
 def handle_list_transactions(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> Outcome:
-    """Those that this broker coordinates."""
+    """The transactional ids that this broker coordinates."""
     del context
     return services.transactions.list_transactions(request)
 
@@ -156,7 +158,7 @@ def handle_list_transactions(
 def list_transactions_error(
     request: ListTransactionsRequest, code: ErrorCode, message: str
 ) -> ListTransactionsResponse:
-    """None."""
+    """The error, without transactional ids."""
     del request, message
     return ListTransactionsResponse(error_code=code)
 

@@ -77,7 +77,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def known_error(error: ErrorCode, version: int) -> ErrorCode:
-    """The error in words that this version of the client knows."""
+    """The error in a code that this version of the client knows."""
     if error is ErrorCode.PRODUCER_FENCED and version < FENCED_SINCE:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
@@ -126,7 +126,7 @@ def add_partitions_error(
 def handle_add_partitions(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Steps[AddPartitionsToTxnResponse]:
-    """All partitions of a transaction or none of them."""
+    """All partitions of a transaction are added, or none."""
     version = context.api_version
     if version < BATCHED_SINCE:
         only = _Transaction(
@@ -229,7 +229,7 @@ def handle_add_offsets(
 def add_offsets_error(
     request: AddOffsetsToTxnRequest, code: ErrorCode, message: str
 ) -> AddOffsetsToTxnResponse:
-    """Not added."""
+    """The error; the group is not added to the transaction."""
     del request, message
     return AddOffsetsToTxnResponse(error_code=code)
 
@@ -373,7 +373,7 @@ def _as_offset_commit(
 
 
 def handle_end_txn(services: Services, context: RequestContext, request: EndTxnRequest) -> Outcome:
-    """Answered once the decision is committed, whatever becomes of the broker then."""
+    """The response leaves when the decision is committed; a restarted broker completes it."""
     outcome = services.transactions.end(context, request)
     if context.api_version >= FENCED_SINCE:
         return outcome
@@ -386,7 +386,7 @@ def handle_end_txn(services: Services, context: RequestContext, request: EndTxnR
 
 
 def end_txn_error(request: EndTxnRequest, code: ErrorCode, message: str) -> EndTxnResponse:
-    """Not ended."""
+    """The error; the transaction is not ended."""
     del request, message
     return EndTxnResponse(error_code=code)
 

@@ -149,7 +149,7 @@ def _lists_of(kind: type[Struct]) -> tuple[str, ...]:
 
 
 class LargeRequests:
-    """Those of a broker. See the module."""
+    """The large requests of a broker. See the module docstring."""
 
     __slots__ = ("_bytes", "_is_beginning", "_services", "_waiting")
 

@@ -55,7 +55,7 @@ MIN_PARTITION_BYTES: Final = 14
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
-    """All steps now."""
+    """Take all steps now."""
     while True:
         try:
             next(steps)
@@ -65,7 +65,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 class NamesPartitions(Protocol):
-    """A topic of a request."""
+    """A topic of a request, with its partitions."""
 
     @property
     def partitions(self) -> Sequence[object]: ...
