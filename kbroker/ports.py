@@ -36,6 +36,14 @@ class Surprise(KafkaError):
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
+def as_kafka_error(error: Exception) -> KafkaError:
+    """The error that answers a request in which error was raised: error itself, or `Surprise`."""
+    if isinstance(error, KafkaError):
+        return error
+    logger.error("unexpected exception in a step of a request", exc_info=error)
+    return Surprise()
+
+
 class Deferred(Generic[T]):
     """A result that comes later, on the loop thread: a value, or a KafkaError.
 
@@ -244,17 +252,19 @@ def _continue(result: Deferred[U], function: Callable[[T], U | Deferred[U]], arg
     failure: KafkaError
     try:
         outcome = function(argument)
-    except KafkaError as error:
-        failure = error
     except InvariantError:
         raise
-    except Exception:  # one request's surprise must not fail the others
-        logger.exception("unexpected exception in a step of a request")
-        failure = Surprise()
+    except Exception as error:  # noqa: BLE001  # one request's surprise must not fail the others
+        failure = as_kafka_error(error)
     else:
         follow(result, outcome)
         return
     result.fail(failure)
+
+
+def to_deferred(outcome: T | Deferred[T]) -> Deferred[T]:
+    """The outcome itself, or a Deferred that is resolved with it."""
+    return outcome if isinstance(outcome, Deferred) else Deferred.of(outcome)
 
 
 def follow(result: Deferred[T], outcome: T | Deferred[T]) -> None:

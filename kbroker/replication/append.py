@@ -265,7 +265,7 @@ class Appender:
             outcome.cancel()
         else:
             answer.waits_for = outcome
-            outcome.on_done(answer.resolve)
+            outcome.on_done(answer.resolve, answer.fail)
 
     def _append_now(
         self,
@@ -355,7 +355,7 @@ class Appender:
             elif not answer.is_cancelled:
                 waiting = _PendingAppend(self._purgatory, partition, result).start(timeout_ms)
                 answer.waits_for = waiting
-                waiting.on_done(answer.resolve)
+                waiting.on_done(answer.resolve, answer.fail)
 
         self._when_flushed(log, result.last_offset + 1, flushed)
         if acks == 0:

@@ -209,7 +209,7 @@ class DownConversion(Chained[FetchResponse]):
             self._read(outcome)
         else:
             self.waits_for = outcome
-            outcome.on_done(self._read)
+            outcome.on_done(self._read, self.fail)
         return self
 
     def cancel(self) -> None:

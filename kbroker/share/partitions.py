@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kbroker.log_lines import shown
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.ports import Deferred, TimerHandle, Timers, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import (
     COORDINATOR_IN_TRANSITION,
@@ -171,23 +171,24 @@ class SharePartitions:
         error = replica if isinstance(replica, ErrorCode) else replica.check_leader()
         if error or isinstance(replica, ErrorCode):
             return Deferred.of(error)
-        opening = self._opening[key] = Deferred()
         epoch = replica.leader_epoch
 
-        def read(state: StateFound) -> None:
+        def begin(state: StateFound) -> Deferred[OpenSharePartition | ErrorCode]:
             if state.error is ErrorCode.NONE and state.start_offset == UNINITIALIZED:
-                self._first_offset(key.group_id, replica.topic_partition).on_done(
-                    lambda first: end(state, first)
-                )
+                first = self._first_offset(key.group_id, replica.topic_partition)
             else:
-                end(state, ListedOffset(offset=state.start_offset))
+                first = Deferred.of(ListedOffset(offset=state.start_offset))
+            return first.then(lambda first: self._opened(key, replica, epoch, state, first))
 
-        def end(state: StateFound, first: ListedOffset) -> None:
-            del self._opening[key]
-            opening.resolve(self._opened(key, replica, epoch, state, first))
-
-        self._persister.read(key, epoch).on_done(read)
+        opening = self._persister.read(key, epoch).then(begin)
+        opening = opening.recover(partial(self._not_opened, key))
+        if not opening.done:
+            self._opening[key] = opening
         return opening
+
+    def _not_opened(self, key: SharePlace, error: KafkaError) -> OpenSharePartition | ErrorCode:
+        self._opening.pop(key, None)
+        return _told(error.code)
 
     def _opened(
         self,
@@ -197,6 +198,7 @@ class SharePartitions:
         state: StateFound,
         first: ListedOffset,
     ) -> OpenSharePartition | ErrorCode:
+        self._opening.pop(key, None)
         if state.error is not ErrorCode.NONE:
             return _told(state.error)
         if replica.leader_epoch != epoch or replica.check_leader():
@@ -219,16 +221,13 @@ class SharePartitions:
             # not below 0: negative timestamps are names of offsets, -1 the latest
             age_ms = duration_ms(reset.removeprefix(_BY_DURATION))
             timestamp = max(self._timers.now_ms() - age_ms, 0)
-        answer: Deferred[ListedOffset] = Deferred()
 
-        def found(listed: ListedOffset) -> None:
+        def or_latest(listed: ListedOffset) -> ListedOffset | Deferred[ListedOffset]:
             if listed.error is ErrorCode.NONE and listed.offset < 0:
-                self._replicas.offset_of(partition, LATEST).on_done(answer.resolve)
-            else:
-                answer.resolve(listed)
+                return self._replicas.offset_of(partition, LATEST)
+            return listed
 
-        self._replicas.offset_of(partition, timestamp).on_done(found)
-        return answer
+        return self._replicas.offset_of(partition, timestamp).then(or_latest)
 
     def _on_leadership(self, partition: TopicPartition, epoch: int | None) -> None:
         for found in list(self._open.values()):
@@ -287,50 +286,33 @@ class SharePartitions:
         error = check_acknowledgements(items, may_renew=may_renew)
         if error is not ErrorCode.NONE:
             return Deferred.of(Outcome(error, "The acknowledgements are malformed."))
-        result: Deferred[Outcome] = Deferred()
 
-        def opened(found: OpenSharePartition | ErrorCode) -> None:
+        def opened(found: OpenSharePartition | ErrorCode) -> Outcome | Deferred[Outcome]:
             if isinstance(found, ErrorCode):
-                result.resolve(Outcome(found))
-                return
+                return Outcome(found)
             config = self._config_of(key.group_id)
             until_ms = self._timers.monotonic_ms() + config.group_share_record_lock_duration_ms
-            try:
-                change = found.core.acknowledge(
-                    member_id,
-                    items,
-                    delivery_limit=config.group_share_delivery_count_limit,
-                    renewed_until_ms=until_ms,
-                )
-            except KafkaError as failure:
-                result.resolve(Outcome(failure.code, failure.message))
-                return
-            self._change(found, change).on_done(lambda error: result.resolve(Outcome(error)))
+            change = found.core.acknowledge(
+                member_id,
+                items,
+                delivery_limit=config.group_share_delivery_count_limit,
+                renewed_until_ms=until_ms,
+            )
+            return self._change(found, change).then(lambda error: Outcome(error))
 
-        self.open(key).on_done(opened)
-        return result
+        acknowledged = self.open(key).then(opened)
+        return acknowledged.recover(lambda failure: Outcome(failure.code, failure.message))
 
     def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
         """A member is gone: all it had acquired here is available again once that is kept."""
         limit = self._config_of(group_id).group_share_delivery_count_limit
-        results: dict[SharePlace, ErrorCode] = {}
-        answer: Deferred[Mapping[SharePlace, ErrorCode]] = Deferred()
-        mine = [found for found in self._open.values() if found.key.group_id == group_id]
-        left = len(mine)
-        if not left:
-            return Deferred.of(results)
-
-        def done(key: SharePlace, error: ErrorCode) -> None:
-            nonlocal left
-            results[key] = error
-            left -= 1
-            if not left:
-                answer.resolve(results)
-
-        for found in mine:
-            change = found.core.release(member_id, delivery_limit=limit)
-            self._change(found, change).on_done(partial(done, found.key))
-        return answer
+        return gather_by_key(
+            {
+                found.key: self._change(found, found.core.release(member_id, delivery_limit=limit))
+                for found in list(self._open.values())
+                if found.key.group_id == group_id
+            }
+        )
 
     def _change(
         self, found: OpenSharePartition, change: Change, *, must_write: bool = False
@@ -376,7 +358,7 @@ class SharePartitions:
                 if found.is_at_rest and not self.is_read(found.key.group_id):
                     self._close(found)
 
-        self._persister.write(found.key, write).on_done(written)
+        self._persister.write(found.key, write).on_done(written, lambda error: written(error.code))
 
     def _write_failed(self, found: OpenSharePartition, error: ErrorCode) -> None:
         logger.warning(

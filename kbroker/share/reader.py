@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kbroker.log.storage.files import FileSlice
-from kbroker.ports import Chained, Deferred, Memory, Timers, UnlimitedMemory, gather_by_key
+from kbroker.ports import (
+    Chained,
+    Deferred,
+    Memory,
+    Timers,
+    UnlimitedMemory,
+    as_kafka_error,
+    gather_by_key,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
 from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
@@ -22,7 +30,7 @@ from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS, size_of
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Waiter
-from kbroker.replication.time_slices import Pace, SlicedSteps, SlicedWork
+from kbroker.replication.time_slices import Pace, SlicedSteps
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partition import Acknowledgement, Acquired, AcquireLimits
 from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions
@@ -144,16 +152,13 @@ class ShareReader:
 
     def release(self, session: ShareSession) -> Deferred[None]:
         """A session has ended: what its member had acquired is available again."""
-        result: Deferred[None] = Deferred()
         group_id = session.key[0]
 
         def released(_: object) -> None:
             if not self.sessions.has_group(group_id):
                 self._partitions.close_group(group_id)
-            result.resolve(None)
 
-        self._partitions.release(group_id, session.member_id).on_done(released)
-        return result
+        return self._partitions.release(group_id, session.member_id).then(released)
 
     def give_back_memory(self) -> None:
         """Called when memory pressure begins: charged fetches wait only a little longer."""
@@ -355,9 +360,19 @@ class ShareReader:
             if (found := self._partitions.find(SharePlace(group_id, place))) is not None
         ]
 
-    def in_slices(self, steps: SlicedSteps) -> SlicedWork:
-        """Take these steps, the first ones at once."""
-        return self._replicas.fair_slices.begin(steps, _raise)
+    # Any: only its failure is set here
+    def in_slices(self, steps: SlicedSteps, answer: Deferred[Any]) -> None:
+        """Take these steps, the first ones at once. answer: fails if a step raises; of a Chained,
+        `cancel` ends the steps.
+        """
+
+        def done(failure: Exception | None) -> None:
+            if failure is not None:
+                answer.fail(as_kafka_error(failure))
+
+        work = self._replicas.fair_slices.begin(steps, done)
+        if isinstance(answer, Chained) and not work.is_over:
+            answer.waits_for = work
 
     def monotonic_ms(self) -> int:
         return self._timers.monotonic_ms()
@@ -365,14 +380,6 @@ class ShareReader:
     def waiter(self, fetch: PendingFetch) -> _Wait:
         """One turn of waiting for a fetch."""
         return _Wait(self._replicas, fetch)
-
-
-def _raise(failure: Exception | None) -> None:
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            del failure  # its traceback holds this frame
 
 
 class _Batches:
@@ -460,23 +467,18 @@ class PendingFetch:
 
     def begin(self) -> None:
         """Open the partitions, then look."""
-        self._in_slices(self._open())
+        self._reader.in_slices(self._open(), self.answer)
 
     def look(self) -> None:
         """Answer if there is enough, something is wrong, or there is no memory to wait; else wait.
         Nothing once the answer is cancelled.
         """
         if not self.answer.is_cancelled:
-            self._in_slices(self._look())
-
-    def _in_slices(self, steps: SlicedSteps) -> None:
-        work = self._reader.in_slices(steps)
-        if not work.is_over:
-            self.answer.waits_for = work
+            self._reader.in_slices(self._look(), self.answer)
 
     def _open(self) -> SlicedSteps:
         opened = yield from self._reader.open(self.session)
-        opened.on_done(lambda _: self.look())
+        opened.on_done(lambda _: self.look(), self.answer.fail)
 
     def _look(self) -> SlicedSteps:
         if not self._reader.sessions.is_alive(self.session):

@@ -40,7 +40,7 @@ from kbroker.broker.transactional_produce import (
 from kbroker.log.validator import RECORD_ERROR_BYTES
 from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
-from kbroker.model import InvariantError, TopicPartition
+from kbroker.model import TopicPartition
 from kbroker.ports import Chained, Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -93,25 +93,13 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
         return _append_all(services, context, request, verdicts)
     kept_bytes = keep_records(request)
     services.memory.charge(kept_bytes)
-    later: Deferred[ProduceResponse] = Deferred()
 
-    def known(verdicts: Verdicts) -> None:
+    def release(_: object) -> None:
         services.memory.release(kept_bytes)
-        outcome: Outcome
-        try:
-            outcome = _append_all(services, context, request, verdicts)
-        except InvariantError:
-            raise
-        except Exception:  # the request's top frame has gone: logged and answered here
-            logger.exception("node %d: a transactional Produce failed", services.node_id)
-            outcome = produce_error(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
-        if isinstance(outcome, Deferred):
-            outcome.on_done(later.resolve)
-        elif isinstance(outcome, ProduceResponse):
-            later.resolve(outcome)
 
-    verdicts.on_done(known)
-    return later
+    verdicts.on_done(release, release)
+    answer = verdicts.then(lambda known: _append_all(services, context, request, known))
+    return answer.recover(lambda error: produce_error(request, error.code, error.message))
 
 
 def _append_all(
@@ -294,8 +282,9 @@ class _Waiting(Chained[ProduceResponse]):
         self._left = len(waiting)
         self._charged_bytes = 0
         self._waiting = [deferred for _, deferred in waiting]
+        failed = self.fail
         for answer, deferred in waiting:
-            deferred.on_done(partial(self._filled, answer))
+            deferred.on_done(partial(self._filled, answer), failed)
 
     def cancel(self) -> None:
         super().cancel()

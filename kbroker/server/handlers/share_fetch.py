@@ -103,29 +103,28 @@ def _begin_fetch(
         batch_size=max(request.batch_size, 1),
         is_strict=request.share_acquire_mode == STRICT_MODE,
     )
-    later: Chained[Message] = Chained()
     is_full = epoch == INITIAL_EPOCH
 
-    def answer(found: Answer, outcomes: Outcomes, *, is_full: bool = False) -> None:
+    def answer(found: Answer, outcomes: Outcomes, *, is_full: bool = False) -> Deferred[Message]:
+        response: Chained[Message] = Chained()
+
         def steps() -> SlicedSteps:
             made = yield from _answer(services, session, found, outcomes, is_full=is_full)
-            later.resolve(made)
+            response.resolve(made)
 
-        work = reader.in_slices(steps())
-        if not work.is_over:
-            later.waits_for = work
+        reader.in_slices(steps(), response)
+        return response
 
-    def acknowledged(outcomes: Outcomes) -> None:
+    def acknowledged(outcomes: Outcomes) -> Message | Deferred[Message]:
         if epoch == FINAL_EPOCH:
-            reader.release(session).on_done(lambda _: answer({}, outcomes))
-        elif request.is_renew_ack:
-            answer({}, outcomes)
-        elif not later.is_cancelled:
-            waits_for = later.waits_for = reader.fetch(session, limits)
-            waits_for.on_done(lambda found: answer(found, outcomes, is_full=is_full))
+            return reader.release(session).then(lambda _: answer({}, outcomes))
+        if request.is_renew_ack:
+            return answer({}, outcomes)
+        return reader.fetch(session, limits).then(
+            lambda found: answer(found, outcomes, is_full=is_full), cancels_source=True
+        )
 
-    kept.on_done(acknowledged)
-    return later
+    return kept.then(acknowledged, cancels_source=epoch != FINAL_EPOCH)
 
 
 def _answer(
@@ -194,25 +193,25 @@ def _begin_acknowledge(
     session = reader.session(
         _key(request.group_id, request.member_id), epoch, context.session.connection_id
     )
-    later: Chained[Message] = Chained()
 
-    def answer(outcomes: Outcomes) -> None:
+    def answer(outcomes: Outcomes) -> Deferred[Message]:
+        response: Deferred[Message] = Deferred()  # not cancelled: the end of the session follows
+
         def steps() -> SlicedSteps:
-            response = yield from _acknowledged(services, context, session, outcomes)
-            if epoch == FINAL_EPOCH:
-                reader.release(session).on_done(lambda _: later.resolve(response))
-            else:
-                later.resolve(response)
+            made = yield from _acknowledged(services, context, session, outcomes)
+            response.resolve(made)
 
-        reader.in_slices(steps())  # to its end, also when nobody waits: it ends the session
+        reader.in_slices(steps(), response)
+        if epoch != FINAL_EPOCH:
+            return response
+        return response.then(lambda made: reader.release(session).then(lambda _: made))
 
     with _releasing(reader, session, epoch):
         acknowledgements = yield from _acknowledgements(request.topics)
         kept = yield from reader.acknowledge(
             session, acknowledgements, may_renew=request.is_renew_ack
         )
-    kept.on_done(answer)
-    return later
+    return kept.then(answer)
 
 
 def _acknowledged(

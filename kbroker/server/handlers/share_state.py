@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from kbroker.coordinator.share_state.service import place_of
 from kbroker.model import Uuid
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, gather
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_state import (
@@ -52,26 +52,16 @@ def _when_all(
     parts: Iterable[Part[T]],
     add: Callable[[dict[Uuid, list[tuple[int, T]]]], Message],
 ) -> Outcome:
-    """The response made by `add` of (partition, result) by topic id, once all results are there."""
+    """The response that `add` makes of (partition, result) by topic id, once all parts are done."""
     waiting = list(parts) if group_id else []
-    answer: Deferred[Message] = Deferred()
-    left = len(waiting)
 
-    def done(_: object = None) -> None:
-        nonlocal left
-        left -= 1
-        if left > 0:
-            return
+    def response(values: list[T]) -> Message:
         results: dict[Uuid, list[tuple[int, T]]] = {}
-        for key, result in waiting:
-            results.setdefault(key.place[0], []).append((key.place[1], result.value))
-        answer.resolve(add(results))
+        for (key, _), value in zip(waiting, values, strict=True):
+            results.setdefault(key.place[0], []).append((key.place[1], value))
+        return add(results)
 
-    if not waiting:
-        return add({})
-    for _, result in waiting:
-        result.on_done(done)
-    return answer
+    return gather(deferred for _, deferred in waiting).then(response)
 
 
 def handle_initialize(

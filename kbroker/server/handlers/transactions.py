@@ -21,7 +21,7 @@ from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, to_deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -308,26 +308,17 @@ def handle_txn_offset_commit(
     verdicts = services.partition_gate.ask(
         request.transactional_id, producer, [partition], adds=version >= OFFSETS_ADD_ITSELF_SINCE
     )
-    written: Deferred[ErrorCode] = Deferred()
 
-    def write(known: Verdicts) -> None:
-        """In the very moment: a turn later the transaction may have ended."""
+    def write(known: Verdicts) -> ErrorCode | Deferred[ErrorCode]:
+        """In the turn of the loop that verified it: later the transaction may have ended."""
         error = known.get(partition, ErrorCode.NONE)
         if error is not ErrorCode.NONE:
-            written.resolve(commit_error_of(error, version))
-            return
-        outcome = services.groups.offsets.commit_in_transaction(
+            return commit_error_of(error, version)
+        return services.groups.offsets.commit_in_transaction(
             commit, asked, Transactional(*producer)
         )
-        if isinstance(outcome, Deferred):
-            outcome.on_done(written.resolve)
-        else:
-            written.resolve(outcome)
 
-    if isinstance(verdicts, Deferred):
-        verdicts.on_done(write)
-    else:
-        write(verdicts)
+    written: Deferred[ErrorCode] = to_deferred(verdicts).then(write)
     if not written.done:
         yield written
     response = yield from commit.answer(written.value)

@@ -12,14 +12,12 @@ never views on the receive buffer.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from kbroker.ports import Deferred, Surprise
-from kbroker.protocol.errors import KafkaError
+from kbroker.ports import Deferred, as_kafka_error
 from kbroker.protocol.schema import Message, Struct
 from kbroker.server.requests import LARGE_REQUEST_BYTES
 from kbroker.settings.network import RESPONSE_LIMIT
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from kbroker.replication.time_slices import SlicedSteps, SlicedWork
     from kbroker.server.requests import Outcome, RequestContext
     from kbroker.server.services import Services
-
-logger = logging.getLogger(__name__)
 
 TOO_LARGE: Final = f"The response would exceed {RESPONSE_LIMIT} of the broker; ask for less."
 
@@ -141,11 +137,8 @@ def sliced(
                 answer.resolve(response[0])
             elif is_first:
                 raised.append(failure)
-            elif isinstance(failure, KafkaError):
-                answer.fail(failure)
             else:
-                logger.error("unexpected exception in a sliced handler", exc_info=failure)
-                answer.fail(Surprise())
+                answer.fail(as_kafka_error(failure))
 
         answer.work = services.slices.begin(steps(), done)
         is_first = False
