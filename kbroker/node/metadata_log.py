@@ -66,6 +66,11 @@ class MetadataLog:
         await self._store.close()
         await self.driver.stop()
 
+    def kill(self) -> None:
+        """Write no further snapshot, as after a crash."""
+        self.snapshotter.close()
+        self._store.cancel()
+
     def _snapshot_read(self, records: Iterable[bytes], end_offset: int, epoch: int) -> None:
         self.loader.snapshot_read(records, end_offset, epoch)
         self.snapshotter.snapshot_read(end_offset)
@@ -92,8 +97,12 @@ class _QuorumSnapshots:
         task.add_done_callback(self._tasks.discard)
         return as_deferred(task)
 
-    async def close(self) -> None:
-        """Wait for no snapshot: the driver waits for its thread when it stops."""
+    def cancel(self) -> None:
+        """Give up the snapshots that are being written."""
         for task in self._tasks:
             task.cancel()
+
+    async def close(self) -> None:
+        """Wait for no snapshot: the driver waits for its thread when it stops."""
+        self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

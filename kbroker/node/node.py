@@ -381,6 +381,8 @@ class Broker:
             self._shared.close()
         if self._role is not None:
             self._role.kill()
+        if self._log is not None:
+            self._log.kill()
         if self._logs is not None:
             self._logs.close(clean=False)
         self.resources.close()

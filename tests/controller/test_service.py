@@ -8,14 +8,18 @@ from random import Random
 import pytest
 
 from kbroker.controller.controller import Controller, ControllerResult
-from kbroker.controller.service import ControllerService
+from kbroker.controller.service import ControllerService, Operation
 from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import BeginTransactionRecord, FeatureLevelRecord
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+)
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.settings.broker import BrokerConfig
 
@@ -185,6 +189,27 @@ def test_the_proposed_image_is_the_loaders_once_all_is_committed() -> None:
     assert "b" in node.controller.image.topics
     node.commit(1)
     assert node.controller.image is node.loader.image
+
+
+def test_the_loader_replays_to_the_image_that_was_proposed() -> None:
+    node = Node()
+    operations: list[Operation[object]] = [
+        lambda controller, _: controller.ensure_topic("a"),
+        lambda controller, _: controller.ensure_internal_topic("__consumer_offsets"),
+        lambda controller, _: controller.allocate_producer_ids(1, epoch),
+        lambda controller, _: controller.heartbeat(1, epoch, want_fence=False, want_shut_down=True),
+        lambda controller, _: controller.delete_topics(
+            DeleteTopicsRequest(topic_names=["a"]), api_version=5
+        ),
+        lambda controller, _: controller.heartbeat(1, epoch, want_fence=False, want_shut_down=True),
+    ]
+    epoch = node.loader.image.brokers[1].epoch
+    for operation in operations:
+        node.service.submit(operation)
+        proposed = node.controller.image
+        assert proposed is not node.loader.image
+        node.commit()
+        assert node.loader.image == proposed
 
 
 def test_a_proposal_in_several_batches_is_answered_with_the_last() -> None:
