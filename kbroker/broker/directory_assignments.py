@@ -1,5 +1,5 @@
-"""What the controller is told of this broker's log directories: where replicas are (AssignReplicas
-ToDirs), and which disks failed.
+"""Reports this broker's log directories to the controller: in which one each replica is
+(AssignReplicasToDirs, KIP-858), and which disks failed.
 
 Both go through the controller channel. A failed metadata directory, or the failure of all, stops
 the broker.
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogDirectoryReporter:
-    """Collects what comes in one turn of the loop, since orders arrive inside a commit.
+    """Sends the reports of one turn of the loop in one request.
 
     metadata_directory: of the metadata log. fail: stops the broker.
     """

@@ -1,8 +1,8 @@
 """Producer ids for this broker: handed out one by one from blocks of 1000 that the metadata log has
 promised to it.
 
-A block is never handed out twice, not even over a crash: what is left of one at the end is lost
-(KIP-730).
+A block is never handed out twice, also after a crash: the ids that are left of a block when the
+broker stops are not used (KIP-730).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import KafkaError
 
 PREFETCH_LEFT: Final = 100
-"""With so many ids left the next block is asked for, so that requests hardly ever wait."""
+"""With so many ids left the next block is requested, so that producers rarely wait."""
 
 
 class ProducerIdManager:
@@ -45,7 +45,7 @@ class ProducerIdManager:
             producer_id = self._next
             self._next += 1
             if self._end - self._next == PREFETCH_LEFT:
-                with suppress(KafkaError):  # this id is good; whoever finds none left hears of it
+                with suppress(KafkaError):  # asked again when the last id is taken
                     self._ask()
             return producer_id
         deferred: Deferred[int] = Deferred()

@@ -1,9 +1,9 @@
 """Brokers and controllers come and go: registration, fencing, controlled shutdown (KIP-631,
 KIP-919, KIP-966).
 
-A broker registers fenced, with its epoch; it is unfenced when it may lead. A restart is told clean
-or unclean by the epoch it had last time: after an unclean one it has perhaps lost its unsynced
-tail, so it leaves every ISR and ELR first.
+A broker registers fenced, with its epoch; it is unfenced when it may lead. The epoch of its
+previous registration distinguishes a clean restart from an unclean one: after an unclean stop the
+broker may have lost records that were not synced, so it leaves every ISR and ELR first.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def register_broker(
 def unfence(
     image: MetadataImage, broker: BrokerRegistration, min_insync_replicas: MinInsyncReplicas
 ) -> list[Message]:
-    """The broker may lead again: it takes the partitions that nobody leads."""
+    """The broker may lead again: it becomes the leader of its partitions without a leader."""
     if not broker.fenced:
         return []
     alive = replace(broker, fenced=False)

@@ -68,8 +68,8 @@ class ControllerConfig(StaticConfig, IntConfig, Protocol):
 
 
 class Controller:
-    """See the module. next_offset: the offset the next record will get; whoever appends sets it
-    before a decision.
+    """See the module. next_offset: the offset the next record will get; the service sets it before
+    a decision.
     """
 
     __slots__ = ("_config", "_random", "_settings", "image", "next_offset", "node_id")
@@ -183,7 +183,7 @@ class Controller:
     def begin_controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> ControllerResult[None]:
-        """The broker wants to stop: others take its partitions over, where there are others."""
+        """The broker wants to stop: other members of the ISR become leaders of its partitions."""
         broker = self._broker(broker_id, broker_epoch)
         if broker.in_controlled_shutdown:
             return ControllerResult([], None)
@@ -194,7 +194,7 @@ class Controller:
         return ControllerResult(records, None, atomic=False)
 
     def fence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
-        """The broker is gone, or as good as."""
+        """The broker takes part no more: it has stopped, or its heartbeats are missing."""
         broker = self._broker(broker_id, broker_epoch)
         if broker.fenced:
             return ControllerResult([], None)
@@ -275,8 +275,8 @@ class Controller:
     def ensure_internal_topic(self, name: str) -> ControllerResult[ErrorCode]:
         """An internal topic as the broker's configuration wants it, unless it is there.
 
-        Where nobody has set its replication factor, a cluster smaller than Kafka's default of 3
-        gets what it can hold.
+        If its replication factor is not configured, a cluster smaller than Kafka's default of 3
+        gets as many replicas as it has brokers.
         """
         wanted = internal_topic(name, self._config)
         if wanted is None:
