@@ -309,22 +309,7 @@ class CoordinatorRuntime(Generic[S]):
         finally:
             self._is_answering = False
 
-    # -- writes without a decision -----------------------------------------------------------
-
-    def write(
-        self,
-        host: Host[S],
-        records: Sequence[CoordinatorRecord],
-        transaction: Transactional | None = None,
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        """See `ShardWriter.write`."""
-        return self._writer.write(host, records, transaction)
-
-    def submit(
-        self, host: Host[S], records: Sequence[CoordinatorRecord]
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        """`write`; without records: when all before is committed."""
-        return self._submit(host, records, None)
+    # -- transactions and reads --------------------------------------------------------------
 
     def write_marker(
         self,
@@ -349,7 +334,9 @@ class CoordinatorRuntime(Generic[S]):
         )
 
     def after_pending(self, host: Host[S]) -> Deferred[ErrorCode] | None:
-        """Resolves when all that is in the log now is committed; None if it is."""
+        """Resolves when every record that is in the log now is committed, or fails; None if all of
+        them are committed.
+        """
         return host.pending[-1] if host.pending else None
 
     # -- timers ------------------------------------------------------------------------------

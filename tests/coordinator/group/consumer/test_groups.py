@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment, MemberState
 from kbroker.coordinator.group.consumer.records import MemberMetadata, current_record, member_record
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
@@ -158,7 +159,7 @@ def test_a_regular_expression_that_is_refused_harms_no_member(world: World) -> N
     )
     current = CurrentAssignment(2, 2)
     records = [member_record("c", "b", stored), current_record("c", "b", current)]
-    world.coordinator.runtime.submit(host, records)
+    world.coordinator.runtime.carry_out(host, [CoordinatorResult(records, None)])
     world.topics.add("newer", 1)
     for _ in range(3):
         world.timers.advance(11_000)

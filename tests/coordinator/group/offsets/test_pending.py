@@ -17,6 +17,7 @@ from kbroker.coordinator.group.records import (
 )
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
@@ -276,7 +277,9 @@ def write_offset(world: World, group_id: str, transaction: Transactional | None)
     host = world.coordinator.runtime.host(0)
     value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=world.timers.now_ms())
     record = offset_commit_record(group_id, "events", 0, value)
-    assert world.coordinator.runtime.write(host, [record], transaction) is E.NONE
+    result = CoordinatorResult([record], E.NONE)
+    written = world.coordinator.runtime.handle(host, result, transaction=transaction)
+    assert written.value is E.NONE
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
@@ -311,7 +314,8 @@ def test_a_classic_group_under_the_id_of_a_share_group_is_removed() -> None:
     host = shares.world.coordinator.runtime.host(0)
     value = GroupMetadataValue(protocol_type="consumer", generation=3, protocol=None, leader=None)
     record = group_metadata_record("s", value)
-    assert shares.world.coordinator.runtime.write(host, [record]) is E.NONE
+    result = CoordinatorResult([record], E.NONE)
+    assert shares.world.coordinator.runtime.handle(host, result).value is E.NONE
     for one in reloads(shares.world)[1:]:
         assert groups(one) == [("s", "share")]
         assert one.shard().classic.metadata == {}
@@ -322,7 +326,8 @@ def test_a_group_that_ended_before_its_transaction_is_there_for_the_offsets(worl
     """An earlier version deleted a group without tombstones for its pending offsets."""
     commit_in_transaction(world, {0: 100})
     host = world.coordinator.runtime.host(0)
-    assert world.coordinator.runtime.write(host, [group_tombstone("g")]) is E.NONE
+    result = CoordinatorResult([group_tombstone("g")], E.NONE)
+    assert world.coordinator.runtime.handle(host, result).value is E.NONE
     for one in reloads(world):
         end_transaction(one, commit=True)
         assert groups(one) == [("g", "classic")]
