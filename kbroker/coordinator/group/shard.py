@@ -10,7 +10,6 @@ are its caller's (`runtime`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -69,7 +68,6 @@ TOMBSTONES_PER_BATCH: Final = 1000
 MOST_KNOWN_KEYS: Final = 50_000
 
 D = TypeVar("D")
-R = TypeVar("R")
 
 
 class ShardSettings(ClassicSettings, ConsumerSettings, ShareSettings, StreamsSettings, Protocol):
@@ -353,21 +351,21 @@ class GroupShard:
         if is_joining and group_id in self.classic and not self.classic.is_idle(group_id):
             return self._migration.upgrade(consumer, request, client_id, client_host)
         end = self.take_over(consumer, group_id, request.member_epoch)
-        return _after(end, consumer.heartbeat(request, client_id, client_host))
+        return consumer.heartbeat(request, client_id, client_host).after(end)
 
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> CoordinatorResult[StreamsHeartbeat]:
         """StreamsGroupHeartbeat. Raises KafkaError."""
         end = self.take_over(self.streams, request.group_id, request.member_epoch)
-        return _after(end, self.streams.heartbeat(request, client_id, client_host))
+        return self.streams.heartbeat(request, client_id, client_host).after(end)
 
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client_id: str, client_host: str, now_ms: int
     ) -> CoordinatorResult[ShareHeartbeat]:
         """ShareGroupHeartbeat. Raises KafkaError."""
         end = self.take_over(self.share, request.group_id, request.member_epoch)
-        return _after(end, self.share.heartbeat(request, client_id, client_host, now_ms))
+        return self.share.heartbeat(request, client_id, client_host, now_ms).after(end)
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -489,11 +487,6 @@ class GroupShard:
         for kind in (classic, *reversed(others)):
             if kind.keeps_offsets:
                 yield from kind
-
-
-def _after(records: list[CoordinatorRecord], result: CoordinatorResult[R]) -> CoordinatorResult[R]:
-    """The decision with these records in front of its own, in one batch."""
-    return replace(result, records=[*records, *result.records]) if records else result
 
 
 def _refused_join(join: Join, member_id: str, error: ErrorCode) -> CoordinatorResult[Message]:

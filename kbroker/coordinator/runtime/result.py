@@ -9,7 +9,7 @@ org.apache.kafka.coordinator.common.runtime.CoordinatorResult.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -84,6 +84,10 @@ class CoordinatorResult(Generic[R_co]):
         if isinstance(self.response, Deferred):
             raise InvariantError("the response of this decision waits for another")
         return self.response
+
+    def after(self, records: Sequence[CoordinatorRecord]) -> CoordinatorResult[R_co]:
+        """This decision with other records in front of its own, in one batch."""
+        return replace(self, records=[*records, *self.records]) if records else self
 
 
 Result = CoordinatorResult[object] | Reply
