@@ -8,7 +8,7 @@ segments are retired, groups whose members come and go; with `--load` also topic
 deleted. Before that the broker is started on a directory that was not closed cleanly, so that it
 recovers logs.
 
-The broker runs in a process of its own with its own probe (`server/stall_probe`), and a thread that
+The broker runs in a process of its own with its own probe (`node/stall_probe`), and a thread that
 looks at the loop's stack as soon as a look of the probe is overdue. Of each stall it is told how
 long the loop's thread computed, and how long it was ready but had no CPU (Linux), which is the
 machine's doing; the rest it waited: for a system call, or for the interpreter's lock.

@@ -28,6 +28,7 @@ from kbroker.node.broker_role import BrokerRole
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
+from kbroker.node.stall_probe import StallProbe
 from kbroker.node.timers import LoopTimers
 from kbroker.quorum.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
@@ -39,7 +40,6 @@ from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, reso
 from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
-from kbroker.server.stall_probe import StallProbe
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
 from kbroker.settings.network import NetworkConfig

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -33,12 +33,25 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
-from kbroker.server.stall_probe import StallProbe
 
 SLICE: Final = 250
 """Partitions told of in one turn of the loop."""
 
 _OWN_STATUS: Final = Path("/proc/self/statm")
+
+
+class LoopStalls(Protocol):
+    """How late the event loop came to its timers, in seconds (`node/stall_probe`)."""
+
+    @property
+    def stalls(self) -> Histogram:
+        """All since the listeners opened."""
+        ...
+
+    @property
+    def recent_maximum(self) -> float:
+        """The longest of the last one or two minutes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,7 @@ class MetricsSources:
     services: Services
     dispatcher: Dispatcher
     shared: ConnectionShared
-    stalls: StallProbe
+    stalls: LoopStalls
 
 
 def broker_families(sources: MetricsSources) -> Iterator[Metric]:
@@ -205,7 +218,7 @@ def _groups(services: Services) -> Iterator[Metric]:
     yield groups
 
 
-def _loop(stalls: StallProbe) -> Iterator[Metric]:
+def _loop(stalls: LoopStalls) -> Iterator[Metric]:
     histogram = HistogramMetricFamily(
         "kbroker_event_loop_stall_seconds", "How late the loop came to a timer"
     )

@@ -20,7 +20,6 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.page_cache import PageCache
 from kbroker.server.requests import PendingResponse
 from kbroker.server.session import Session
-from kbroker.server.stall_probe import StallProbe
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +54,19 @@ class OpenConnection(Protocol):
     def abort(self) -> None: ...
 
 
+class RestingProbe(Protocol):
+    """Looks rarely at how late the loop is while the broker is at rest (`node/stall_probe`)."""
+
+    @property
+    def resting(self) -> bool:
+        """Whether the next look is far off."""
+        ...
+
+    def wake(self) -> None:
+        """A request has arrived: look soon."""
+        ...
+
+
 @dataclass(slots=True)
 class ConnectionShared:
     """The parts of a broker that all its connections share.
@@ -79,7 +91,7 @@ class ConnectionShared:
     memory: MemoryPool = field(default_factory=MemoryPool)
     descriptors: DescriptorBudget = field(default_factory=DescriptorBudget)
     page_cache: PageCache = field(default_factory=PageCache.of_system)
-    stalls: StallProbe | None = None
+    stalls: RestingProbe | None = None
     connections: set[OpenConnection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0

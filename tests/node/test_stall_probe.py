@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from kbroker.server.stall_probe import BUSY_SECONDS, RECENT_SECONDS, REST_SECONDS, StallProbe
+from kbroker.node.stall_probe import BUSY_SECONDS, RECENT_SECONDS, REST_SECONDS, StallProbe
 
 
 class Timer:

@@ -1,4 +1,4 @@
-"""How long the loop makes everybody wait: a timer that looks how late it is.
+"""How long the event loop makes its connections wait: a timer that measures how late it fires.
 
 While the broker works it is due every `busy_seconds`, so a stall is seen with at most that much of
 it missing; a broker at rest is woken `1 / REST_SECONDS` times a second, and the first request wakes
