@@ -22,7 +22,7 @@ from kbroker.broker.lifecycle import (
 from kbroker.controller.brokers import HeartbeatReply
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from tests.coordinator.simulation import SimTimers
+from tests.sim.timers import SimTimers
 
 INTERVAL_MS = 2000
 TIMEOUT_MS = 10_000

@@ -26,10 +26,10 @@ from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.records import Compression, build_batch, build_end_transaction_marker
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.coordinator.simulation import SimTimer
 from tests.log.crash_truth import Truth, parse, read_all, stored
 from tests.replication.world import run_inline
 from tests.sim.disk import FAULTS, Crashed, SimDisk
+from tests.sim.timers import SimTimer
 
 NOW_MS = 1_700_000_000_000
 KEY = TopicPartition("topic", 0)

@@ -8,7 +8,7 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.snapshotter import SNAPSHOT_CHUNK_RECORDS, Snapshotter
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from tests.coordinator.simulation import SimTimers
+from tests.sim.timers import SimTimers
 
 INTERVAL_MS = 5_000
 MAX_BYTES = 1_000

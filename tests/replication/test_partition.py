@@ -12,7 +12,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.partition import OffsetWaiter, Partition
 from kbroker.replication.purgatory import Purgatory
-from tests.coordinator.simulation import SimTimers
+from tests.sim.timers import SimTimers
 
 ID = bytes(15) + b"\x01"
 LAG_MS = 30_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
-from tests.coordinator.simulation import SimTimers
+from tests.sim.timers import SimTimers
 
 
 class Recorder(Waiter):

@@ -22,8 +22,8 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
 from kbroker.replication.append import PartitionAppendResult
-from tests.coordinator.simulation import SimTimers
 from tests.replication.world import World, batch, run_inline
+from tests.sim.timers import SimTimers
 
 DAY_MS: Final = 86_400_000
 ROUND_MS: Final = 21_000

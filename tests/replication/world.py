@@ -20,7 +20,7 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.coordinator.simulation import START_MS, SimTimers
+from tests.sim.timers import START_MS, SimTimers
 
 NODE_ID = 1
 TOPIC = "events"

@@ -21,8 +21,8 @@ from kbroker.server.handlers import configs
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
-from tests.coordinator.simulation import SimTimers
 from tests.replication.test_time_slices import Ticks
+from tests.sim.timers import SimTimers
 
 Resource = DescribeConfigsRequest.DescribeConfigsResource
 DATA = Path(__file__).parents[1] / "data" / "kafka"

@@ -11,7 +11,7 @@ from kbroker.ports import Deferred
 from kbroker.replication.offsets import ListedOffset
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
-from tests.coordinator.simulation import START_MS, SimTimers
+from tests.sim.timers import START_MS, SimTimers
 
 
 class AskedReplicas:

@@ -32,7 +32,8 @@ from kbroker.share.partition import (
     AcquireLimits,
 )
 from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions
-from tests.coordinator.simulation import FakeTopics, MemoryLog, SimTimers
+from tests.coordinator.simulation import FakeTopics, MemoryLog
+from tests.sim.timers import SimTimers
 
 SEEDS = range(40)
 STEPS = 250

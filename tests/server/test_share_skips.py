@@ -22,7 +22,7 @@ from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ReadLimits, ShareReader
-from tests.coordinator.simulation import SimTimers
+from tests.sim.timers import SimTimers
 
 PLACE = (bytes(15) + b"t", 0)
 ABORTED_PRODUCER, OTHER_PRODUCER = 7, 8

@@ -28,8 +28,8 @@ from kbroker.share import reader
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ShareReader
-from tests.coordinator.simulation import SimTimers
 from tests.server.test_share_skips import FakePersister, FakeReplica, FakeReplicas
+from tests.sim.timers import SimTimers
 
 MANY = 2000
 MEMBER = ("g", "member")

@@ -12,7 +12,8 @@ from tests.coordinator.group.consumers import settle as settle_consumers
 from tests.coordinator.group.share.test_groups import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.group.streams_members import settle as settle_threads
-from tests.coordinator.simulation import CLOCKS_AHEAD_MS, World
+from tests.coordinator.simulation import World
+from tests.sim.timers import CLOCKS_AHEAD_MS
 
 ROUNDS = 60
 """Seconds: longer than any session."""

@@ -28,7 +28,8 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.messages.groups import HeartbeatResponse
-from tests.coordinator.simulation import MemoryLog, SimTimers
+from tests.coordinator.simulation import MemoryLog
+from tests.sim.timers import SimTimers
 
 E = ErrorCode
 TOPIC = "__numbers"

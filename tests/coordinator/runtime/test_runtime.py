@@ -33,15 +33,8 @@ from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.group.offsets.test_offsets import commit, fetch, fetch_all
-from tests.coordinator.simulation import (
-    Context,
-    FakeTopics,
-    MemoryLog,
-    Outcome,
-    SimTimer,
-    SimTimers,
-    World,
-)
+from tests.coordinator.simulation import Context, FakeTopics, MemoryLog, Outcome, World
+from tests.sim.timers import SimTimer, SimTimers
 
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
 LOG = Path(__file__).parents[2] / "data" / "coordinator" / "consumer_offsets.log"

@@ -12,8 +12,8 @@ from kbroker.model import ZERO_UUID
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import SharePlace, StateFound
-from tests.coordinator.simulation import SimTimers
 from tests.server.garbage import found_by_collector
+from tests.sim.timers import SimTimers
 
 KEY = SharePlace("g", (ZERO_UUID, 0))
 

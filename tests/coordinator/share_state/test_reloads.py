@@ -17,7 +17,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import read_batch_header
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
 from kbroker.settings.share_groups import ShareGroupConfig
-from tests.coordinator.simulation import FakeTopics, MemoryLog, SimTimers
+from tests.coordinator.simulation import FakeTopics, MemoryLog
+from tests.sim.timers import SimTimers
 
 LOG = TopicPartition(SHARE_TOPIC, 0)
 SEEDS = range(20)

@@ -10,8 +10,9 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import ControlType, control_type, iter_records, read_batch_header
-from tests.coordinator.simulation import MemoryLog, SimTimers
+from tests.coordinator.simulation import MemoryLog
 from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
+from tests.sim.timers import SimTimers
 
 E = ErrorCode
 GROUPS = "__consumer_offsets"

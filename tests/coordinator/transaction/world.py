@@ -17,7 +17,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
 from kbroker.protocol.records import iter_batches, iter_records
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
-from tests.coordinator.simulation import Context, FakeTopics, MemoryLog, SimTimers
+from tests.coordinator.simulation import Context, FakeTopics, MemoryLog
+from tests.sim.timers import SimTimers
 
 OUT = TopicPartition("out", 0)
 

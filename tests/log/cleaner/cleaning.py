@@ -24,8 +24,8 @@ from kbroker.protocol.records import (
 )
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.coordinator.simulation import START_MS, SimTimers
 from tests.replication.world import run_inline
+from tests.sim.timers import START_MS, SimTimers
 
 TOPIC = TopicPartition("table", 0)
 TOPIC_ID = bytes(15) + b"\x09"

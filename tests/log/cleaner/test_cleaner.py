@@ -27,7 +27,6 @@ from kbroker.protocol.records import (
     iter_batches,
     iter_records,
 )
-from tests.coordinator.simulation import START_MS
 from tests.log.cleaner.cleaning import (
     FILLED_CLEAN,
     TOPIC,
@@ -41,6 +40,7 @@ from tests.log.cleaner.cleaning import (
     say_flushed,
     view,
 )
+from tests.sim.timers import START_MS
 
 DAY_MS = 86_400_000
 

@@ -21,8 +21,8 @@ from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.protocol.records import build_batch
-from tests.coordinator.simulation import START_MS
 from tests.log.cleaner.cleaning import TOPIC, Bench, Held, records_of, say_flushed
+from tests.sim.timers import START_MS
 
 GROUP = 2
 """Segments that become one."""
