@@ -8,13 +8,14 @@ it is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.service import GroupCoordinator, java_host, now_or_later
 from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import ShareHeartbeat, check_share_heartbeat
 from kbroker.coordinator.group.share.persister import GroupStatePersister
 from kbroker.coordinator.runtime.call_context import CallContext
@@ -40,6 +41,8 @@ from kbroker.protocol.schema import Message
 from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
 
 NO_LAG: Final = -1
+STEP_TOPICS: Final = 512
+"""Topics of a request that are looked at in one step."""
 
 _Group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
 _Topic = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
@@ -265,18 +268,19 @@ class ShareGroupCoordinator:
 
     def delete_offsets(
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest
-    ) -> DeleteShareGroupOffsetsResponse | Deferred[Message]:
+    ) -> Generator[None, None, DeleteShareGroupOffsetsResponse | Deferred[Message]]:
         """DeleteShareGroupOffsets: of a group without members; also where an earlier deletion has
-        failed. Raises KafkaError.
+        failed. In steps, the last of which deletes. Raises KafkaError.
         """
         host = self._named_host(request.group_id)
         group = host.shard.share.require_empty(request.group_id)
         topics = self._topics().topics
-        states = group.states
-        with_states = {*states.initialized, *states.initializing, *states.deleting}
+        with_states = _topics_with_states(group)
         response = DeleteShareGroupOffsetsResponse()
         results: dict[Uuid, _DeletedTopic] = {}
-        for topic in request.topics:
+        for count, topic in enumerate(request.topics, 1):
+            if count % STEP_TOPICS == 0:
+                yield
             result = _DeletedTopic(topic_name=topic.topic_name)
             response.responses.append(result)
             known = topics.get(topic.topic_name)
@@ -287,8 +291,12 @@ class ShareGroupCoordinator:
                 results[known.topic_id] = result
                 result.topic_id = known.topic_id
             else:
-                _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                result.error_message = "The group has no offset of this topic."
+                _refuse_without_state(result)
+        if len(request.topics) >= STEP_TOPICS:  # the group may have changed during a pause
+            host = self._named_host(request.group_id)
+            with_states = _topics_with_states(host.shard.share.require_empty(request.group_id))
+            for topic_id in results.keys() - with_states:
+                _refuse_without_state(results.pop(topic_id))
         if not results:
             return response
 
@@ -400,6 +408,16 @@ class ShareGroupCoordinator:
 def _refuse(result: _AlteredPartition | _DeletedTopic, error: ErrorCode) -> None:
     result.error_code = error
     result.error_message = None if error is ErrorCode.NONE else error.name
+
+
+def _refuse_without_state(result: _DeletedTopic) -> None:
+    _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    result.error_message = "The group has no offset of this topic."
+
+
+def _topics_with_states(group: ShareGroup) -> set[Uuid]:
+    states = group.states
+    return {*states.initialized, *states.initializing, *states.deleting}
 
 
 def _places(assignment: Assignment) -> list[TopicIdPartition]:

@@ -28,6 +28,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
@@ -51,6 +52,7 @@ from kbroker.server.slicing.sliced import (
     TOO_LARGE,
     AnswerSize,
     Steps,
+    at_once,
     estimated_bytes,
     sliced,
 )
@@ -221,7 +223,18 @@ def handle_delete_share_group_offsets(
     services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Outcome:
     """The response leaves when all states are deleted."""
-    return services.share_groups.delete_offsets(context, request)
+    return at_once(services.share_groups.delete_offsets(context, request))
+
+
+def delete_share_group_offsets_in_steps(
+    services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> Steps[Message]:
+    """The same for a request that may name very many topics."""
+    response = yield from services.share_groups.delete_offsets(context, request)
+    if not isinstance(response, Deferred):
+        return response
+    yield response
+    return response.value
 
 
 def delete_share_group_offsets_error(
@@ -279,5 +292,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(0, 0),
             (DELETE_GROUP, READ_EACH_TOPIC),
         ),
+        steps=delete_share_group_offsets_in_steps,
     ),
 )

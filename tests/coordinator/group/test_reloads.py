@@ -26,6 +26,7 @@ from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
+from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.consumers import Consumer
@@ -234,7 +235,9 @@ class Life:
             topic_name="other"
         )
         self.attempt(
-            self.shares.coordinator.delete_offsets,
+            lambda context, request: at_once(
+                self.shares.coordinator.delete_offsets(context, request)
+            ),
             DeleteShareGroupOffsetsRequest(
                 group_id=self.random.choice(self.groups), topics=[topic]
             ),

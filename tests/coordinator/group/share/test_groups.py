@@ -27,6 +27,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
+from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.simulation import LOG_ERRORS, Context, World
 
 
@@ -260,7 +261,7 @@ def test_offsets_of_a_group_without_members() -> None:
             for name in ("other", "events")
         ],
     )
-    deleted = shares.coordinator.delete_offsets(Context(0), delete)
+    deleted = at_once(shares.coordinator.delete_offsets(Context(0), delete))
     assert isinstance(deleted, Deferred)
     assert isinstance(deleted.value, DeleteShareGroupOffsetsResponse)
     assert [one.error_code for one in deleted.value.responses] == [
@@ -313,7 +314,7 @@ def test_a_group_ends_with_the_states_of_its_partitions() -> None:
 def delete_offsets(shares: Shares) -> int:
     topic = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic(topic_name="other")
     request = DeleteShareGroupOffsetsRequest(group_id="s", topics=[topic])
-    answer = shares.coordinator.delete_offsets(Context(0), request)
+    answer = at_once(shares.coordinator.delete_offsets(Context(0), request))
     response = answer.value if isinstance(answer, Deferred) else answer
     assert isinstance(response, DeleteShareGroupOffsetsResponse)
     return response.responses[0].error_code
