@@ -18,6 +18,7 @@ from kbroker.protocol.records import Record, build_batch, iter_batches, iter_rec
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
+from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.sim.timers import START_MS, SimTimers
@@ -102,6 +103,8 @@ class World:
             random=Random(2),
             memory=self.memory,
         )
+        # A slice ends by its count of steps only: the real clock would make runs differ.
+        self.replicas.fair_slices = FairSlices(self.timers, clock=lambda: 0.0)
 
     def close(self) -> None:
         self.replicas.close()
