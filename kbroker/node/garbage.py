@@ -4,7 +4,7 @@ A full collection walks all objects there are, 0.2 us each, and nothing else run
 broker of 10,000 partitions would stand still for 60 ms. So what outlives a full collection is
 frozen, which means that no later collection walks it. A frozen object goes with its last reference,
 as any object does, but a reference cycle among frozen objects stays. The broker leaves none that is
-known (tests/server/test_garbage.py); for one that is not, everything is walked once in two cases:
+known (tests/node/test_garbage.py); for one that is not, everything is walked once in two cases:
 in a broker at rest, and when the frozen objects have doubled.
 """
 

@@ -1,5 +1,5 @@
 """The life of a Fetch answer for a client before 0.11: what it is charged for, and that it ends
-with its connection. What it is converted to is tested in test_handlers_fetch and
+with its connection. What it is converted to is tested in handlers/test_fetch and
 test_legacy_records.
 """
 
@@ -19,7 +19,7 @@ from kbroker.replication.fetch import ANSWER_BYTES
 from kbroker.server.down_conversion import COPIES, share_of
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of
-from tests.server.test_handlers_fetch import conversion_of
+from tests.server.handlers.test_fetch import conversion_of
 
 LIMIT = 1 << 20
 

@@ -1,5 +1,5 @@
 """A ShareFetch whose records are skipped: it reads on, or waits when nothing is left. That a fetch
-that waits ends with its connection is in test_share_reader.py.
+that waits ends with its connection is in test_reader.py.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from kbroker.share import reader
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ShareReader
-from tests.server.test_share_skips import FakePersister, FakeReplica, FakeReplicas
+from tests.share.test_skips import FakePersister, FakeReplica, FakeReplicas
 from tests.sim.timers import SimTimers
 
 MANY = 2000

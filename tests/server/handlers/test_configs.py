@@ -25,7 +25,7 @@ from tests.replication.test_time_slices import Ticks
 from tests.sim.timers import SimTimers
 
 Resource = DescribeConfigsRequest.DescribeConfigsResource
-DATA = Path(__file__).parents[1] / "data" / "kafka"
+DATA = Path(__file__).parents[2] / "data" / "kafka"
 
 CASES: list[dict[str, Any]] = json.loads((DATA / "described-configs.json").read_text())
 

@@ -34,7 +34,7 @@ from tests.replication.world import (
     fetch_request,
     partitions_of,
 )
-from tests.server.test_handlers_produce import image
+from tests.server.handlers.test_produce import image
 
 (HANDLER,) = HANDLERS
 VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)

@@ -25,7 +25,7 @@ from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.simulation import World
 from tests.replication.test_time_slices import Ticks
-from tests.server.test_handlers_groups import services_of
+from tests.server.handlers.test_groups import services_of
 
 HANDLER_OF = {handler.api_key: handler for handler in HANDLERS}
 
