@@ -328,7 +328,7 @@ class Controller:
     def update_features(
         self, request: UpdateFeaturesRequest, *, api_version: int, kraft_version: int
     ) -> ControllerResult[UpdateFeaturesResponse]:
-        """UpdateFeatures; see `feature_updates`. Raises KafkaError."""
+        """UpdateFeatures; see `features`. Raises KafkaError."""
         records = feature_updates.update_features(
             self.image,
             request,

@@ -7,7 +7,7 @@ gives the real offsets, is done on the loop as always. Only batches that unpack 
 checked on the loop, and only so many of them in one turn of the loop. If a batch needs a new
 segment, another thread makes its files first. Later batches for the same partition queue behind it,
 which preserves a producer's order (docs/adr/0010). Neighbours: `log.append_cost` estimates the
-work, `log.validator` and `log.roll` do it, `append` appends.
+work, `log.validator` and `log.state.roll` do it, `append` appends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The only room that knows everything: sockets, dispatch, handlers and the composition root."""
+"""One Kafka server: sockets, dispatch and handlers. `kbroker/node` builds it."""

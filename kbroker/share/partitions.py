@@ -1,8 +1,8 @@
 """The share partitions led here: opened from their kept states, changed, and kept (KIP-932).
 
-The shell round `share/partition`: a change of a share partition is decided there, is
-written through the persister - one write at a time, with all that waits - and then counts. One
-timer per share partition ends the locks of records. Reading is in `share_reader`.
+The shell round `partition`, which decides changes of a share partition. A change is written through
+the persister, one write at a time that includes all changes made meanwhile, and then counts. One
+timer per share partition ends the locks of records. Reading is in `reader`.
 """
 
 from __future__ import annotations

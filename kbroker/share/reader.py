@@ -568,13 +568,13 @@ class _Wait(Waiter):
         self.set_deadline(self._fetch.hurry())
 
     def more(self, size_bytes: int) -> None:
-        """See `share_partitions.Waiting`."""
+        """See `partitions.Waiting`."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.ready()
 
     def wake(self) -> None:
-        """See `share_partitions.Waiting`."""
+        """See `partitions.Waiting`."""
         self.ready()
 
     def withdraw(self) -> None:

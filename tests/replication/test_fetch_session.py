@@ -272,7 +272,7 @@ def test_a_hundred_sessions_of_a_thousand_partitions_are_made_until_somebody_wai
 
 
 def test_what_is_refused_leaves_no_circle() -> None:
-    """Nothing waits for the garbage collector, which may have frozen it (`server.run`)."""
+    """Nothing waits for the garbage collector, which may have frozen it (`node.run`)."""
     memory = MemoryPool(1 << 20)
     cache = FetchSessionCache(1000, Random(1), memory)
     gc.collect()

@@ -1,9 +1,10 @@
 """How many file descriptors connections may hold: each its socket and, while it sends file ranges,
 a duplicate of it.
 
-The rest is for the files of logs (`log.files.OpenFiles`, `log.descriptor_reserve`) and for what
-else a broker opens. A connection that would take from it is refused, and a response whose
-connection gets no second descriptor is read and written instead of sent with sendfile.
+The other descriptors are for the files of logs (`log.storage.open_files`,
+`log.storage.descriptor_reserve`) and for what else a broker opens. A connection that would take one
+of those is refused, and a response whose connection gets no second descriptor is read and written
+instead of sent with sendfile.
 """
 
 from __future__ import annotations
