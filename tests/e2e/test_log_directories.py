@@ -355,7 +355,7 @@ def test_folders_nobody_knows_are_set_aside(cluster: Cluster) -> None:
 
 
 class FaultyOs:
-    """`os` as `log.storage.files` sees it, for a disk on which some calls fail with EIO from now on."""
+    """`os` as `log.storage.files` sees it, on a disk where some calls fail with EIO from now on."""
 
     def __init__(self, folder: Path, *calls: str) -> None:
         self._folder = os.fspath(folder)
