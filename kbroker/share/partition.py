@@ -16,112 +16,13 @@ state's log is the caller's.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import StateBatch
-
-AVAILABLE: Final = 0
-ACQUIRED: Final = 1
-ACKNOWLEDGED: Final = 2
-ARCHIVED: Final = 4
-TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
-
-GAP: Final = 0
-ACCEPT: Final = 1
-RELEASE: Final = 2
-REJECT: Final = 3
-RENEW: Final = 4
-_STATE_AFTER: Final[Mapping[int, int]] = {
-    GAP: ARCHIVED,
-    ACCEPT: ACKNOWLEDGED,
-    RELEASE: AVAILABLE,
-    REJECT: ARCHIVED,
-    RENEW: ACQUIRED,
-}
-
-
-class Acquired(NamedTuple):
-    """Offsets first to last, both inclusive, delivered for the deliveries-th time."""
-
-    first: int
-    last: int
-    deliveries: int
-
-
-class Acknowledgement(NamedTuple):
-    """types: of each offset, or one for all."""
-
-    first: int
-    last: int
-    types: Sequence[int]
-
-
-class AcquireLimits(NamedTuple):
-    """How much to acquire. is_strict: max_records exactly, not whole batches; batch_size: where the
-    answer may be cut.
-    """
-
-    max_records: int
-    batch_size: int
-    is_strict: bool
-    max_locks: int
-    delivery_limit: int
-    lock_ms: int
-
-
-class _Run:
-    """Offsets first to last in the same state. change: what has to be written before the state
-    counts; former: (state, member id, deadline) before that.
-    """
-
-    __slots__ = (
-        "change",
-        "deadline_ms",
-        "deliveries",
-        "first",
-        "former",
-        "last",
-        "member",
-        "state",
-    )
-
-    def __init__(self, first: int, last: int, state: int, deliveries: int) -> None:
-        self.first = first
-        self.last = last
-        self.state = state
-        self.deliveries = deliveries
-        self.member = ""
-        self.deadline_ms = 0
-        self.change: Change | None = None
-        self.former = (state, "", 0)
-
-    def tail(self, first: int) -> _Run:
-        """Its end from first on, as a run of its own."""
-        run = _Run(first, self.last, self.state, self.deliveries)
-        run.member, run.deadline_ms = self.member, self.deadline_ms
-        run.change, run.former = self.change, self.former
-        return run
-
-    def is_like(self, other: _Run) -> bool:
-        return (
-            self.state == other.state
-            and self.deliveries == other.deliveries
-            and self.member == other.member
-            and self.deadline_ms == other.deadline_ms
-            and self.change is None
-            and other.change is None
-        )
-
-
-class Change:
-    """Transitions that are to be written, then committed or rolled back."""
-
-    __slots__ = ("batches",)
-
-    def __init__(self) -> None:
-        self.batches: list[StateBatch] = []
+from kbroker.share.acknowledgement import RENEW, STATE_AFTER, Acknowledgement, kinds_of
+from kbroker.share.acquisition import Acquired, AcquireLimits, add_piece, few_of
+from kbroker.share.runs import ACQUIRED, ARCHIVED, AVAILABLE, TERMINAL, Change, Run
 
 
 class SharePartition:
@@ -135,19 +36,19 @@ class SharePartition:
         """
         self.start_offset = start_offset
         self.end_offset = start_offset
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
         self._available = 0
         for batch in batches:
             if batch.last < self.end_offset:
                 continue
             first = max(batch.first, self.end_offset)
             if first > self.end_offset:
-                self._append(_Run(self.end_offset, first - 1, AVAILABLE, 0))
+                self._append(Run(self.end_offset, first - 1, AVAILABLE, 0))
             state = batch.state if batch.state in TERMINAL else AVAILABLE
-            self._append(_Run(first, batch.last, state, batch.deliveries))
+            self._append(Run(first, batch.last, state, batch.deliveries))
         self._advance()
 
-    def _append(self, run: _Run) -> None:
+    def _append(self, run: Run) -> None:
         self._runs.append(run)
         self.end_offset = run.last + 1
         if run.state == AVAILABLE:
@@ -237,7 +138,7 @@ class SharePartition:
                         return acquired  # as many are under way as may be
                     break
                 taken = run.last - run.first + 1
-                few = _few(run, limits.delivery_limit)
+                few = few_of(run, limits.delivery_limit)
                 if few is not None:
                     if acquired:
                         return acquired
@@ -247,7 +148,7 @@ class SharePartition:
                 if taken < run.last - run.first + 1:
                     self._split(run.first + taken)
                 self._lock(run, member_id, now_ms + limits.lock_ms)
-                _add(acquired, run, limits.batch_size, may_cut=batch_began)
+                add_piece(acquired, run, limits.batch_size, may_cut=batch_began)
                 batch_began = False
                 count += taken
                 first = run.last + 1
@@ -272,7 +173,7 @@ class SharePartition:
 
     def _available_at(
         self, first: int, last: int, limits: AcquireLimits | None = None, limit: int = 0
-    ) -> _Run | None:
+    ) -> Run | None:
         """The first available run within these offsets, cut to them; beyond the end a new one,
         of limit records where that is exact.
         """
@@ -295,10 +196,10 @@ class SharePartition:
         if limits is not None and limits.is_strict:
             most = min(self.start_offset + limits.max_locks, self.end_offset + limit)
             last = min(last, most - 1)
-        self._append(_Run(self.end_offset, last, AVAILABLE, 0))
+        self._append(Run(self.end_offset, last, AVAILABLE, 0))
         return self._runs[-1]
 
-    def _lock(self, run: _Run, member_id: str, deadline_ms: int) -> None:
+    def _lock(self, run: Run, member_id: str, deadline_ms: int) -> None:
         self._available -= run.last - run.first + 1
         run.state = ACQUIRED
         run.deliveries += 1
@@ -322,10 +223,10 @@ class SharePartition:
         such as nobody has.
         """
         change = Change()
-        renewed: list[_Run] = []
+        renewed: list[Run] = []
         try:
             for item in acknowledgements:
-                for first, last, kind in _kinds(item):
+                for first, last, kind in kinds_of(item):
                     self._acknowledge(
                         change, renewed, member_id, (first, last), kind, delivery_limit
                     )
@@ -340,7 +241,7 @@ class SharePartition:
     def _acknowledge(
         self,
         change: Change,
-        renewed: list[_Run],
+        renewed: list[Run],
         member_id: str,
         offsets: tuple[int, int],
         kind: int,
@@ -362,7 +263,7 @@ class SharePartition:
             if kind == RENEW:
                 renewed.append(run)
             else:
-                self._transit(run, _STATE_AFTER[kind], change, delivery_limit)
+                self._transit(run, STATE_AFTER[kind], change, delivery_limit)
 
     def release(self, member_id: str, *, delivery_limit: int) -> Change:
         """A member is gone: its records are available again."""
@@ -380,7 +281,7 @@ class SharePartition:
                 self._transit(run, AVAILABLE, change, delivery_limit)
         return change
 
-    def _transit(self, run: _Run, state: int, change: Change, delivery_limit: int) -> None:
+    def _transit(self, run: Run, state: int, change: Change, delivery_limit: int) -> None:
         if state == AVAILABLE and run.deliveries >= delivery_limit:
             state = ARCHIVED
         run.former = (run.state, run.member, run.deadline_ms)
@@ -445,7 +346,7 @@ class SharePartition:
             self._runs.insert(index + 1, run.tail(offset))
             run.last = offset - 1
 
-    def _within(self, first: int, last: int) -> list[_Run]:
+    def _within(self, first: int, last: int) -> list[Run]:
         """The runs of these offsets, cut to them."""
         self._split(first)
         self._split(last + 1)
@@ -457,7 +358,7 @@ class SharePartition:
 
     def _merge(self) -> None:
         """Neighbours in the same state become one."""
-        runs: list[_Run] = []
+        runs: list[Run] = []
         for run in self._runs:
             if runs and runs[-1].is_like(run):
                 runs[-1].last = run.last
@@ -475,57 +376,3 @@ class SharePartition:
         if done:
             self.start_offset = self._runs[done - 1].last + 1
             del self._runs[:done]
-
-
-def _few(run: _Run, delivery_limit: int) -> int | None:
-    """How many of these records to deliver at most, if their last deliveries are near."""
-    threshold = max(2, -(-delivery_limit // 2))
-    if run.deliveries < threshold:
-        return None
-    if run.deliveries >= delivery_limit - 1:
-        return 1
-    return max(1, (run.last - run.first + 1) >> (run.deliveries - threshold + 1))
-
-
-def _add(acquired: list[Acquired], run: _Run, batch_size: int, *, may_cut: bool) -> None:
-    """Note what was acquired; pieces grow up to batch_size records."""
-    if acquired:
-        before = acquired[-1]
-        is_full = before.last - before.first + 1 >= batch_size
-        if (
-            before.last == run.first - 1
-            and before.deliveries == run.deliveries
-            and not (is_full and may_cut)
-        ):
-            acquired[-1] = before._replace(last=run.last)
-            return
-    acquired.append(Acquired(run.first, run.last, run.deliveries))
-
-
-def _kinds(item: Acknowledgement) -> list[tuple[int, int, int]]:
-    """(first, last, type) of neighbours with the same type. Raises KafkaError(INVALID_REQUEST)."""
-    if len(item.types) == 1:
-        return [(item.first, item.last, item.types[0])]
-    result: list[tuple[int, int, int]] = []
-    for offset, kind in enumerate(item.types, item.first):
-        if result and result[-1][2] == kind:
-            result[-1] = (result[-1][0], offset, kind)
-        else:
-            result.append((offset, offset, kind))
-    return result
-
-
-def check_acknowledgements(items: Sequence[Acknowledgement], *, may_renew: bool) -> ErrorCode:
-    """What is wrong with these by themselves: order, overlaps of what follows, types."""
-    last = -1
-    for item in items:
-        count = item.last - item.first + 1
-        if item.first < 0 or count <= 0 or item.first < last:
-            return ErrorCode.INVALID_REQUEST
-        if len(item.types) not in (1, count):
-            return ErrorCode.INVALID_REQUEST
-        for kind in item.types:
-            if kind not in _STATE_AFTER or (kind == RENEW and not may_renew):
-                return ErrorCode.INVALID_REQUEST
-        last = item.last
-    return ErrorCode.NONE

@@ -28,15 +28,11 @@ from kbroker.replication.offsets import EARLIEST, LATEST, ListedOffset
 from kbroker.replication.partition import Partition
 from kbroker.settings.durations import duration_ms
 from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.share.partition import (
-    Acknowledgement,
-    Acquired,
-    AcquireLimits,
-    Change,
-    SharePartition,
-    check_acknowledgements,
-)
+from kbroker.share.acknowledgement import Acknowledgement, check_acknowledgements
+from kbroker.share.acquisition import Acquired, AcquireLimits
+from kbroker.share.partition import SharePartition
 from kbroker.share.persister import SharePersister
+from kbroker.share.runs import Change
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kbroker.model import Uuid
+from kbroker.model import TopicIdPartition
 from kbroker.ports import Memory, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -21,7 +21,6 @@ _MAX_EPOCH: Final = 2**31 - 1
 PARTITION_BYTES: Final = 320
 """Memory of a partition in a session: topic id, number, its place in the dict."""
 
-Place = tuple[Uuid, int]
 SessionKey = tuple[str, str]
 """Group id, member id."""
 
@@ -36,20 +35,22 @@ class ShareSession:
         self.connection_id = connection_id
         self.epoch = INITIAL_EPOCH
         self.charged_bytes = 0
-        self.partitions: dict[Place, None] = {}
+        self.partitions: dict[TopicIdPartition, None] = {}
 
     @property
     def member_id(self) -> str:
         return self.key[1]
 
-    def update(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
+    def update(
+        self, added: Iterable[TopicIdPartition], forgotten: Iterable[TopicIdPartition]
+    ) -> None:
         """What a request says of the partitions to read."""
         for place in forgotten:
             self.partitions.pop(place, None)
         for place in added:
             self.partitions.setdefault(place)
 
-    def served(self, place: Place) -> None:
+    def served(self, place: TopicIdPartition) -> None:
         """It had records: the others come first next time."""
         if place in self.partitions:
             del self.partitions[place]

@@ -8,22 +8,18 @@ import pytest
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import StateBatch
-from kbroker.share.partition import (
+from kbroker.share.acknowledgement import (
     ACCEPT,
-    ACKNOWLEDGED,
-    ARCHIVED,
-    AVAILABLE,
     GAP,
     REJECT,
     RELEASE,
     RENEW,
-    TERMINAL,
     Acknowledgement,
-    Acquired,
-    AcquireLimits,
-    SharePartition,
     check_acknowledgements,
 )
+from kbroker.share.acquisition import Acquired, AcquireLimits
+from kbroker.share.partition import SharePartition
+from kbroker.share.runs import ACKNOWLEDGED, ARCHIVED, AVAILABLE, TERMINAL
 
 LIMIT = 5
 

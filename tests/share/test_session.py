@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.model import TopicIdPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.share.session import PARTITION_BYTES, Place, ShareSession, ShareSessions
+from kbroker.share.session import PARTITION_BYTES, ShareSession, ShareSessions
 
 KEY = ("group", "member")
 
 
-def places(count: int, start: int = 0) -> list[Place]:
+def places(count: int, start: int = 0) -> list[TopicIdPartition]:
     return [(bytes(16), index) for index in range(start, start + count)]
 
 

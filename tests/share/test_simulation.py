@@ -23,14 +23,8 @@ from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import ListedOffset
 from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.share.partition import (
-    ACCEPT,
-    REJECT,
-    RELEASE,
-    RENEW,
-    Acknowledgement,
-    AcquireLimits,
-)
+from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
+from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers

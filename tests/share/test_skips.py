@@ -19,9 +19,10 @@ from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.delivery import ReadLimits
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
-from kbroker.share.reader import ReadLimits, ShareReader
+from kbroker.share.reader import ShareReader
 from tests.sim.timers import SimTimers
 
 PLACE = (bytes(15) + b"t", 0)

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kbroker.model import Uuid
+from kbroker.model import TopicIdPartition, Uuid
 from kbroker.ports import Chained, Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -38,13 +38,13 @@ from kbroker.server.api_policy import (
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once
-from kbroker.share.partition import Acknowledgement
+from kbroker.share.acknowledgement import Acknowledgement
+from kbroker.share.delivery import PartitionData, ReadLimits
 from kbroker.share.partitions import Outcome as Acknowledged
-from kbroker.share.reader import Answer, Outcomes, PartitionData, ReadLimits, ShareReader
+from kbroker.share.reader import Answer, Outcomes, ShareReader
 from kbroker.share.session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
-    Place,
     SessionKey,
     ShareSession,
 )
@@ -218,7 +218,7 @@ def _acknowledged(
     services: Services,
     context: RequestContext,
     session: ShareSession,
-    outcomes: Mapping[Place, Acknowledged],
+    outcomes: Mapping[TopicIdPartition, Acknowledged],
 ) -> Generator[None, None, ShareAcknowledgeResponse]:
     """In steps."""
     response = ShareAcknowledgeResponse()
@@ -270,14 +270,14 @@ def _releasing(reader: ShareReader, session: ShareSession, epoch: int) -> Iterat
         raise
 
 
-def _places(request: ShareFetchRequest) -> Iterable[Place]:
+def _places(request: ShareFetchRequest) -> Iterable[TopicIdPartition]:
     for topic in request.topics:
         topic_id = bytes(topic.topic_id)
         for partition in topic.partitions:
             yield topic_id, partition.partition_index
 
 
-def _forgotten(request: ShareFetchRequest) -> Iterable[Place]:
+def _forgotten(request: ShareFetchRequest) -> Iterable[TopicIdPartition]:
     for topic in request.forgotten_topics_data:
         topic_id = bytes(topic.topic_id)
         for index in topic.partitions:
@@ -287,11 +287,11 @@ def _forgotten(request: ShareFetchRequest) -> Iterable[Place]:
 def _acknowledgements(
     topics: Sequence[ShareFetchRequest.FetchTopic]
     | Sequence[ShareAcknowledgeRequest.AcknowledgeTopic],
-) -> Generator[None, None, dict[Place, list[Acknowledgement]]]:
+) -> Generator[None, None, dict[TopicIdPartition, list[Acknowledgement]]]:
     """What a request says of records, by share partition; in steps. Of a partition that is named
     again the last one counts.
     """
-    found: dict[Place, list[Acknowledgement]] = {}
+    found: dict[TopicIdPartition, list[Acknowledgement]] = {}
     pace = Pace(CHEAP_ITEMS)
     for topic in topics:
         if pace.is_due():

@@ -1,0 +1,61 @@
+"""Acknowledgements of a share group's member (KIP-932): their types, and what each does to a
+record. A core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.share.runs import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE
+
+GAP: Final = 0
+ACCEPT: Final = 1
+RELEASE: Final = 2
+REJECT: Final = 3
+RENEW: Final = 4
+STATE_AFTER: Final[Mapping[int, int]] = {
+    GAP: ARCHIVED,
+    ACCEPT: ACKNOWLEDGED,
+    RELEASE: AVAILABLE,
+    REJECT: ARCHIVED,
+    RENEW: ACQUIRED,
+}
+
+
+class Acknowledgement(NamedTuple):
+    """types: of each offset, or one for all."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+def kinds_of(item: Acknowledgement) -> list[tuple[int, int, int]]:
+    """(first, last, type) of neighbours with the same type."""
+    if len(item.types) == 1:
+        return [(item.first, item.last, item.types[0])]
+    result: list[tuple[int, int, int]] = []
+    for offset, kind in enumerate(item.types, item.first):
+        if result and result[-1][2] == kind:
+            result[-1] = (result[-1][0], offset, kind)
+        else:
+            result.append((offset, offset, kind))
+    return result
+
+
+def check_acknowledgements(items: Sequence[Acknowledgement], *, may_renew: bool) -> ErrorCode:
+    """What is wrong with these by themselves: order, overlaps of what follows, types."""
+    last = -1
+    for item in items:
+        count = item.last - item.first + 1
+        if item.first < 0 or count <= 0 or item.first < last:
+            return ErrorCode.INVALID_REQUEST
+        if len(item.types) not in (1, count):
+            return ErrorCode.INVALID_REQUEST
+        for kind in item.types:
+            if kind not in STATE_AFTER or (kind == RENEW and not may_renew):
+                return ErrorCode.INVALID_REQUEST
+        last = item.last
+    return ErrorCode.NONE

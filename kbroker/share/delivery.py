@@ -1,0 +1,218 @@
+"""Delivery of records to the members of share groups (KIP-932): opens the share partitions of a
+session, reads what is deliverable, and acquires it for the member.
+
+Reading and acquiring are two steps, because a ShareFetch that finds less than its min_bytes waits
+and acquires nothing. Waiting is in `reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.model import TopicIdPartition
+from kbroker.ports import Deferred, gather_by_key
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import ShareFetchResponse
+from kbroker.protocol.share_partition_state import SharePlace
+from kbroker.replication.fetch import size_of
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.time_slices import Pace
+from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.share.acquisition import AcquireLimits
+from kbroker.share.partitions import OpenSharePartition, SharePartitions
+from kbroker.share.read_batches import Readable, ReadBatches
+from kbroker.share.session import ShareSession
+
+PartitionData = ShareFetchResponse.PartitionData
+Failures = dict[TopicIdPartition, PartitionData]
+Opened = OpenSharePartition | ErrorCode
+
+
+class ReadLimits(NamedTuple):
+    """What a ShareFetch asks for at most. is_strict: max_records exactly."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    is_strict: bool
+
+
+class Delivery:
+    """See the module's docstring. config_of: a group's settings."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        partitions: SharePartitions,
+        config_of: Callable[[str], ShareGroupConfig],
+    ) -> None:
+        self._replicas = replicas
+        self._partitions = partitions
+        self._config_of = config_of
+
+    def open(
+        self, session: ShareSession
+    ) -> Generator[None, None, Deferred[Mapping[TopicIdPartition, Opened]]]:
+        """Open the session's partitions, in steps. Returns those that are still being opened."""
+        group_id = session.key[0]
+        opening: dict[TopicIdPartition, Deferred[Opened]] = {}
+        pace = Pace()
+        for place in tuple(session.partitions):
+            if pace.is_due():
+                yield
+            opened = self._partitions.open(SharePlace(group_id, place))
+            if not opened.done:
+                opening[place] = opened
+        return gather_by_key(opening)
+
+    def look(
+        self, session: ShareSession, limits: ReadLimits
+    ) -> Generator[None, None, tuple[list[Readable], Failures]]:
+        """What can be delivered now, and what is wrong; in steps. What was found before a pause is
+        read again after the last one, since another member may have acquired it.
+        """
+        config = self._config_of(session.key[0])
+        found: list[Readable] = []
+        failed: Failures = {}
+        left = limits.max_bytes
+        pace, has_paused = Pace(), False
+        for place in tuple(session.partitions):
+            if left <= 0 and found:
+                break
+            if pace.is_due():
+                has_paused = True
+                yield
+            readable = self._look_at(session, place, config, left, not found, failed)
+            if readable is not None:
+                found.append(readable)
+                left -= readable.size_bytes
+        if has_paused:
+            again = [
+                self._look_at(session, former.place, config, former.size_bytes, True, failed)
+                for former in found
+            ]
+            found = [readable for readable in again if readable is not None]
+        return found, failed
+
+    def _look_at(
+        self,
+        session: ShareSession,
+        place: TopicIdPartition,
+        config: ShareGroupConfig,
+        max_bytes: int,
+        min_one_batch: bool,
+        failed: Failures,
+    ) -> Readable | None:
+        try:
+            return self._readable(session.key[0], place, config, max_bytes, min_one_batch)
+        except KafkaError as error:
+            failed[place] = PartitionData(
+                partition_index=place[1], error_code=error.code, records=b""
+            )
+            return None
+
+    def _readable(
+        self,
+        group_id: str,
+        place: TopicIdPartition,
+        config: ShareGroupConfig,
+        max_bytes: int,
+        min_one_batch: bool,
+    ) -> Readable | None:
+        key = SharePlace(group_id, place)
+        found = self._partitions.find(key)
+        if found is None:
+            opened = self._partitions.open(key)
+            if not opened.done:
+                return None
+            if isinstance(opened.value, ErrorCode):
+                raise KafkaError(opened.value)
+            found = opened.value
+        replica, core = found.replica, found.core
+        error = replica.check_leader()
+        if error:
+            raise KafkaError(error)
+        core.log_start_moved(replica.log.log_start_offset)
+        offset = core.next_fetch_offset(config.group_share_partition_max_record_locks)
+        found.reads_committed = config.reads_committed
+        upper = replica.last_stable_offset if config.reads_committed else replica.high_watermark
+        if offset is None or offset >= upper:
+            return None
+        read = self._replicas.read_records(
+            replica,
+            offset,
+            max_bytes=max_bytes,
+            upper_offset=upper,
+            min_one_batch=min_one_batch,
+        )
+        if not read.records:
+            return None
+        records = read.records
+        return Readable(place, found, offset, records, read.end_offset, size_of(records))
+
+    def acquire(
+        self, session: ShareSession, readable: Readable, limits: ReadLimits, max_records: int
+    ) -> PartitionData | None:
+        """Deliver of what can be; None if there was nothing for this session after all."""
+        group_id, member_id = session.key
+        config = self._config_of(group_id)
+        found = readable.found
+        aborted: list[tuple[int, int]] = []
+        if config.reads_committed:
+            aborted = [
+                (transaction.first_offset, transaction.producer_id)
+                for transaction in found.replica.log.aborted_transactions(
+                    readable.offset, readable.end_offset
+                )
+            ]
+        batches = ReadBatches(readable, aborted)
+        acquired = self._partitions.acquire(
+            found,
+            member_id,
+            batches.wanted(),
+            AcquireLimits(
+                max_records=max_records,
+                batch_size=limits.batch_size,
+                is_strict=limits.is_strict,
+                max_locks=config.group_share_partition_max_record_locks,
+                delivery_limit=config.group_share_delivery_count_limit,
+                lock_ms=config.group_share_record_lock_duration_ms,
+            ),
+        )
+        if not acquired:
+            return None
+        return PartitionData(
+            partition_index=readable.place[1],
+            records=batches.around(acquired),
+            acquired_records=[
+                ShareFetchResponse.AcquiredRecords(
+                    first_offset=piece.first,
+                    last_offset=piece.last,
+                    delivery_count=piece.deliveries,
+                )
+                for piece in acquired
+            ],
+        )
+
+    def has_skipped(self, session: ShareSession, found: Iterable[Readable]) -> bool:
+        """Whether one of these share partitions now reads elsewhere, though nothing was acquired:
+        the records that were read are of aborted transactions, or compacted away.
+        """
+        max_locks = self._config_of(session.key[0]).group_share_partition_max_record_locks
+        next_offsets = [
+            (readable.found.core.next_fetch_offset(max_locks), readable.offset)
+            for readable in found
+        ]
+        return any(offset not in (None, former) for offset, former in next_offsets)
+
+    def wait_on(self, session: ShareSession) -> list[OpenSharePartition]:
+        """What a fetch of this session waits for."""
+        group_id = session.key[0]
+        return [
+            found
+            for place in session.partitions
+            if (found := self._partitions.find(SharePlace(group_id, place))) is not None
+        ]

@@ -1,0 +1,105 @@
+"""The record batches that a share fetch has read, before and after acquisition.
+
+`ReadBatches` reads batch headers only. It tells `SharePartition.acquire` which offsets each batch
+covers, archives the offsets that no batch covers and those of aborted transactions, and cuts the
+file range down to the batches that hold acquired records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.log.storage.files import FileSlice
+from kbroker.model import TopicIdPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
+from kbroker.protocol.schema import Records
+from kbroker.share.acquisition import Acquired
+from kbroker.share.partitions import OpenSharePartition
+
+_MAGIC_2: Final = 2
+
+
+class Readable(NamedTuple):
+    """Batches that hold what is next for a share partition. size_bytes: all of them."""
+
+    place: TopicIdPartition
+    found: OpenSharePartition
+    offset: int
+    records: Records
+    end_offset: int
+    size_bytes: int
+
+
+class ReadBatches:
+    """The batches that were read, as they are asked for: their headers only."""
+
+    def __init__(self, readable: Readable, aborted: list[tuple[int, int]]) -> None:
+        self._readable = readable
+        self._aborted = sorted(aborted)
+        self._seen: list[tuple[int, int, int]] = []
+        """(last offset, position, end position) of each."""
+
+    def wanted(self) -> Iterator[tuple[int, int]]:
+        """(first, last) of each that a reader is to have. Offsets between them, of aborted
+        transactions too, are passed over for good.
+        """
+        readable = self._readable
+        core = readable.found.core
+        expected = readable.offset
+        ended: set[int] = set()
+        for header, first, last in self._headers():
+            if first > expected:
+                core.skip(expected, first - 1)
+            expected = last + 1
+            if header is not None and self._is_aborted(header, last, ended):
+                core.skip(max(first, readable.offset), last)
+            else:
+                yield max(first, readable.offset), last
+
+    def _is_aborted(self, header: BatchHeader, last: int, ended: set[int]) -> bool:
+        """ended: starts of aborted transactions whose marker has come."""
+        if not self._aborted or not header.is_transactional:
+            return False
+        for start, producer_id in self._aborted:
+            if start > last:
+                break
+            if producer_id == header.producer_id and start not in ended:
+                if header.is_control:
+                    ended.add(start)
+                return True
+        return False
+
+    def _headers(self) -> Iterator[tuple[BatchHeader | None, int, int]]:
+        """(header, first, last) in order; an older format is one batch without header."""
+        records, position = self._readable.records, 0
+        size = self._readable.size_bytes
+        while position + BATCH_OVERHEAD <= size:
+            header = read_batch_header(_bytes_of(records, position, BATCH_OVERHEAD))
+            if header.magic != _MAGIC_2:
+                self._seen.append((self._readable.end_offset - 1, position, size))
+                yield None, self._readable.offset, self._readable.end_offset - 1
+                return
+            end = position + header.size_bytes
+            self._seen.append((header.last_offset, position, end))
+            yield header, header.base_offset, header.last_offset
+            position = end
+
+    def around(self, acquired: Sequence[Acquired]) -> Records:
+        """The batches from that of the first acquired record to that of the last."""
+        first, last = acquired[0].first, acquired[-1].last
+        begin = next((start for end, start, _ in self._seen if end >= first), 0)
+        stop = next((end for until, _, end in self._seen if until >= last), self._seen[-1][2])
+        records = self._readable.records
+        if isinstance(records, FileSlice):
+            return FileSlice(records.file, records.position + begin, stop - begin)
+        return memoryview(records)[begin:stop] if isinstance(records, bytes) else records
+
+
+def _bytes_of(records: Records, position: int, count: int) -> bytes:
+    if isinstance(records, FileSlice):
+        return records.read(position, count)
+    if isinstance(records, bytes | bytearray | memoryview):
+        return bytes(records[position : position + count])
+    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
