@@ -233,6 +233,35 @@ def test_architecture_names_every_module_and_decision() -> None:
     assert len(text.splitlines()) < 200
 
 
+def test_documents_and_docstrings_name_modules_that_exist() -> None:
+    """A path in backticks that begins with a folder of the project, such as `log/state/roll` or
+    `share/reader`, is the end of a path that exists; a name after a dot is not checked.
+    """
+    existing: set[str] = set()
+    folders = {"kbroker", "tests", "benchmarks"}
+    for path in tracked_files():
+        relative = path.relative_to(ROOT)
+        if relative.parts[0] not in ("kbroker", "tests", "benchmarks"):
+            continue
+        for place in (relative.with_suffix(""), *relative.parents[:-1]):
+            existing.update("/".join(place.parts[i:]) for i in range(len(place.parts)))
+        if relative.parts[1] != "data":
+            folders.update(relative.parts[:-1])
+    wrong = []
+    for path in tracked_files():
+        name = path.relative_to(ROOT).as_posix()
+        is_source = name.startswith("kbroker/") and path.suffix == ".py"
+        if not path.is_file() or not (is_source or path.suffix == ".md"):
+            continue
+        found = re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+)(?:\.\w+)*`", path.read_text())
+        wrong += [
+            f"{name}: {place}"
+            for place in found
+            if place.split("/")[0] in folders and place not in existing
+        ]
+    assert wrong == []
+
+
 OWN_DESTRUCTORS = {"kbroker/log/storage/files.py": {"os.close", "contextlib.suppress"}}
 """Modules whose objects have a destructor, and all that it may call."""
 
