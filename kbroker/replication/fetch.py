@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from kbroker.metrics import TopicTraffic
@@ -18,6 +19,7 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.pieces import merge
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_session import FetchContext, FetchPartition, FetchSet, TopicKey
 from kbroker.replication.partition import Partition
@@ -42,6 +44,9 @@ FREE_BYTES: Final = 4096
 
 STEP_PARTITIONS: Final = 64
 """Partitions that are read in one step, where there may be very many."""
+
+STEP_ANSWERS: Final = 256
+"""Partitions that are added to the response in one step."""
 
 SHORT_WAIT_MS: Final = 100
 """While memory is short, a fetch that is accounted for waits no longer."""
@@ -168,7 +173,11 @@ class FetchReader:
                     yield from self._wait(pending, held_bytes, reading.added_bytes)
                     yield from self._read_in_steps(context, limits, progress)
             yield None
-            return self._respond(context, progress)
+            response = yield from self._respond_in_steps(context, progress)
+            if not fetch_set.lasts:
+                progress.outgoing.clear()  # so that the set frees its partitions in steps
+                yield from fetch_set.close_in_steps()
+            return response
         finally:
             if fetch_set.waiter is reading:
                 fetch_set.waiter = None
@@ -445,6 +454,20 @@ class FetchReader:
             wanted.sent_high_watermark = data.high_watermark
             wanted.sent_log_start_offset = data.log_start_offset
         return FetchResponse(session_id=context.session_id, responses=responses)
+
+    def _respond_in_steps(
+        self, context: FetchContext, progress: _Progress
+    ) -> Generator[None, None, FetchResponse]:
+        response = FetchResponse(session_id=context.session_id, responses=[])
+        outgoing = iter(progress.outgoing.items())
+        piece = _Progress()
+        piece.size_bytes = progress.size_bytes  # counted with the first piece
+        while some := dict(islice(outgoing, STEP_ANSWERS)):
+            piece.outgoing = some
+            merge(response, self._respond(context, piece), ("responses", "partitions"), 1)
+            piece.size_bytes = 0
+            yield None
+        return response
 
 
 def size_of(records: Records) -> int:

@@ -20,7 +20,8 @@ number of partitions (docs/adr/0016). One that grows beyond what there is ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from copy import copy
 from random import Random
 from typing import ClassVar, Final, Protocol
 
@@ -28,7 +29,9 @@ from kbroker.model import Uuid
 from kbroker.ports import Memory, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.pieces import pieces
 from kbroker.replication.partition import Partition
+from kbroker.replication.time_slices import Pace
 
 NO_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -45,6 +48,10 @@ TOPIC_BYTES: Final = 512
 """Memory of a topic in a set, beside its name."""
 
 CHARACTER_BYTES: Final = 4
+
+STEP_ITEMS: Final = 256
+"""Topics and partitions that are added, changed or dropped in one step: a microsecond or two each.
+"""
 
 TopicKey = str | Uuid
 """A topic as the request names it: name up to v12, id from v13."""
@@ -235,6 +242,26 @@ class FetchSet:
         self.partitions.clear()
         self.dirty.clear()
 
+    def close_in_steps(self) -> Iterator[None]:
+        """`close` and `clear` in steps, for a set that no fetch reads or waits on any more."""
+        self.closed = True
+        self.dirty.clear()
+        pace = Pace(STEP_ITEMS)
+        partitions = self.partitions
+        try:
+            while partitions:
+                indexes = next(reversed(partitions.values()))
+                while indexes:
+                    indexes.popitem()[1].unwatch()
+                    if pace.is_due():
+                        yield
+                partitions.popitem()
+                if pace.is_due():
+                    yield
+        finally:
+            self.close()
+            self.clear()
+
 
 class FetchSession(FetchSet):
     """A set that outlives the request. epoch: what the next request must carry. charged_bytes: what
@@ -356,6 +383,54 @@ class FetchSessionCache:
         self._sessions[session.id] = session
         return FetchContext(session, full=False, session_id=session.id)
 
+    def context_in_steps(
+        self, request: FetchRequest, *, by_id: bool, replica_id: int, now_ms: int
+    ) -> Generator[None, None, FetchContext]:
+        """As `context`, in steps, for a request of perhaps very many partitions.
+
+        An incremental request has its epoch from the first step on, and fails if its session ends
+        or another request takes the session over meanwhile.
+        """
+        unnamed = copy(request)
+        unnamed.topics, unnamed.forgotten_topics_data = [], []
+        context = self.context(unnamed, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+        if context.error:
+            return context
+        if not context.full:
+            return (yield from self._change_in_steps(context, request, by_id, now_ms))
+        if request.session_epoch == INITIAL_EPOCH and request.topics:
+            size = sum(len(topic.partitions) for topic in request.topics)
+            if self._has_slot(size, replica_id, now_ms):
+                session = self._new_session(by_id, replica_id, now_ms)
+                yield from _fill_in_steps(session, request, by_id)
+                if self._has_slot(size, replica_id, now_ms) and self._keep(session, now_ms):
+                    return FetchContext(session, full=True, session_id=session.id)
+                yield from session.close_in_steps()
+        yield from _fill_in_steps(context.fetch_set, request, by_id)
+        return context
+
+    def _change_in_steps(
+        self, context: FetchContext, request: FetchRequest, by_id: bool, now_ms: int
+    ) -> Generator[None, None, FetchContext]:
+        """Take the changes of an incremental request over into its session."""
+        session = self._sessions[context.session_id]
+        epoch = session.epoch
+        for piece in _changes(request):
+            session.update(piece.topics, by_id=by_id)
+            session.forget(piece.forgotten_topics_data, by_id=by_id)
+            if not self._account(session, now_ms):
+                self.remove(session.id)
+            else:
+                yield
+            if session.closed:
+                return _failed(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if session.epoch != epoch:
+                return _failed(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if not session.size:
+            self.remove(session.id)
+            return FetchContext(FetchSet(session.replica_id), full=True)
+        return context
+
     def remove(self, session_id: int) -> None:
         """Close a session; one that is not there is no error."""
         session = self._sessions.pop(session_id, None)
@@ -383,20 +458,34 @@ class FetchSessionCache:
         self, request: FetchRequest, *, by_id: bool, replica_id: int, now_ms: int
     ) -> FetchSession | None:
         size = sum(len(topic.partitions) for topic in request.topics)
-        if len(self._sessions) >= self.slots and not self._evict(
-            size, privileged=replica_id >= 0, now_ms=now_ms
-        ):
+        if not self._has_slot(size, replica_id, now_ms):
             return None
+        session = self._new_session(by_id, replica_id, now_ms)
+        session.update(request.topics, by_id=by_id)
+        if not self._keep(session, now_ms):
+            session.clear()
+            return None
+        return session
+
+    def _has_slot(self, size: int, replica_id: int, now_ms: int) -> bool:
+        """Whether a new session of so many partitions has a slot; may evict another session."""
+        return len(self._sessions) < self.slots or self._evict(
+            size, privileged=replica_id >= 0, now_ms=now_ms
+        )
+
+    def _new_session(self, by_id: bool, replica_id: int, now_ms: int) -> FetchSession:
+        """A session that is not in the cache yet."""
         session_id = NO_SESSION_ID
         while session_id == NO_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(1, 0x7FFF_FFFF)
-        session = FetchSession(session_id, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
-        session.update(request.topics, by_id=by_id)
-        if not self._account(session, now_ms):
-            session.clear()
-            return None
-        self._sessions[session_id] = session
-        return session
+        return FetchSession(session_id, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+
+    def _keep(self, session: FetchSession, now_ms: int) -> bool:
+        """Add a new session to the cache. Returns False if there is no memory for it."""
+        if session.id in self._sessions or not self._account(session, now_ms):
+            return False
+        self._sessions[session.id] = session
+        return True
 
     def _account(self, session: FetchSession, now_ms: int) -> bool:
         """Charge what a session has become. Returns False if there is no room for it."""
@@ -454,6 +543,31 @@ class FetchSessionCache:
                 privileged and not session.is_privileged
             ):
                 yield session
+
+
+def _fill_in_steps(fetch_set: FetchSet, request: FetchRequest, by_id: bool) -> Iterator[None]:
+    """Add the partitions that a request names to a new set, which is cleared if the request ends
+    before the last step.
+    """
+    is_filled = False
+    try:
+        for piece, _ in pieces(request, ("topics", "partitions"), STEP_ITEMS):
+            fetch_set.update(piece.topics, by_id=by_id)
+            yield
+        is_filled = True
+    finally:
+        if not is_filled:
+            fetch_set.clear()
+
+
+def _changes(request: FetchRequest) -> Iterator[FetchRequest]:
+    """The partitions that an incremental request adds or changes, then those that it drops."""
+    updates, drops = copy(request), copy(request)
+    updates.forgotten_topics_data, drops.topics = [], []
+    for piece, _ in pieces(updates, ("topics", "partitions"), STEP_ITEMS):
+        yield piece
+    for piece, _ in pieces(drops, ("forgotten_topics_data", "partitions"), STEP_ITEMS):
+        yield piece
 
 
 def _name_bytes(topic: TopicKey) -> int:

@@ -454,7 +454,9 @@ class ReplicaManager:
         """As `fetch`, for a request of perhaps very many partitions (`FairSlices`)."""
         by_id = api_version >= 13
         replica_id = request.replica_id if api_version < 15 else request.replica_state.replica_id
-        context = self.sessions.context(request, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
+        context = yield from self.sessions.context_in_steps(
+            request, by_id=by_id, replica_id=replica_id, now_ms=now_ms
+        )
         if context.error:
             return FetchResponse(error_code=int(context.error))
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)

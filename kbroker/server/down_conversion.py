@@ -15,9 +15,9 @@ would run in the thread that drops the last reference.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final
 
 from kbroker.ports import Chained, Deferred, Offload, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -25,7 +25,9 @@ from kbroker.protocol.legacy_records import ConversionBudget, down_convert, iter
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import ANSWER_BYTES, size_of
+from kbroker.replication.time_slices import Pace
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +214,15 @@ class DownConversion(Chained[FetchResponse]):
             outcome.on_done(self._read, self.fail)
         return self
 
+    def follow_in_steps(
+        self, message: FetchResponse
+    ) -> Generator[Deferred[Any] | None, None, FetchResponse]:
+        """Convert a response of perhaps very many partitions, which are looked through in steps."""
+        parts = yield from _found(self._request, message)
+        self._take(message, parts)
+        yield self
+        return self.value
+
     def cancel(self) -> None:
         super().cancel()
         self._release()
@@ -219,8 +230,12 @@ class DownConversion(Chained[FetchResponse]):
     def _read(self, message: FetchResponse) -> None:
         self.waits_for = None
         self._on_read(message)
+        self._take(message, at_once(_found(self._request, message)))
+
+    def _take(self, message: FetchResponse, parts: list[tuple[PartitionData, _Conversion]]) -> None:
+        """Begin with the partitions that have records."""
         self._message = message
-        self._parts = _found(self._request, message)
+        self._parts = parts
         is_pressed = self._memory.is_pressed
         self._charge(ANSWER_BYTES * sum(len(topic.partitions) for topic in message.responses))
         self._begin(is_pressed)
@@ -306,7 +321,8 @@ class DownConversion(Chained[FetchResponse]):
             for _, conversion in empty
         ]
         request = FetchRequest(max_bytes=MAX_SOURCE_BYTES, topics=topics)
-        following = {found.key: found for _, found in _found(request, self._read_on(request))}
+        found = at_once(_found(request, self._read_on(request)))
+        following = {conversion.key: conversion for _, conversion in found}
         return [
             (data, following[conversion.key])
             for data, conversion in empty
@@ -329,17 +345,34 @@ class DownConversion(Chained[FetchResponse]):
 
 def _found(
     request: FetchRequest, response: FetchResponse
-) -> list[tuple[PartitionData, _Conversion]]:
-    """What there is to convert: partitions with records, and the offset each was read from."""
-    offsets = {
-        (topic.topic, asked.partition): asked.fetch_offset
-        for topic in request.topics
-        for asked in topic.partitions
-    }
+) -> Generator[None, None, list[tuple[PartitionData, _Conversion]]]:
+    """What there is to convert, looked for in steps: partitions with records, and the offset each
+    was read from.
+    """
+    pace = Pace(CHEAP_ITEMS)
+    with_records: dict[Key, tuple[PartitionData, Records]] = {}
+    for topic in response.responses:
+        if pace.is_due():
+            yield
+        for data in topic.partitions:
+            if pace.is_due():
+                yield
+            if data.records:
+                with_records[topic.topic, data.partition_index] = data, data.records
+    if not with_records:
+        return []
+    offsets: dict[Key, int] = {}
+    for asked_topic in request.topics:
+        if pace.is_due():
+            yield
+        for asked in asked_topic.partitions:
+            if pace.is_due():
+                yield
+            key = asked_topic.topic, asked.partition
+            if key in with_records:
+                offsets[key] = asked.fetch_offset
     return [
-        (data, _Conversion((topic.topic, data.partition_index), data.records, fetch_offset))
-        for topic in response.responses
-        for data in topic.partitions
-        if data.records
-        and (fetch_offset := offsets.get((topic.topic, data.partition_index))) is not None
+        (data, _Conversion(key, records, offsets[key]))
+        for key, (data, records) in with_records.items()
+        if key in offsets
     ]

@@ -17,11 +17,12 @@ from kbroker.protocol.codec import decode
 from kbroker.protocol.framing import decode_response_header
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Struct
 from kbroker.server.handlers import all_handlers
 from kbroker.server.requests import LargePendingResponse, PendingResponse
 from kbroker.server.session import Session
-from kbroker.server.slicing.divided_requests import count_items, merge, pieces
+from kbroker.server.slicing.divided_requests import count_items
 from kbroker.testing import EmbeddedBroker
 
 CONNECTION = Session("c", "PLAINTEXT", "127.0.0.1")

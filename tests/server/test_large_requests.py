@@ -22,6 +22,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.api_handler import ApiHandler
@@ -33,7 +34,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, Outcome, PendingResponse, RequestContext, Steps
 from kbroker.server.services import Services
 from kbroker.server.session import Session
-from kbroker.server.slicing.divided_requests import PIECE_ITEMS, Division
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns

@@ -36,9 +36,9 @@ from kbroker.protocol.messages.transactions import (
     DescribeTransactionsResponse,
     WriteTxnMarkersRequest,
 )
+from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.server.handlers import all_handlers
 from kbroker.server.requests import RequestContext
-from kbroker.server.slicing.divided_requests import PIECE_ITEMS
 from tests.replication.world import TOPIC, World, batch
 from tests.server.slicing import Sliced
 

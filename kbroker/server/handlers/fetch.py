@@ -18,12 +18,15 @@ everybody, whatever the rack. Waiting, limits and sessions are in `kbroker.repli
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, TypeAlias
 
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.pieces import pieces
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     READ_EACH_TOPIC,
@@ -38,7 +41,7 @@ from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.handlers.leader_hints import LeaderHints
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.slicing.sliced import Steps
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps
 from kbroker.settings.log_config import max_unpacked_bytes
 from kbroker.settings.network import MEMORY_LIMIT
 
@@ -50,6 +53,8 @@ ZSTD_SINCE: Final = 10
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 16
 COMPRESSION_TYPE: Final = "compression.type"
+
+_Hints: TypeAlias = LeaderHints[FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint]
 
 _HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
@@ -79,12 +84,25 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
 
 def _fetch_messages(services: Services, version: int, request: FetchRequest) -> Outcome:
     """The response to a client that does not know record batches."""
-    conversion = _conversion(services, version, request)
+    conversion = _conversion(
+        services,
+        version,
+        request,
+        on_read=partial(_refuse_zstd, services),
+        on_converted=_without_storage_errors,
+    )
     now_ms = services.timers.monotonic_ms()
     return conversion.follow(services.replicas.fetch(request, api_version=version, now_ms=now_ms))
 
 
-def _conversion(services: Services, version: int, request: FetchRequest) -> DownConversion:
+def _conversion(
+    services: Services,
+    version: int,
+    request: FetchRequest,
+    *,
+    on_read: Callable[[FetchResponse], None] = lambda response: None,
+    on_converted: Callable[[FetchResponse], None] = lambda response: None,
+) -> DownConversion:
     """For the answer to a request, which may read no more afterwards than is converted at once."""
     request.max_bytes = min(request.max_bytes, share_of(services.memory))
     replicas, now_ms = services.replicas, services.timers.monotonic_ms()
@@ -102,8 +120,8 @@ def _conversion(services: Services, version: int, request: FetchRequest) -> Down
         unpacking=services.replicas.unpacking,
         max_unpacked_bytes=max_unpacked_bytes(services.config.get_int(MEMORY_LIMIT)),
         read_on=read_on,
-        on_read=lambda response: _refuse_zstd(services, response),
-        on_converted=_without_storage_errors,
+        on_read=on_read,
+        on_converted=on_converted,
     )
 
 
@@ -137,22 +155,31 @@ def _refuse_zstd(services: Services, response: FetchResponse) -> None:
                 data.records = b""
 
 
-def _add_leaders(services: Services, context: RequestContext, response: FetchResponse) -> None:
-    """Name the leaders of partitions that this broker does not lead (KIP-951)."""
-    hints: LeaderHints[FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint] | None = None
+def _hints(services: Services, context: RequestContext, response: FetchResponse) -> _Hints:
+    return LeaderHints(
+        services.image,
+        context.session.listener_name,
+        response.node_endpoints,
+        FetchResponse.LeaderIdAndEpoch,
+        FetchResponse.NodeEndpoint,
+    )
+
+
+def _add_leaders(
+    services: Services,
+    context: RequestContext,
+    response: FetchResponse,
+    hints: _Hints | None = None,
+) -> None:
+    """Name the leaders of partitions that this broker does not lead (KIP-951). hints: of the whole
+    response, for a piece of it.
+    """
     for topic in response.responses:
         for data in topic.partitions:
             if data.error_code and data.error_code in _HINTED:
-                image = services.image
-                hints = hints or LeaderHints(
-                    image,
-                    context.session.listener_name,
-                    response.node_endpoints,
-                    FetchResponse.LeaderIdAndEpoch,
-                    FetchResponse.NodeEndpoint,
-                )
+                hints = hints or _hints(services, context, response)
                 leader = hints.leader_of(
-                    image.topics_by_id.get(topic.topic_id), data.partition_index
+                    services.image.topics_by_id.get(topic.topic_id), data.partition_index
                 )
                 if leader is not None:
                     data.current_leader = leader
@@ -191,17 +218,28 @@ def fetch_in_steps(
     response = yield from services.replicas.fetch_in_steps(
         request, api_version=version, now_ms=services.timers.monotonic_ms()
     )
-    if conversion is not None:
-        converted = conversion.follow(response)
-        if isinstance(converted, FetchResponse):
-            return converted
-        yield converted
-        return converted.value
     if version < ZSTD_SINCE:
-        _for_older_clients(services, version, response)
-    elif version >= LEADER_HINT_SINCE:
-        _add_leaders(services, context, response)
+        for piece in _pieces(response):
+            _refuse_zstd(services, piece)
+            yield None
+    if conversion is not None:
+        response = yield from conversion.follow_in_steps(response)
+    if version < STORAGE_ERROR_SINCE:
+        for piece in _pieces(response):
+            _without_storage_errors(piece)
+            yield None
+    if version >= LEADER_HINT_SINCE:
+        hints = _hints(services, context, response)
+        for piece in _pieces(response):
+            _add_leaders(services, context, piece, hints)
+            yield None
     return response
+
+
+def _pieces(response: FetchResponse) -> Iterator[FetchResponse]:
+    """Its partitions, some in each piece: what changes there changes in the response."""
+    for piece, _ in pieces(response, ("responses", "partitions"), CHEAP_ITEMS):
+        yield piece
 
 
 HANDLERS: tuple[ApiHandler, ...] = (

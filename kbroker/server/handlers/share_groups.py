@@ -28,6 +28,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
@@ -46,7 +47,6 @@ from kbroker.server.api_policy import (
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.slicing.divided_requests import merge, pieces
 from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     TOO_LARGE,

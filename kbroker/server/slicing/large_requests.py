@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Message, Request, Struct
 from kbroker.server.requests import (
     NoResponseError,
@@ -30,12 +31,7 @@ from kbroker.server.requests import (
 )
 from kbroker.server.requests import Steps as HandlerSteps
 from kbroker.server.services import Services
-from kbroker.server.slicing.divided_requests import (
-    Division,
-    count_items,
-    merge,
-    pieces,
-)
+from kbroker.server.slicing.divided_requests import Division, count_items
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
