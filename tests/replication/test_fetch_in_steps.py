@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +12,15 @@ import pytest
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.replication.fetch import FetchReader
+from kbroker.replication.fetch_session import (
+    FetchContext,
+    FetchPartition,
+    FetchSessionCache,
+    FetchSet,
+)
+from kbroker.replication.partition import Partition
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of, record_bytes
 
 UNKNOWN = 200
@@ -19,6 +31,13 @@ STEP_PARTITIONS = 4
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.replication.fetch.STEP_PARTITIONS", STEP_PARTITIONS)
+
+
+@pytest.fixture
+def few_items_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that are as short before and after the reading."""
+    monkeypatch.setattr("kbroker.replication.fetch.STEP_ANSWERS", STEP_PARTITIONS)
+    monkeypatch.setattr("kbroker.replication.fetch_session.STEP_ITEMS", STEP_PARTITIONS)
 
 
 class Steps:
@@ -191,3 +210,234 @@ def test_the_session_ends_meanwhile(world: World, steps: int) -> None:
     world.fetch_now(fetch_request({0: 0}, session=(session_id, -1)))
     assert old.run() is None
     assert all(not world.host(index)._watchers for index in range(3))
+
+
+def wide_request(
+    topics: int, partitions: int, *, session: tuple[int, int] = (0, -1)
+) -> FetchRequest:
+    """So many topics of so many partitions each, and as many topics without partitions."""
+    request = fetch_request({}, session=session)
+    for number in range(topics):
+        name = f"topic-{number}"
+        named = fetch_request({index: number for index in range(partitions)}, topic=name)
+        request.topics += [*named.topics, FetchRequest.FetchTopic(topic=f"empty-{number}")]
+    return request
+
+
+def most_per_step(steps: Generator[Any, None, Any], done: list[object]) -> int:
+    """How much was done in one step at most, counted by what is added to done."""
+    most, before = 0, len(done)
+    is_over = False
+    while not is_over:
+        try:
+            next(steps)
+        except StopIteration:
+            is_over = True
+        most = max(most, len(done) - before)
+        before = len(done)
+    return most
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 200), (200, 1), (10, 30)])
+@pytest.mark.parametrize("session", [(0, -1), (0, 0)])
+def test_partitions_are_added_answered_and_freed_in_steps(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    topics: int,
+    partitions: int,
+    session: tuple[int, int],
+) -> None:
+    added: list[object] = []
+    answered: list[object] = []
+    freed: list[object] = []
+    respond, init = FetchReader._respond, FetchPartition.__init__
+
+    def counted_init(self: FetchPartition, *args: Any) -> None:
+        added.append(1)
+        init(self, *args)
+
+    def counted_respond(self: FetchReader, context: FetchContext, progress: Any) -> FetchResponse:
+        answered.extend(progress.outgoing.values())
+        return respond(self, context, progress)
+
+    monkeypatch.setattr(FetchPartition, "__init__", counted_init)
+    monkeypatch.setattr(FetchReader, "_respond", counted_respond)
+    # Failed partitions are unwatched as they are read; those of a set without session once more.
+    monkeypatch.setattr(FetchPartition, "unwatch", lambda self: freed.append(1))
+    for done in (added, answered, freed):
+        request = wide_request(topics, partitions, session=session)
+        steps = world.replicas.fetch_in_steps(request, api_version=12, now_ms=0)
+        assert most_per_step(steps, done) <= STEP_PARTITIONS
+    count = topics * partitions
+    assert len(added) == len(answered) == 3 * count
+    assert len(freed) == 3 * count * (1 if session == (0, 0) else 2)
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize("session", [(0, -1), (0, 0)])
+def test_topics_cut_by_steps_are_whole_in_the_response(
+    world: World, session: tuple[int, int]
+) -> None:
+    request = wide_request(7, 9, session=session)
+    fetch = Steps(world, request)
+    assert fetch.run() is None
+    single = world.fetch_now(request)
+    assert fetch.answer.responses == single.responses
+    assert bool(fetch.answer.session_id) == bool(single.session_id) == (session == (0, 0))
+
+
+def finished(steps: Generator[None, None, FetchContext]) -> FetchContext:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: FetchContext = end.value
+            return found
+
+
+def content(fetch_set: FetchSet) -> list[object]:
+    found = [(each.topic, each.index, each.fetch_offset, each.dirty) for each in fetch_set]
+    return [found, [each.index for each in fetch_set.dirty], fetch_set.held_bytes]
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize("seed", range(20))
+def test_sessions_are_those_of_a_single_pass(seed: int) -> None:
+    """Requests of every kind, in one cache in steps and in the other at once."""
+    random = Random(seed)
+    limit = random.choice([1 << 20, 1 << 24])
+    memories = MemoryPool(limit), MemoryPool(limit)
+    caches = [FetchSessionCache(2, Random(1), memory) for memory in memories]
+    opened: list[list[int]] = []
+    for now_ms in range(0, 600_000, 20_000):
+        session = [0, random.choice([-1, 0])]
+        if opened and random.random() < 0.7:
+            session = random.choice(opened)
+            if random.random() < 0.1:
+                session = [session[0], random.choice([-1, 0, 77])]
+        request = fetch_request(
+            {random.randrange(40): now_ms for _ in range(random.choice([0, 1, 30, 300]))},
+            session=(session[0], session[1]),
+            forgotten=random.sample(range(40), random.choice([0, 3, 40])),
+        )
+        request.topics += wide_request(random.choice([0, 2, 12]), 5).topics
+        whole = caches[0].context(request, by_id=False, replica_id=-1, now_ms=now_ms)
+        steps = caches[1].context_in_steps(request, by_id=False, replica_id=-1, now_ms=now_ms)
+        found = finished(steps)
+        assert (found.error, found.full, found.session_id) == (
+            whole.error,
+            whole.full,
+            whole.session_id,
+        )
+        assert content(found.fetch_set) == content(whole.fetch_set)
+        assert memories[0].kept == memories[1].kept
+        assert caches[0].evictions == caches[1].evictions
+        if found.session_id and found.full:
+            opened.append([found.session_id, 1])
+        elif not found.error:
+            session[1] += 1
+    assert opened
+
+
+def changing(
+    cache: FetchSessionCache, opened: FetchContext, epoch: int = 1
+) -> Generator[None, None, FetchContext]:
+    request = fetch_request(
+        dict.fromkeys(range(50, 150), 0), session=(opened.session_id, epoch), forgotten=range(20)
+    )
+    return cache.context_in_steps(request, by_id=False, replica_id=-1, now_ms=0)
+
+
+def opened_in(cache: FetchSessionCache) -> FetchContext:
+    request = fetch_request(dict.fromkeys(range(50), 0), session=(0, 0))
+    return cache.context(request, by_id=False, replica_id=-1, now_ms=0)
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize("steps", [1, 5, 28])
+def test_changes_end_when_another_request_takes_the_session_over(steps: int) -> None:
+    memory = MemoryPool()
+    cache = FetchSessionCache(10, Random(1), memory)
+    opened = opened_in(cache)
+    changes = changing(cache, opened)
+    for _ in range(steps):
+        next(changes)
+    following = fetch_request({0: 5}, session=(opened.session_id, 2))
+    found = cache.context(following, by_id=False, replica_id=-1, now_ms=0)
+    assert found.fetch_set is opened.fetch_set
+    assert finished(changes).error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert memory.kept == opened.fetch_set.held_bytes
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize("steps", [1, 5, 28])
+def test_changes_end_with_their_session(steps: int) -> None:
+    memory = MemoryPool()
+    cache = FetchSessionCache(10, Random(1), memory)
+    opened = opened_in(cache)
+    changes = changing(cache, opened)
+    for _ in range(steps):
+        next(changes)
+    cache.remove(opened.session_id)
+    assert finished(changes).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (memory.kept, opened.fetch_set.size and len(opened.fetch_set.dirty)) == (0, 0)
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize("steps", [1, 5, 28])
+def test_changes_of_a_lost_connection_are_accounted_for(steps: int) -> None:
+    memory = MemoryPool()
+    cache = FetchSessionCache(10, Random(1), memory)
+    opened = opened_in(cache)
+    changes = changing(cache, opened)
+    for _ in range(steps):
+        next(changes)
+    changes.close()
+    assert memory.kept == opened.fetch_set.held_bytes
+    cache.close()
+    assert memory.kept == 0
+
+
+@pytest.mark.usefixtures("few_items_each")
+def test_a_slot_that_is_taken_meanwhile_is_answered_without_a_session() -> None:
+    cache = FetchSessionCache(1, Random(1))
+    request = fetch_request(dict.fromkeys(range(50), 0), session=(0, 0))
+    steps = cache.context_in_steps(request, by_id=False, replica_id=-1, now_ms=0)
+    next(steps)
+    other = opened_in(cache)
+    found = finished(steps)
+    assert (found.error, found.full, found.session_id) == (ErrorCode.NONE, True, 0)
+    assert not found.fetch_set.lasts
+    assert found.fetch_set.size == 50
+    assert cache.get(other.session_id) is other.fetch_set
+
+
+@pytest.mark.usefixtures("few_items_each")
+@pytest.mark.parametrize("session", [(0, -1), (0, 0)])
+def test_wherever_a_fetch_ends_nothing_is_left(world: World, session: tuple[int, int]) -> None:
+    """Neither watchers nor reference cycles, which the collector may have frozen."""
+    asked = {index: 0 for index in range(40)}
+    for index in range(1, HOSTED):
+        world.host(index)
+
+    def watched() -> list[Partition]:
+        return [found for found in world.replicas.partitions() if found._watchers]
+
+    gc.collect()
+    gc.disable()
+    try:
+        steps, is_over = 0, False
+        while not is_over:
+            fetch = Steps(world, fetch_request(asked, session=session))
+            is_over = not all(fetch.step() for _ in range(steps))
+            fetch.steps.close()
+            world.replicas.sessions.close()
+            assert not watched()
+            del fetch
+            left = [found for found in gc.get_objects() if isinstance(found, FetchPartition)]
+            assert left == []
+            steps += 1
+    finally:
+        gc.enable()
+    assert steps > 2 * 40 // STEP_PARTITIONS

@@ -256,3 +256,26 @@ def test_an_answer_larger_than_what_may_wait_is_converted_where_memory_is_not_sh
     assert partitions_of(outcome.value)[0].records
     world.timers.advance(0)
     assert memory.used == 0
+
+
+def test_a_wide_answer_is_looked_through_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.server.down_conversion.CHEAP_ITEMS", 4)
+    world.append()
+    memory, worker = MemoryPool(LIMIT), Held()
+    request, stored = wide(world, 100)
+    request.topics += [FetchRequest.FetchTopic(topic=f"empty-{number}") for number in range(100)]
+    steps = conversion_of(world, request, worker, memory).follow_in_steps(stored)
+    pauses = 0
+    while (waits_for := next(steps)) is None:
+        pauses += 1
+    assert pauses >= (100 + 100) // 4
+    assert not waits_for.done
+    worker.run()
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value is stored
+    assert isinstance(stored.responses[0].partitions[0].records, bytes)
+    world.timers.advance(0)
+    assert memory.used == 0

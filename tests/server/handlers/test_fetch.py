@@ -23,7 +23,7 @@ from kbroker.protocol.records import Record, build_end_transaction_marker
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.requests import RequestContext
+from kbroker.server.requests import RequestContext, Steps
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.world import (
     NOW_MS,
@@ -69,12 +69,19 @@ def handle(world: World, version: int, request: FetchRequest) -> Any:  # a respo
     return HANDLER.handle(services_of(world), context, received)
 
 
+def steps_of(services: Any, version: int, request: FetchRequest) -> Steps:
+    received, _ = decode(FetchRequest, encode(request, version), version)
+    context = RequestContext(ApiKey.FETCH, version, arrived_ms=0)
+    assert HANDLER.steps is not None
+    return HANDLER.steps(services, context, received)
+
+
 def handle_in_steps(world: World, version: int, request: FetchRequest) -> FetchResponse:
     """As a large request is."""
-    received, _ = decode(FetchRequest, encode(request, version), version)
-    context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
-    assert HANDLER.steps is not None
-    steps = HANDLER.steps(services_of(world), context, received)
+    return finished(steps_of(services_of(world), version, request))
+
+
+def finished(steps: Steps) -> FetchResponse:
     while True:
         try:
             waits_for = next(steps)
@@ -137,6 +144,51 @@ def test_every_version_in_steps(world: World, version: int) -> None:
     response = handle_in_steps(world, version, request)
     expected = answered(handle(world, version, request))
     assert on_the_wire(response, version) == on_the_wire(expected, version)
+
+
+@pytest.mark.parametrize("version", [0, 3, 5, 9])
+def test_topics_of_a_large_request_are_checked_for_zstd_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("kbroker.server.handlers.fetch.CHEAP_ITEMS", 4)
+    world.append()
+    request = fetch_request({0: 0})
+    for number in range(50):
+        request.topics += fetch_request({0: 0}, topic=f"unknown-{number}").topics
+    services = services_of(world)
+    checked: list[str] = []
+
+    def topic_configs(topic: str) -> dict[str, str]:
+        checked.append(topic)
+        return {"compression.type": "zstd"} if topic == TOPIC else {}
+
+    services.image = SimpleNamespace(topic_configs=topic_configs)
+    before = 0
+    for _ in (steps := steps_of(services, version, request)):
+        assert len(checked) - before <= 4
+        before = len(checked)
+        if before == 51:
+            break
+    response = finished(steps)
+    assert len(response.responses) == 51
+    codes = {topic.topic: topic.partitions[0].error_code for topic in response.responses}
+    assert codes.pop(TOPIC) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert set(codes.values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_leader_named_in_several_steps_has_one_endpoint(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.server.handlers.fetch.CHEAP_ITEMS", 1)
+    services = services_of(world)
+    partitions = services.image.topics_by_id[TOPIC_ID].partitions
+    partitions[2] = partitions[1]
+    for index in (1, 2):
+        world.host(index, leader=2, epoch=4, replicas=(1, 2))
+    request = fetch_request({1: 0, 2: 0}, topic_id=TOPIC_ID)
+    response = on_the_wire(finished(steps_of(services, 16, request)), 16)
+    assert [data.current_leader.leader_id for data in partitions_of(response).values()] == [2, 2]
+    assert [endpoint.host for endpoint in response.node_endpoints] == ["two.example"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
