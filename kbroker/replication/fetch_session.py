@@ -31,7 +31,6 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.pieces import pieces
 from kbroker.replication.partition import Partition
-from kbroker.replication.time_slices import Pace
 
 NO_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -246,17 +245,19 @@ class FetchSet:
         """`close` and `clear` in steps, for a set that no fetch reads or waits on any more."""
         self.closed = True
         self.dirty.clear()
-        pace = Pace(STEP_ITEMS)
         partitions = self.partitions
+        count = 0
         try:
             while partitions:
                 indexes = next(reversed(partitions.values()))
                 while indexes:
                     indexes.popitem()[1].unwatch()
-                    if pace.is_due():
+                    count += 1
+                    if count % STEP_ITEMS == 0:
                         yield
                 partitions.popitem()
-                if pace.is_due():
+                count += 1
+                if count % STEP_ITEMS == 0:
                     yield
         finally:
             self.close()

@@ -23,11 +23,10 @@ from kbroker.ports import Chained, Deferred, Offload, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.legacy_records import ConversionBudget, down_convert, iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.pieces import pieces
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import ANSWER_BYTES, size_of
-from kbroker.replication.time_slices import Pace
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +47,12 @@ MAX_ROUNDS: Final = 64
 PartitionData = FetchResponse.PartitionData
 Key = tuple[str, int]
 """Topic name, partition index."""
+
+_Sources = dict[Key, tuple[PartitionData, Records]]
+"""Partitions of an answer that have records, and those records."""
+
+STEP_ITEMS: Final = 512
+"""Topics and partitions of a wide answer, or of its request, that are looked at in one step."""
 
 ReadOn = Callable[[FetchRequest], FetchResponse]
 """Answers a Fetch request at once, waiting for nothing."""
@@ -218,8 +223,16 @@ class DownConversion(Chained[FetchResponse]):
         self, message: FetchResponse
     ) -> Generator[Deferred[Any] | None, None, FetchResponse]:
         """Convert a response of perhaps very many partitions, which are looked through in steps."""
-        parts = yield from _found(self._request, message)
-        self._take(message, parts)
+        sources: _Sources = {}
+        offsets: dict[Key, int] = {}
+        for some, _ in pieces(message, ("responses", "partitions"), STEP_ITEMS):
+            sources |= _sources(some)
+            yield None
+        if sources:
+            for asked, _ in pieces(self._request, ("topics", "partitions"), STEP_ITEMS):
+                offsets |= _offsets(asked, sources)
+                yield None
+        self._take(message, _parts(sources, offsets))
         yield self
         return self.value
 
@@ -230,7 +243,7 @@ class DownConversion(Chained[FetchResponse]):
     def _read(self, message: FetchResponse) -> None:
         self.waits_for = None
         self._on_read(message)
-        self._take(message, at_once(_found(self._request, message)))
+        self._take(message, _found(self._request, message))
 
     def _take(self, message: FetchResponse, parts: list[tuple[PartitionData, _Conversion]]) -> None:
         """Begin with the partitions that have records."""
@@ -321,8 +334,7 @@ class DownConversion(Chained[FetchResponse]):
             for _, conversion in empty
         ]
         request = FetchRequest(max_bytes=MAX_SOURCE_BYTES, topics=topics)
-        found = at_once(_found(request, self._read_on(request)))
-        following = {conversion.key: conversion for _, conversion in found}
+        following = {found.key: found for _, found in _found(request, self._read_on(request))}
         return [
             (data, following[conversion.key])
             for data, conversion in empty
@@ -345,34 +357,34 @@ class DownConversion(Chained[FetchResponse]):
 
 def _found(
     request: FetchRequest, response: FetchResponse
-) -> Generator[None, None, list[tuple[PartitionData, _Conversion]]]:
-    """What there is to convert, looked for in steps: partitions with records, and the offset each
-    was read from.
-    """
-    pace = Pace(CHEAP_ITEMS)
-    with_records: dict[Key, tuple[PartitionData, Records]] = {}
-    for topic in response.responses:
-        if pace.is_due():
-            yield
-        for data in topic.partitions:
-            if pace.is_due():
-                yield
-            if data.records:
-                with_records[topic.topic, data.partition_index] = data, data.records
-    if not with_records:
-        return []
-    offsets: dict[Key, int] = {}
-    for asked_topic in request.topics:
-        if pace.is_due():
-            yield
-        for asked in asked_topic.partitions:
-            if pace.is_due():
-                yield
-            key = asked_topic.topic, asked.partition
-            if key in with_records:
-                offsets[key] = asked.fetch_offset
+) -> list[tuple[PartitionData, _Conversion]]:
+    """What there is to convert: partitions with records, and the offset each was read from."""
+    sources = _sources(response)
+    return _parts(sources, _offsets(request, sources))
+
+
+def _sources(response: FetchResponse) -> _Sources:
+    return {
+        (topic.topic, data.partition_index): (data, data.records)
+        for topic in response.responses
+        for data in topic.partitions
+        if data.records
+    }
+
+
+def _offsets(request: FetchRequest, sources: _Sources) -> dict[Key, int]:
+    """The offsets from which partitions with records were read."""
+    return {
+        key: asked.fetch_offset
+        for topic in request.topics
+        for asked in topic.partitions
+        if (key := (topic.topic, asked.partition)) in sources
+    }
+
+
+def _parts(sources: _Sources, offsets: dict[Key, int]) -> list[tuple[PartitionData, _Conversion]]:
     return [
         (data, _Conversion(key, records, offsets[key]))
-        for key, (data, records) in with_records.items()
+        for key, (data, records) in sources.items()
         if key in offsets
     ]

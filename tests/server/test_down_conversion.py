@@ -261,7 +261,7 @@ def test_an_answer_larger_than_what_may_wait_is_converted_where_memory_is_not_sh
 def test_a_wide_answer_is_looked_through_in_steps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbroker.server.down_conversion.CHEAP_ITEMS", 4)
+    monkeypatch.setattr("kbroker.server.down_conversion.STEP_ITEMS", 4)
     world.append()
     memory, worker = MemoryPool(LIMIT), Held()
     request, stored = wide(world, 100)
