@@ -187,8 +187,8 @@ class BrokerRole:
             metadata_directory=Path(self._config.metadata_log_dir).absolute(),
             fail=self._fail,
         )
-        replicas.on_directory = replicas.mover.assign = reporter.assign
-        replicas.on_directory_failed = reporter.directory_failed
+        replicas.hosting.on_directory = replicas.mover.assign = reporter.assign
+        replicas.hosting.on_directory_failed = reporter.directory_failed
 
     def _build_services(
         self, channel: ControllerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
@@ -204,7 +204,7 @@ class BrokerRole:
             CoordinatorLog(replicas, MARKER_TIMEOUT_MS),
             {GROUP_TOPIC: groups.runtime},
             timers,
-            knows=replicas.knows,
+            knows=replicas.hosting.knows,
         )
         transactions = build_transaction_coordinator(
             config,

@@ -112,7 +112,7 @@ def test_unknown_partitions_alone_are_not_waited_for(world: World) -> None:
 
 
 def test_known_elsewhere_is_not_leader(world: World) -> None:
-    world.replicas.knows = lambda topic, index: (topic, index) == ("far", 0)
+    world.replicas.hosting.knows = lambda topic, index: (topic, index) == ("far", 0)
     response = world.fetch(fetch_request({0: 0}, topic="far", max_wait_ms=500))
     assert isinstance(response, FetchResponse)
     assert partitions_of(response)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -143,7 +143,7 @@ def test_too_few_in_sync(world: World) -> None:
 def test_unknown_partitions(world: World) -> None:
     result = world.append(9)
     assert appended(result).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.replicas.knows = lambda topic, index: True
+    world.replicas.hosting.knows = lambda topic, index: True
     assert appended(world.append(9)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -301,5 +301,5 @@ def test_a_fault_of_another_disk_takes_no_partition_of_this_one_offline(world: W
     partition = world.replicas.partition(KEY)
     assert partition is not None
     elsewhere = LogDirectoryError("/elsewhere/x.log", "read", OSError(5, "Input/output error"))
-    world.replicas._read_failed(partition, elsewhere)
+    world.replicas.hosting.read_failed(partition, elsewhere)
     assert appended(world.append()).error == ErrorCode.NONE

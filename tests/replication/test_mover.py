@@ -238,7 +238,7 @@ def test_refusals(world: TwoDirs) -> None:
     unknown = TopicPartition("unknown", 0)
     path = str(world.dirs[1])
     assert world.replicas.move_log(unknown, path) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.replicas.knows = lambda topic, index: True
+    world.replicas.hosting.knows = lambda topic, index: True
     assert world.replicas.move_log(unknown, path) == ErrorCode.REPLICA_NOT_AVAILABLE
     world.host(topic="unknown", topic_id=bytes(15) + b"\x09")
     assert world.logs.directory_of(unknown) == world.dirs[1]  # as it was asked for

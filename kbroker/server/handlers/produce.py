@@ -46,7 +46,8 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.manager import HostedTopic, ReplicaManager
+from kbroker.replication.hosting import HostedTopic
+from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
