@@ -21,9 +21,10 @@ from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError
 from kbroker.ports import Chained, Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.partition import NEVER_MS, OffsetWaiter, Partition, Role
+from kbroker.replication.partition import OffsetWaiter, Partition, Role
 from kbroker.replication.preparation import Checked, Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.replication.remote_replica import NEVER_MS
 
 logger = logging.getLogger(__name__)
 

@@ -33,9 +33,10 @@ from kbroker.replication.hosting import Hosting
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset
-from kbroker.replication.partition import Partition, ReadResult
+from kbroker.replication.partition import Partition
 from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.replication.replica_log import ReadResult
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import SEARCH_LIMIT

@@ -15,7 +15,8 @@ from kbroker.log.time_search import LOOKED_AT_BYTES, Candidate
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.batch_search import BatchSearcher
-from kbroker.replication.partition import FoundOffset, Partition
+from kbroker.replication.partition import Partition
+from kbroker.replication.replica_log import FoundOffset
 
 SMALL_BYTES: Final = 16 * 1024
 """A batch up to this size that unpacks to no more is looked into on the loop: 2 ms of records."""

@@ -11,130 +11,29 @@ lacks a committed record.
     leader <-> follower               the same
     any -> offline                    go_offline (log directory failed), remove
 
-Decisions only: records are in `log`, which this module knows by a port; waiting is in `purgatory`,
-reading in `fetch`.
+Decisions only: records are in `log`, known here by the port `replica_log`; waiting is in
+`purgatory`, reading in `fetch`. What the leader knows of a follower is in `remote_replica`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Protocol
 
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.schema import RecordsPayload
 from kbroker.replication.purgatory import Waiter, Watcher
+from kbroker.replication.remote_replica import RemoteReplica
+from kbroker.replication.replica_log import ReplicaLog
 
 NO_LEADER = -1
-NEVER_MS = -(1 << 62)
-
-
-class EpochHistory(Protocol):
-    """Which leader epoch began where, as a log remembers it."""
-
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
-
-
-class ReadResult(Protocol):
-    """Whole batches, none with an offset at or beyond end_offset."""
-
-    @property
-    def records(self) -> bytes | RecordsPayload: ...
-    @property
-    def end_offset(self) -> int: ...
-
-
-class AbortedRange(Protocol):
-    """An aborted transaction as a log knows it."""
-
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def first_offset(self) -> int: ...
-
-
-class FoundOffset(Protocol):
-    """A record found by its time. leader_epoch: -1 unknown."""
-
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int: ...
-
-
-class ReplicaLog(Protocol):
-    """What replication needs of a log; `log.partition_log.PartitionLog` is one."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def log_end_offset(self) -> int: ...
-    @property
-    def first_unstable_offset(self) -> int | None: ...
-    @property
-    def leader_epochs(self) -> EpochHistory: ...
-
-    def on_high_watermark(self, high_watermark: int) -> int | None: ...
-    def read(
-        self, fetch_offset: int, *, max_bytes: int, upper_offset: int, min_one_batch: bool = True
-    ) -> ReadResult: ...
-    def aborted_transactions(
-        self, fetch_offset: int, upper_offset: int
-    ) -> Sequence[AbortedRange]: ...
-    def search_time(self, timestamp_ms: int) -> Generator[Any, Any, FoundOffset | None]: ...
-    def search_max_timestamp(self) -> Generator[Any, Any, FoundOffset | None]: ...
-    def earliest(self) -> FoundOffset: ...
-    def segment_times(self) -> list[tuple[int, int]]: ...
 
 
 class Role(IntEnum):
     OFFLINE = 0
     FOLLOWER = 1
     LEADER = 2
-
-
-class RemoteReplica:
-    """What the leader knows of a follower. log_end_offset: -1 until its first fetch under this
-    leader.
-    """
-
-    __slots__ = (
-        "last_caught_up_ms",
-        "last_fetch_leader_end",
-        "last_fetch_ms",
-        "log_end_offset",
-        "log_start_offset",
-    )
-
-    def __init__(self, now_ms: int, *, in_sync: bool) -> None:
-        self.log_end_offset = -1
-        self.log_start_offset = -1
-        self.last_fetch_ms = 0
-        self.last_fetch_leader_end = -1
-        self.last_caught_up_ms = now_ms if in_sync else NEVER_MS
-
-    def fetched(
-        self, *, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int
-    ) -> None:
-        """It has everything below fetch_offset. It was caught up now, or when it last asked for
-        what it now has.
-        """
-        if fetch_offset >= leader_end:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
-        elif fetch_offset >= self.last_fetch_leader_end >= 0:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
-        self.log_end_offset = fetch_offset
-        self.log_start_offset = log_start_offset
-        self.last_fetch_leader_end = leader_end
-        self.last_fetch_ms = now_ms
-
-    def is_caught_up(self, *, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
-        """Whether it holds the leader's end, or did so no longer than lag_max_ms ago."""
-        return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_max_ms
 
 
 class OffsetWaiter(Waiter):
