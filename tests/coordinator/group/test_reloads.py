@@ -355,6 +355,7 @@ def test_a_coordinator_that_loads_the_log_knows_the_same(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sim
+@pytest.mark.timeout(900)
 def test_a_coordinator_that_loads_the_log_knows_the_same_many_times() -> None:
     for seed in range(1_000, 2_000):
         try:
