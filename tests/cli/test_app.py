@@ -233,7 +233,12 @@ def test_ctrl_c_is_130(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
     subprocess.run(command, input=b"x\n", env=environment, check=True, capture_output=True)
     command = [sys.executable, "-m", "kbroker", "consume", f"{kafka_topic}-c", "-e"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        # a shell starts background jobs, perhaps this run, with SIGINT ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         try:

@@ -75,14 +75,14 @@ def check(broker: EmbeddedBroker, ledger: Ledger) -> None:
 def reasons() -> Iterator[Counter[str]]:
     """Why the broker ended connections."""
     told: Counter[str] = Counter()
-    end = Connection._end
+    end = Connection.refuse
 
     def noted(connection: Connection, reason: str) -> None:
         told[reason] += 1
         end(connection, reason)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "_end", noted)
+        patch.setattr(Connection, "refuse", noted)
         yield told
 
 

@@ -40,8 +40,8 @@ OFFSETS = TopicPartition("__consumer_offsets", 0)
 
 
 def log_of(broker: Broker, key: TopicPartition) -> PartitionLog:
-    assert broker._replicas is not None
-    log = broker._replicas.logs.get(key)
+    assert broker.services.replicas is not None
+    log = broker.services.replicas.logs.get(key)
     assert log is not None
     return log
 
@@ -63,9 +63,7 @@ def cleaned_to(broker: EmbeddedBroker, key: TopicPartition) -> None:
 def append(broker: EmbeddedBroker, items: list[tuple[bytes, bytes]], codec: Compression) -> None:
     now_ms = int(time.time() * 1000)
     batch = build_batch([(now_ms, k, v, ()) for k, v in items], compression=codec)
-    broker.call(
-        lambda b: b._replicas.append(TABLE, batch, acks=1, timeout_ms=1000)  # type: ignore[union-attr]  # it runs
-    )
+    broker.call(lambda b: b.services.replicas.append(TABLE, batch, acks=1, timeout_ms=1000))
 
 
 def commit(broker: EmbeddedBroker, group: str, offset: int) -> None:
