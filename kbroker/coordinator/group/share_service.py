@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
-from kbroker.coordinator.group.kind import GroupType
+from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.service import GroupCoordinator, java_host, now_or_later
 from kbroker.coordinator.group.shard import GroupShard
@@ -42,7 +42,7 @@ from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT,
 
 NO_LAG: Final = -1
 STEP_TOPICS: Final = 512
-"""Topics of a request that are looked at in one step."""
+"""Topics and partitions of a request that are examined in one step."""
 
 _Group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
 _Topic = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
@@ -226,16 +226,13 @@ class ShareGroupCoordinator:
 
     def alter_offsets(
         self, context: CallContext, request: AlterShareGroupOffsetsRequest
-    ) -> AlterShareGroupOffsetsResponse | Deferred[Message]:
-        """AlterShareGroupOffsets: of a group without members, or one that is not there yet. Raises
-        KafkaError.
+    ) -> Generator[None, None, AlterShareGroupOffsetsResponse | Deferred[Message]]:
+        """AlterShareGroupOffsets: of a group without members, or one that does not exist yet. In
+        steps, the last of which initializes the states. Raises KafkaError.
         """
         group_id = request.group_id
-        host = self._named_host(group_id)
-        shard = host.shard
-        shard.take_over(shard.share, group_id, 0)
-        if group_id in shard.share.groups:
-            shard.share.require_empty(group_id)
+        host = self._host_of_alterable(group_id)
+        count = 0
         topics = self._topics().topics
         response = AlterShareGroupOffsetsResponse()
         results: dict[TopicIdPartition, _AlteredPartition] = {}
@@ -245,7 +242,13 @@ class ShareGroupCoordinator:
             topic_id = ZERO_UUID if known is None else known.topic_id
             answered = _AlteredTopic(topic_name=topic.topic_name, topic_id=topic_id)
             response.responses.append(answered)
+            count += 1
+            if count % STEP_TOPICS == 0:
+                yield
             for partition in topic.partitions:
+                count += 1
+                if count % STEP_TOPICS == 0:
+                    yield
                 index = partition.partition_index
                 result = _AlteredPartition(partition_index=index)
                 answered.partitions.append(result)
@@ -254,6 +257,8 @@ class ShareGroupCoordinator:
                 else:
                     offsets[(topic_id, index)] = partition.start_offset
                     results[(topic_id, index)] = result
+        if count >= STEP_TOPICS:  # the group may have changed during a pause
+            host = self._host_of_alterable(group_id)
         if not offsets:
             return response
 
@@ -262,9 +267,20 @@ class ShareGroupCoordinator:
                 _refuse(result, errors.get(place, ErrorCode.UNKNOWN_SERVER_ERROR))
             return response
 
-        announced = self._submit(host, shard.share.initialize(group_id, _assignment(offsets)))
+        records = host.shard.share.initialize(group_id, _assignment(offsets))
+        announced = self._submit(host, records)
         initialized = announced.then(lambda error: self._initialize(host, group_id, offsets, error))
         return initialized.then(respond)
+
+    def _host_of_alterable(self, group_id: str) -> Host[GroupShard]:
+        """Raises KafkaError for a group of another type and for a share group with members."""
+        host = self._named_host(group_id)
+        share = host.shard.share
+        if group_id in share.groups:
+            share.require_empty(group_id)
+        else:
+            host.shard.take_over(share, group_id, NO_MEMBER_EPOCH)
+        return host
 
     def delete_offsets(
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest

@@ -209,7 +209,14 @@ def handle_alter_share_group_offsets(
     services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> Outcome:
     """The response leaves when all states are initialized."""
-    return services.share_groups.alter_offsets(context, request)
+    return at_once(services.share_groups.alter_offsets(context, request))
+
+
+def alter_share_group_offsets_in_steps(
+    services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> Steps[Message]:
+    """The same for a request that may name very many partitions."""
+    return (yield from _value_of(services.share_groups.alter_offsets(context, request)))
 
 
 def alter_share_group_offsets_error(
@@ -230,7 +237,14 @@ def delete_share_group_offsets_in_steps(
     services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Steps[Message]:
     """The same for a request that may name very many topics."""
-    response = yield from services.share_groups.delete_offsets(context, request)
+    return (yield from _value_of(services.share_groups.delete_offsets(context, request)))
+
+
+def _value_of(
+    steps: Generator[None, None, Message | Deferred[Message]],
+) -> Steps[Message]:
+    """These steps, and the value of the Deferred that they may return."""
+    response = yield from steps
     if not isinstance(response, Deferred):
         return response
     yield response
@@ -283,6 +297,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(0, 0),
             (READ_GROUP, READ_EACH_TOPIC),
         ),
+        steps=alter_share_group_offsets_in_steps,
     ),
     ApiHandler(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,

@@ -253,7 +253,7 @@ class Life:
             ],
         )
         self.attempt(
-            self.shares.coordinator.alter_offsets,
+            lambda context, asked: at_once(self.shares.coordinator.alter_offsets(context, asked)),
             AlterShareGroupOffsetsRequest(group_id=self.random.choice(self.groups), topics=[topic]),
         )
 

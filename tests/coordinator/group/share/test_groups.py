@@ -245,10 +245,10 @@ def test_offsets_of_a_group_without_members() -> None:
         ],
     )
     with pytest.raises(KafkaError) as refused:
-        shares.coordinator.alter_offsets(Context(0), alter)
+        at_once(shares.coordinator.alter_offsets(Context(0), alter))
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
     shares.ask(member_id="m", member_epoch=-1)
-    altered = shares.coordinator.alter_offsets(Context(0), alter)
+    altered = at_once(shares.coordinator.alter_offsets(Context(0), alter))
     assert isinstance(altered, Deferred)
     assert isinstance(altered.value, AlterShareGroupOffsetsResponse)
     codes = [one.error_code for one in altered.value.responses[0].partitions]
