@@ -5,7 +5,7 @@ broker of 10,000 partitions would stand still for 60 ms. So what outlives a full
 frozen, which means that no later collection walks it. A frozen object goes with its last reference,
 as any object does, but a reference cycle among frozen objects stays. The broker leaves none that is
 known (tests/node/test_garbage.py); for one that is not, everything is walked once in two cases:
-in a broker at rest, and when the frozen objects have doubled.
+in a broker at rest, and when the frozen objects have doubled for a minute.
 """
 
 from __future__ import annotations
@@ -22,82 +22,77 @@ FREEZE_OBJECTS: Final = 10_000
 
 WALK_OBJECTS: Final = 1_000_000
 """While the broker works, the frozen objects are walked once as many as the last complete walk left
-were added, and this many at least: more than the large requests under way consist of (700,000), so
-that no such request makes a walk. It takes 0.2 s for a million, a fifth of what it took to make
-them.
+were added and stay, and this many at least. It takes 0.2 s for a million.
+"""
+
+GROWTH_LOOK_SECONDS: Final = 20.0
+GROWTH_LOOKS: Final = 4
+"""So many looks in a row must find the growth: large requests under way consist of as many objects,
+but for a second or two only, and a walk in the middle of one would be in vain.
 """
 
 REST_LOOK_SECONDS: Final = 600.0
 """How often a broker at rest looks whether much was frozen."""
 
 
+CallLater = Callable[[float, Callable[[], None]], object]
+"""Calls back after so many seconds."""
+
+
 class CollectorPolicy:
     """What is frozen, and when all of it is walked. One per process, as the collector is."""
 
-    __slots__ = ("_is_walk_due", "_known", "_newly_frozen")
+    __slots__ = ("_growth_looks", "_known")
 
     def __init__(self) -> None:
         self._known = 0  # frozen after the last complete walk
-        self._newly_frozen = 0  # since then, those included that are freed again
-        self._is_walk_due = False
+        self._growth_looks = 0  # the last ones, in a row, that found the growth
 
     def begin(self) -> None:
         """Freeze what there is, and from now on what outlives a full collection."""
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
-        self._walked()
+        self._known = gc.get_freeze_count()
         gc.callbacks.append(self.freeze_survivors)
 
     def freeze_survivors(self, phase: str, info: dict[str, int]) -> None:
-        """For gc.callbacks, where no collection can be started: what is unfrozen here is walked by
-        the next full collection, and frozen again after it.
-        """
-        if phase != "stop" or info["generation"] != 2:
-            return
-        survivors = len(gc.get_objects(generation=2))
-        if self._is_walk_due:
+        """For gc.callbacks."""
+        if (
+            phase == "stop"
+            and info["generation"] == 2
+            and len(gc.get_objects(generation=2)) >= FREEZE_OBJECTS
+        ):
             gc.freeze()
-            self._walked()
-        elif survivors >= FREEZE_OBJECTS:
-            gc.freeze()
-            self._newly_frozen += survivors
-            if self._newly_frozen >= self._limit:
-                self._look()
 
-    def collect_at_rest(
-        self,
-        call_later: Callable[[float, Callable[[], None]], object],
-        is_resting: Callable[[], bool],
-    ) -> None:
+    def collect_when_grown(self, call_later: CallLater) -> None:
+        """Look regularly whether the frozen objects have doubled; walk them if that lasts."""
+
+        def look() -> None:
+            grown = gc.get_freeze_count() - self._known
+            has_grown = grown >= max(WALK_OBJECTS, self._known)
+            self._growth_looks = self._growth_looks + 1 if has_grown else 0
+            if self._growth_looks >= GROWTH_LOOKS:
+                self._walk()
+            call_later(GROWTH_LOOK_SECONDS, look)
+
+        call_later(GROWTH_LOOK_SECONDS, look)
+
+    def collect_at_rest(self, call_later: CallLater, is_resting: Callable[[], bool]) -> None:
         """Look now and then whether much was frozen since the last complete walk and the broker is
         at rest; if so, walk all objects.
         """
 
         def look() -> None:
             if is_resting() and gc.get_freeze_count() - self._known >= FREEZE_OBJECTS:
-                gc.unfreeze()
-                gc.collect()
-                gc.freeze()
-                self._walked()
+                self._walk()
             call_later(REST_LOOK_SECONDS, look)
 
         call_later(REST_LOOK_SECONDS, look)
 
-    def _look(self) -> None:
-        """Unfreeze all if the frozen objects have doubled. To count them takes some ns each, so the
-        next look is after half as many more at the earliest.
-        """
-        grown = gc.get_freeze_count() - self._known
-        self._newly_frozen = min(grown, self._limit // 2)
-        if grown >= self._limit:
-            self._is_walk_due = True
-            gc.unfreeze()
-
-    @property
-    def _limit(self) -> int:
-        return max(WALK_OBJECTS, self._known)
-
-    def _walked(self) -> None:
-        self._is_walk_due = False
+    def _walk(self) -> None:
+        """Collect the cycles among frozen objects, too."""
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
         self._known = gc.get_freeze_count()
-        self._newly_frozen = 0
+        self._growth_looks = 0

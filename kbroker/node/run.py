@@ -125,9 +125,9 @@ async def _serve(config: BrokerConfig) -> int:
         starting.result()
         collector = CollectorPolicy()
         collector.begin()
-        collector.collect_at_rest(
-            asyncio.get_running_loop().call_later, lambda: broker.stalls.resting
-        )
+        call_later = asyncio.get_running_loop().call_later
+        collector.collect_when_grown(call_later)
+        collector.collect_at_rest(call_later, lambda: broker.stalls.resting)
         _announce(broker)
         await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
     else:

@@ -266,11 +266,27 @@ def end(policy: CollectorPolicy, thresholds: tuple[int, int, int]) -> None:
     gc.unfreeze()
 
 
+class Looks:
+    """The timer of `collect_when_grown`."""
+
+    def __init__(self) -> None:
+        self.planned: list[Callable[[], None]] = []
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        assert seconds == garbage.GROWTH_LOOK_SECONDS
+        self.planned.append(callback)
+
+    def look(self) -> None:
+        self.planned.pop()()
+        assert len(self.planned) == 1
+
+
 def test_a_frozen_circle_goes_once_the_frozen_objects_have_doubled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However busy the broker is. Collections are started here only."""
-    thresholds, policy = gc.get_threshold(), CollectorPolicy()
+    thresholds, policy, looks = gc.get_threshold(), CollectorPolicy(), Looks()
+    policy.collect_when_grown(looks.call_later)
     gc.disable()
     try:
         gc.collect()
@@ -279,39 +295,49 @@ def test_a_frozen_circle_goes_once_the_frozen_objects_have_doubled(
         known = gc.get_freeze_count()
         monkeypatch.setattr(garbage, "WALK_OBJECTS", 3 * garbage.FREEZE_OBJECTS)
         kept: list[list[list[int]]] = []
-        rounds = max(known, garbage.WALK_OBJECTS) // garbage.FREEZE_OBJECTS
-        for _ in range(rounds - 1):
+        limit = max(known, garbage.WALK_OBJECTS)
+        while gc.get_freeze_count() < known + limit:
+            for _ in range(garbage.GROWTH_LOOKS):
+                looks.look()
+            assert lost() is not None, "they have not doubled"
             kept.append([[] for _ in range(garbage.FREEZE_OBJECTS)])
             gc.collect()
-        assert lost() is not None and gc.get_freeze_count() < 2 * known + garbage.WALK_OBJECTS
-        while gc.get_freeze_count():
-            kept.append([[] for _ in range(garbage.FREEZE_OBJECTS)])
-            gc.collect()
-            assert len(kept) <= 2 * rounds
-        assert lost() is not None, "the collection that is over did not walk it"
-        gc.collect()
+        for _ in range(garbage.GROWTH_LOOKS - 1):
+            looks.look()
+        assert lost() is not None, "the growth may be a request under way"
+        looks.look()
         assert lost() is None
         assert gc.get_freeze_count() > known + len(kept) * garbage.FREEZE_OBJECTS
-        gc.collect()
-        assert gc.get_freeze_count(), "the next walk is due when they have doubled again"
+        lost = circle()
+        gc.freeze()
+        for _ in range(garbage.GROWTH_LOOKS):
+            looks.look()
+        assert lost() is not None, "the next walk is due when they have doubled again"
     finally:
         gc.enable()
         end(policy, thresholds)
 
 
 def test_what_was_frozen_and_is_freed_since_makes_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    thresholds, policy = gc.get_threshold(), CollectorPolicy()
+    thresholds, policy, looks = gc.get_threshold(), CollectorPolicy(), Looks()
+    policy.collect_when_grown(looks.call_later)
     gc.disable()
     try:
         gc.collect()
         policy.begin()
         known = gc.get_freeze_count()
+        lost = circle()
+        gc.freeze()
         monkeypatch.setattr(garbage, "WALK_OBJECTS", garbage.FREEZE_OBJECTS)
-        for _ in range(2 * known // garbage.FREEZE_OBJECTS + 2):
-            many: list[list[int]] = [[] for _ in range(garbage.FREEZE_OBJECTS)]
+        for _ in range(3 * garbage.GROWTH_LOOKS):
+            many: list[list[int]] = [[] for _ in range(known + garbage.FREEZE_OBJECTS)]
             gc.collect()
-            assert gc.get_freeze_count() >= known
+            assert gc.get_freeze_count() >= 2 * known
+            for _ in range(garbage.GROWTH_LOOKS - 1):
+                looks.look()
             del many
+            looks.look()
+        assert lost() is not None
     finally:
         gc.enable()
         end(policy, thresholds)
