@@ -10,7 +10,7 @@ is in `snapshot`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -204,7 +204,3 @@ class MetadataImage:
     def usable_brokers(self) -> list[BrokerRegistration]:
         """Registered and not fenced, by id."""
         return [self.brokers[i] for i in sorted(self.brokers) if not self.brokers[i].fenced]
-
-    def with_cluster_id(self, cluster_id: str) -> MetadataImage:
-        """The same image of the named cluster."""
-        return replace(self, cluster_id=cluster_id)
