@@ -10,6 +10,8 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -234,6 +236,12 @@ def test_no_circles_under_attack(
 
 
 def test_what_outlives_a_full_collection_is_walked_by_no_later_one() -> None:
+    # A process of its own: objects that earlier tests left here may be freed while this one counts.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        fresh.submit(freeze_survivors_of_full_collections).result()
+
+
+def freeze_survivors_of_full_collections() -> None:
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     policy = CollectorPolicy()
     try:
