@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
@@ -30,6 +31,7 @@ from kbroker.settings.properties import parse_properties
 from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
 from kbroker.settings.table import BROKER_KEYS
 from kbroker.settings.topic_table import TOPIC_KEYS
+from tests.untested_modules import NOT_YET, NOT_YET_COUNTS, REASONS
 
 ROOT = Path(__file__).parents[1]
 TEXT = {".py", ".md", ".toml", ".txt", ".properties", ".json", ".cfg", ""}
@@ -260,6 +262,44 @@ def test_documents_and_docstrings_name_modules_that_exist() -> None:
             if place.split("/")[0] in folders and place not in existing
         ]
     assert wrong == []
+
+
+def modules_without_a_test() -> set[str]:
+    """Paths relative to kbroker/ of the modules for which no test file is named."""
+    found = set()
+    for name, _ in sources():
+        module = Path(name).relative_to("kbroker")
+        test = ROOT / "tests" / module.with_name(f"test_{module.name}")
+        if module.name != "__init__.py" and not test.is_file():
+            found.add(module.as_posix())
+    return found
+
+
+def test_every_module_has_its_test() -> None:
+    """kbroker/log/segment.py has tests/log/test_segment.py, or tests/untested_modules.py says which
+    test file covers the module and why.
+    """
+    explained: dict[str, str] = {}
+    untested = modules_without_a_test()
+    for pattern, reason in REASONS.items():
+        # A glob's `*` stays within one folder, as in Path.match of a path with the same depth.
+        matched = {
+            name
+            for name in untested
+            if name.count("/") == pattern.count("/") and Path(name).match(pattern)
+        }
+        assert matched, f"{pattern}: no such module, or each of them has a test: remove the reason"
+        for name in matched:
+            assert name not in explained, f"{name}: explained by {explained[name]} and {pattern}"
+            explained[name] = pattern
+        assert (ROOT / "tests" / reason.covered_by).is_file(), (pattern, reason.covered_by)
+        assert reason.covered_by.rpartition("/")[2].startswith("test_"), pattern
+        assert reason.why, pattern
+    assert NOT_YET - untested == set(), "no such modules, or they have tests: remove them"
+    assert NOT_YET & set(explained) == set(), "these have a reason: remove them from NOT_YET"
+    missing = sorted(untested - set(explained) - NOT_YET)
+    assert missing == [], "modules need a test of their name, or a reason"
+    assert Counter(name.partition("/")[0] for name in NOT_YET) == NOT_YET_COUNTS
 
 
 OWN_DESTRUCTORS = {"kbroker/log/storage/files.py": {"os.close", "contextlib.suppress"}}
