@@ -1,6 +1,6 @@
-"""Counters and histograms that any room may touch: plain numbers, no clock, no threads.
+"""Counters and histograms that any package may update: plain numbers, no clock, no threads.
 
-Counting is one addition; names, labels and text come in only when somebody asks for them
+Counting is one addition; names, labels and text are added when the metrics are read
 (`server/metrics`).
 """
 
@@ -13,12 +13,12 @@ from typing import Final
 LATENCY_BOUNDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 )  # fmt: skip
-"""Seconds, upper ends (inclusive) of a histogram's classes."""
+"""Upper bounds of a histogram's buckets, in seconds, inclusive."""
 
 
 class Histogram:
-    """How often a value fell into which class. counts: one per bound, and one for what is larger.
-    total: the sum of all values; maximum: the largest, 0 before the first.
+    """Counts of values per bucket. counts: one per bound, and one for larger values. total: the sum
+    of all values; maximum: the largest, 0 before the first.
     """
 
     __slots__ = ("bounds", "count", "counts", "maximum", "total")
@@ -40,8 +40,8 @@ class Histogram:
 
 
 class TopicTraffic:
-    """Records in and out of the logs led here, as Kafka's BrokerTopicMetrics count them: bytes of
-    whole batches, also those of internal topics.
+    """Records in and out of the logs that this broker leads, counted as Kafka's BrokerTopicMetrics
+    does: bytes of whole batches, including internal topics.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "failed_produces", "messages_in")

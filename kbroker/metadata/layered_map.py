@@ -1,10 +1,10 @@
-"""An immutable mapping that a changed copy shares most of: what keeps an image of 10,000 topics
-cheap to change.
+"""An immutable mapping whose changed copies share most of their entries with it. It keeps changes
+to an image of 10,000 topics cheap.
 
-A map is a large dict nobody writes any more and a small one of changes over it. A changed copy
-copies the small one only; once that has grown past the square root of the whole, both are melted
-into a new large dict. Unlike a hash trie it keeps insertion order, so iteration does not depend on
-the hash seed.
+A map consists of a large base dict, which is never written after construction, and a small dict of
+changes over it. A changed copy copies the changes only. Once they have grown past the square root
+of the whole, both are merged into a new base. Unlike a hash trie, the map keeps insertion order, so
+iteration does not depend on the hash seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMALLEST_MELT: Final = 64
 
 
 class _Removed:
-    """Stands in the changes for a key that is gone."""
+    """Marks a removed key in the changes."""
 
     __slots__ = ()
 
@@ -63,7 +63,9 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
         return result
 
     def changed_keys(self, old: LayeredMap[K, V]) -> list[K]:
-        """Keys whose values are not the very same in both, without a look at what they share."""
+        """Keys whose values are not the identical objects in both maps. Maps with the same base
+        are compared by their changes only.
+        """
         if self is old:
             return []
         if self._base is old._base:
@@ -97,7 +99,7 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
                 yield key
 
     def items(self) -> ItemsView[K, V]:
-        """As dict.items; straight from the large dict while nothing lies over it."""
+        """As dict.items; a view of the base itself while there are no changes."""
         return self._base.items() if not self._changes else super().items()
 
     def __len__(self) -> int:

@@ -1,5 +1,5 @@
-"""From a change of the image to orders for this broker: which partitions to host, how, and which to
-let go.
+"""Turns a change of the image into orders for this broker: which replicas to host, with which
+leader and settings, and which to remove. `broker/metadata_listener` carries them out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kbroker.settings.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class HostPartition:
-    """Keep a replica of this partition: lead it if leader is this broker, else follow (-1: nobody
-    leads).
+    """Host a replica of this partition: lead it if leader is this broker, else follow. leader: -1
+    if the partition has no leader.
     """
 
     topic_partition: TopicPartition
@@ -27,12 +27,12 @@ class HostPartition:
     isr: tuple[int, ...]
     config: LogConfig
     directory_id: Uuid = ZERO_UUID
-    """Where the replica is as far as the metadata knows; zero: not assigned yet."""
+    """The log directory that the metadata names for the replica; zero: not assigned yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovePartition:
-    """Let go of this replica; delete: also its data."""
+    """Stop hosting this replica; delete: delete its data too."""
 
     topic_partition: TopicPartition
     delete: bool = True
@@ -52,8 +52,8 @@ Order = HostPartition | RemovePartition | UpdateTopicConfig
 class Publisher:
     """Turns image changes into orders for one broker.
 
-    make_config: gets the image and a topic's overrides. Removals come first: a topic made anew
-    under an old name is another topic.
+    make_config: gets the image and a topic's overrides. Removals come first, because a topic that
+    was deleted and created again under the same name has new replicas.
     """
 
     __slots__ = ("_make_config", "_node_id")
@@ -65,8 +65,8 @@ class Publisher:
         self._make_config = make_config
 
     def orders(self, old: MetadataImage, new: MetadataImage) -> Iterator[Order]:
-        """What changes for this broker between the two, found as it is asked for. Cost: what
-        differs, not what there is.
+        """Yield the orders for the difference between two images. The cost grows with the number of
+        changed topics, not with the number of topics.
         """
         changed = new.topics.changed_keys(old.topics)
         for name in changed:
@@ -114,7 +114,7 @@ class Publisher:
         for name in sorted(names):
             topic, before = new.topics.get(name), old.topics.get(name)
             if topic is None or before is None or topic.topic_id != before.topic_id:
-                continue  # gone, or new and hosted with these settings
+                continue  # deleted, or new and hosted with these settings
             if any(self._node_id in partition.replicas for partition in topic.partitions.values()):
                 yield UpdateTopicConfig(name, self._make_config(new, new.topic_configs(name)))
 

@@ -277,7 +277,7 @@ class Broker:
         self._sweep(loop, idle_ms / 1000 if idle_ms >= 0 else float("inf"))
 
     def _give_back_memory(self) -> None:
-        """Somebody begins to wait for memory."""
+        """Called when memory pressure begins."""
         if self._shared is not None:
             self._shared.give_back_memory()
         if self._role is not None:

@@ -103,8 +103,8 @@ REASONS_PER_SECOND: Final = 10
 """Characters of a member's words that are logged; clients send no more."""
 
 
-def leave_error(request: LeaveGroupRequest, error: ErrorCode) -> LeaveGroupResponse:
-    """The answer to a LeaveGroup that failed as a whole."""
+def leave_error(error: ErrorCode) -> LeaveGroupResponse:
+    """The response to a LeaveGroup that failed as a whole."""
     return LeaveGroupResponse(error_code=error)
 
 
@@ -265,7 +265,7 @@ class GroupCoordinator:
         try:
             host = self._member_host(request.group_id)
         except KafkaError as error:
-            return leave_error(request, error.code)
+            return leave_error(error.code)
         identities = request.members
         if context.api_version < 3:
             identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
@@ -274,7 +274,7 @@ class GroupCoordinator:
             self._log_reason(request.group_id, who, identity.reason)
         result = host.shard.leave(request.group_id, identities, self._timers.monotonic_ms())
         answer = self.runtime.handle(host, result)
-        answer = answer.recover(lambda error: leave_error(request, error.code))
+        answer = answer.recover(lambda error: leave_error(error.code))
         return now_or_later(answer.then(_old_leave_response) if context.api_version < 3 else answer)
 
     def leave_errors(

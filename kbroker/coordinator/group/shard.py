@@ -74,7 +74,7 @@ class ShardSettings(ClassicSettings, ConsumerSettings, ShareSettings, StreamsSet
     """What of the broker's configuration a shard reads."""
 
     @property
-    def offsets_retention_minutes(self) -> int: ...
+    def offsets_retention_ms(self) -> int: ...
     @property
     def offsets_retention_check_interval_ms(self) -> int: ...
     @property
@@ -468,8 +468,7 @@ class GroupShard:
 
     def _on_expiry(self, now_ms: int) -> list[Result]:
         """One turn of a round through all groups; the next round is an interval later."""
-        retention_ms = self._settings.offsets_retention_minutes * 60_000
-        expiry = OffsetExpiry(self.offsets, retention_ms, self._wall_ms())
+        expiry = OffsetExpiry(self.offsets, self._settings.offsets_retention_ms, self._wall_ms())
         sweep = self._sweep
         if sweep is None:
             sweep = self._sweep = ExpirySweep(self._expiring(), self.kind_of)

@@ -23,7 +23,6 @@ NO_PRODUCER_EPOCH: Final = -1
 MAX_EPOCH: Final = 0x7FFF
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
 """The last epoch that a client gets; MAX_EPOCH is reserved for fencing."""
-LOG_VALUE_VERSION: Final = 1
 
 _INT16: Final = struct.Struct(">h")
 

@@ -48,7 +48,6 @@ from kbroker.settings.network import MEMORY_LIMIT
 TIMESTAMPS_SINCE: Final = 2
 BATCHES_SINCE: Final = 4
 STORAGE_ERROR_SINCE: Final = 6
-SESSIONS_SINCE: Final = 7
 ZSTD_SINCE: Final = 10
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 16

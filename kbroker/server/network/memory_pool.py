@@ -1,23 +1,26 @@
-"""`kbroker.memory.limit.bytes`: an account of what clients make the broker hold. No I/O, no clock.
+"""`kbroker.memory.limit.bytes`: accounts for the memory that clients make the broker hold. No I/O,
+no clock.
 
-In it: receive buffers beyond a connection's first few KiB, batches that wait for a worker,
-responses that the peer does not take, converted records, large fetches that wait, sessions. Not in
-it: what an idle broker needs, small buffers, and what is as durable as the logs (topics, groups,
-offsets, producers).
+Accounted for: receive buffers beyond a connection's first few KiB, batches that wait for a worker,
+responses that the peer does not read, converted records, large fetches that wait, sessions. Not
+accounted for: the memory of an idle broker, small buffers, and state that is as durable as the logs
+(topics, groups, offsets, producers).
 
-    take     before something large is received; what does not fit waits in its order (`wait`)
-    charge   for what is there already, whether it fits or not; whoever would make more of it waits
-             meanwhile (`wait_turn`)
-    keep     for what stays beyond its request (sessions); beyond its share it is refused, and the
-             client does without
+    take     reserve memory before a large request is received; a request that does not fit waits
+             in the order of arrival (`wait`)
+    charge   account for memory that is allocated already, whether it fits or not; while too much is
+             charged, requests with large responses wait (`wait_turn`)
+    keep     reserve memory that outlives its request (sessions); refused beyond its share, and the
+             client is then served without a session
 
-Receive buffers have a share of their own, so that promised requests do not hold up answers; so has
-what is kept, so that it holds up neither.
+Receive buffers have a share of their own, so that requests being received do not delay responses;
+kept memory has one too, so that it delays neither.
 
-Whoever waits holds nothing, but for the first part of a request that came in one read with others;
-of those the pool lets only so many wait (`may_park`). All other holders give back without taking
-more, so that the one at the front of the queue gets its turn: nothing waits in a circle. A request
-larger than `largest_request` would wait for ever and is to be refused before it gets here.
+A waiting connection holds no memory, except for the first part of a request that arrived in one
+read with earlier requests; the pool limits these parts (`may_park`). All other holders release
+their memory without taking more, so that the connection at the front of the queue is served in the
+end and no deadlock is possible. A request larger than `largest_request` would wait for ever; the
+caller must refuse it.
 """
 
 from __future__ import annotations
@@ -29,27 +32,26 @@ from typing import Final
 DEFAULT_LIMIT: Final = 256 * 1024 * 1024
 
 REQUEST_SHARE: Final = 3 / 4
-"""Of the limit, for receive buffers."""
+"""Share of the limit for receive buffers."""
 
 PARKED_SHARE: Final = 1 / 8
-"""What those who wait may hold, all together."""
+"""Share of the limit that all waiting connections together may hold."""
 
 ANSWER_SHARE: Final = 1 / 8
-"""With more than this charged, no further large answer is begun. The rest of the limit is for the
-last one that was.
+"""With more than this share charged, no further large response is begun. The rest of the limit is
+for the response that was begun last.
 """
 
-
 KEPT_SHARE: Final = 1 / 8
-"""What may be kept beyond requests. With the largest request and those who wait it makes 7/8."""
+"""Share for kept memory. With the largest request and the waiting connections it makes 7/8."""
 
 LENT_SHARE: Final = 3 / 8
-"""The same with what is lent, which goes when somebody begins to wait."""
+"""Share for kept and lent memory together; lent memory is dropped when memory pressure begins."""
 
 
 class Ticket:
-    """A place in a queue: count bytes wanted, `then` called once they are taken. held: what it has
-    already.
+    """A place in a queue. count: bytes requested; then: called once they are taken; held: bytes
+    that the waiting connection holds already.
     """
 
     __slots__ = ("count", "held", "queue", "then")
@@ -64,9 +66,9 @@ class Ticket:
 
 
 class MemoryPool:
-    """See the module. request_limit: what receive buffers may have (`queued.max.request.bytes`), or
-    None for their share. on_pressure: called when somebody begins to wait, so that what is kept
-    only for speed is given back.
+    """See the module. request_limit: bytes for receive buffers (`queued.max.request.bytes`), or
+    None for their share. on_pressure: called when memory pressure begins, so that memory kept only
+    for speed is released.
     """
 
     __slots__ = (
@@ -101,18 +103,18 @@ class MemoryPool:
         self.lent_limit = int(limit * LENT_SHARE)
         self.used = 0
         self.kept = 0
-        """Of `used`, what outlives requests."""
+        """Bytes of `used` that outlive their requests."""
         self.requests = 0
-        """Of `used`, what receive buffers have."""
+        """Bytes of `used` in receive buffers."""
         self.parked = 0
-        """Of `requests`, what those who wait hold."""
+        """Bytes of `requests` held by waiting connections."""
         self.parked_answers = 0
-        """What those hold that wait in `wait_turn`."""
+        """Bytes charged for requests that wait in `wait_turn`."""
         self.peak = 0
         self.contended = False
-        """Whether anybody waits."""
+        """Whether any ticket waits."""
         self.waits = 0
-        """How often somebody had to wait."""
+        """Number of waits since the start."""
         self.on_pressure: Callable[[], None] = lambda: None
         self._requests: deque[Ticket] = deque()
         self._answers: deque[Ticket] = deque()
@@ -121,43 +123,45 @@ class MemoryPool:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of tickets that wait."""
         return len(self._requests) + len(self._answers) + len(self._light)
 
     @property
     def largest_request(self) -> int:
-        """The largest receive buffer that surely gets its turn."""
+        """The largest receive buffer, in bytes, that is certain to be granted in the end."""
         return int(self.limit * REQUEST_SHARE) - self.park_limit
 
     @property
     def is_pressed(self) -> bool:
-        """Whether large answers must wait. What waits itself is no reason to."""
+        """Whether large responses must wait. Memory of waiting requests does not count."""
         answers = self.used - self.requests - self.kept - self.parked_answers
         return answers > self.answer_limit or self.used > self.limit
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits, or would."""
+        """Whether a ticket waits, or a request with a large response would."""
         return self.contended or self.is_pressed
 
     def has_room(self, count: int) -> bool:
-        """Whether so much more is within the limit."""
+        """Whether count more bytes are within the limit."""
         return self.used + count <= self.limit
 
     def charge(self, count: int) -> None:
-        """Account for what is there."""
+        """Account for count bytes that are allocated already."""
         self.used += count
         if self.used > self.peak:
             self.peak = self.used
 
     def release(self, count: int) -> None:
-        """It is gone; whoever waits and fits now goes on."""
+        """Account for count bytes that were freed, and serve the tickets that fit now."""
         self.used -= count
         if self.contended:
             self._grant()
 
     def keep(self, count: int) -> bool:
-        """Charge what outlives its request, if there is room for such."""
+        """Charge count bytes that outlive their request. Returns False, with nothing charged, if
+        they exceed the share or the limit.
+        """
         if self.kept + count > self.kept_limit or self.used + count > self.limit:
             return False
         self.kept += count
@@ -165,8 +169,8 @@ class MemoryPool:
         return True
 
     def lend(self, count: int) -> bool:
-        """As `keep`, and while nobody waits up to `lent_limit`: what is `overdrawn` then has to be
-        dropped when somebody begins to.
+        """Like `keep`, but up to `lent_limit` while there is no memory pressure; the caller drops
+        what is `overdrawn` when pressure begins.
         """
         share = self.kept_limit if self.is_short else self.lent_limit
         if self.kept + count > share or self.used + count > self.limit:
@@ -177,16 +181,16 @@ class MemoryPool:
 
     @property
     def overdrawn(self) -> int:
-        """What is lent beyond the share for what is kept."""
+        """Bytes lent beyond the share for kept memory."""
         return max(0, self.kept - self.kept_limit)
 
     def drop(self, count: int) -> None:
-        """Of what was kept, so much is gone."""
+        """Release count bytes of kept or lent memory."""
         self.kept -= count
         self.release(count)
 
     def take(self, count: int) -> bool:
-        """Take count bytes for a receive buffer, if they fit and nobody waits for such."""
+        """Take count bytes for a receive buffer, if they fit and no ticket for one waits."""
         if self._requests or not self._fits(count):
             return False
         self._take(count)
@@ -198,30 +202,30 @@ class MemoryPool:
         self.release(count)
 
     def may_park(self, held: int) -> bool:
-        """Whether somebody who holds so much already may wait."""
+        """Whether a connection that already holds that many bytes may wait."""
         return not held or self.parked + held <= self.park_limit
 
     def wait(self, count: int, then: Callable[[], None], *, held: int = 0) -> Ticket:
-        """Queue up for `take`; then is called when it is done, perhaps before this returns. held:
-        what the caller has already, see `may_park`.
+        """Queue up for `take`; then is called when the bytes are taken, perhaps before this
+        returns. held: bytes that the caller has already, see `may_park`.
         """
         self.parked += held
         return self._queue_up(Ticket(self._requests, then, count, held))
 
     def may_park_answer(self, held: int) -> bool:
-        """Whether an answer for which so much is charged already may wait."""
+        """Whether a response with that many bytes charged already may wait."""
         return self.parked_answers + held <= self.park_limit
 
     def wait_turn(self, then: Callable[[], None], *, light: bool = False, held: int = 0) -> Ticket:
-        """Wait until a large answer may be begun; light: until the limit is not exceeded.
+        """Wait until a large response may be begun; light: until the limit is not exceeded.
 
-        held: what is charged for the answer already, see `may_park_answer`.
+        held: bytes charged for the response already, see `may_park_answer`.
         """
         self.parked_answers += held
         return self._queue_up(Ticket(self._light if light else self._answers, then, held=held))
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Wait no more: the connection is gone. Harmless for a ticket that is served."""
+        """Stop waiting, because the connection is closed. No effect on a ticket already served."""
         if ticket in ticket.queue:
             ticket.queue.remove(ticket)
             if ticket.queue is self._requests:

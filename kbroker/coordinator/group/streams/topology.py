@@ -1,9 +1,9 @@
-"""The topology of a streams group (KIP-1071): what an application reads, keeps and passes on, and
-what of it the cluster's topics bear out.
+"""The topology of a streams group (KIP-1071): its source topics, repartition topics and changelogs,
+and its configuration against the topics of the cluster.
 
 A subtopology has as many tasks as the largest of its source topics has partitions. Repartition
-topics between subtopologies, and changelogs of state, are the group's own: how many partitions they
-need follows from the topics that are there, and those that are missing are to be created.
+topics between subtopologies and changelogs of state stores are internal topics of the group: their
+partition counts follow from the topics that exist, and missing ones are to be created.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatReques
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
 MAX_TASKS: Final = 100_000
-"""Of a group: the record of a member that has them all is just under a megabyte."""
+"""Tasks of one group: the record of a member that has them all is just under a megabyte."""
 NAMES_SHOWN: Final = 3
-"""Of missing topics, in the words for a client."""
+"""How many missing topics the status detail for a client names."""
 
 Topics = Mapping[str, ClusterTopic]
 _RequestTopic = StreamsGroupHeartbeatRequest.TopicInfo
 
 
 class StreamsStatus(IntEnum):
-    """What a member is told besides its tasks."""
+    """Status codes of StreamsGroupHeartbeatResponse."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -43,7 +43,7 @@ class StreamsStatus(IntEnum):
 
 
 class _UnfitTopicsError(Exception):
-    """The topics don't bear out the topology."""
+    """The cluster's topics do not match the topology."""
 
     def __init__(self, status: StreamsStatus, words: str) -> None:
         super().__init__(words)
@@ -52,7 +52,9 @@ class _UnfitTopicsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredSubtopology:
-    """inputs: the topics its tasks read. partition_counts: of its internal topics."""
+    """A subtopology with its task count. inputs: the topics that its tasks read; partition_counts:
+    those of its internal topics, by name.
+    """
 
     task_count: int
     inputs: frozenset[str]
@@ -62,8 +64,9 @@ class ConfiguredSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTopology:
-    """A topology upon the cluster's topics. subtopologies: by id, in order; empty if the topics
-    don't fit. missing: internal topics to be created. problem: why nothing can be assigned.
+    """A topology configured against the cluster's topics. subtopologies: by id, in order; empty if
+    the topics do not match. missing: internal topics to create. problem: status and reason why no
+    task can be assigned.
     """
 
     epoch: int
@@ -78,7 +81,9 @@ class ConfiguredTopology:
 
 
 def topology_of(request: StreamsGroupHeartbeatRequest.Topology) -> Topology:
-    """As it stands in the log. Raises KafkaError(STREAMS_INVALID_TOPOLOGY)."""
+    """The record value for the topology of a heartbeat. Raises KafkaError(STREAMS_INVALID_TOPOLOGY)
+    for a topology that contradicts itself.
+    """
     topology = Topology(
         epoch=request.epoch,
         subtopologies=[
@@ -106,12 +111,12 @@ def topology_of(request: StreamsGroupHeartbeatRequest.Topology) -> Topology:
 
 
 def same_topology(one: Topology, other: Topology) -> bool:
-    """Whether they say the same; the order of subtopologies says nothing."""
+    """Whether both are equal, apart from the order of their subtopologies."""
     return one.epoch == other.epoch and _by_id(one) == _by_id(other)
 
 
 def required_topics(topology: Topology) -> set[str]:
-    """All topics it needs: sources, repartition topics, changelogs."""
+    """Names of all topics of the topology: sources, repartition topics, changelogs."""
     names: set[str] = set()
     for one in topology.subtopologies:
         names.update(_inputs(one), (info.name for info in one.state_changelog_topics))
@@ -124,8 +129,8 @@ def reader_of(topology: Topology) -> dict[str, str]:
 
 
 def configure(topology: Topology, topics: Topics) -> ConfiguredTopology:
-    """Decide how many tasks there are and which topics are missing. Raises
-    KafkaError(STREAMS_INVALID_TOPOLOGY) for a topology that no topics would fit.
+    """Decide the number of tasks and the topics to create. Raises
+    KafkaError(STREAMS_INVALID_TOPOLOGY) for a topology that no set of topics can satisfy.
     """
     try:
         return _Configuration(topology, topics).decide()
@@ -134,7 +139,9 @@ def configure(topology: Topology, topics: Topics) -> ConfiguredTopology:
 
 
 class _Configuration:
-    """counts: partitions decided on for internal topics; a topic that is there has its own."""
+    """One run of `configure`. _counts: partition counts decided for internal topics; a topic that
+    exists keeps its own count.
+    """
 
     def __init__(self, topology: Topology, topics: Topics) -> None:
         self._topology = topology
@@ -212,8 +219,9 @@ class _Configuration:
                     raise _invalid(f"Nobody writes the repartition topic {info.name}.")
 
     def _count_sinks(self) -> None:
-        """As if all subtopologies were gone through in order, again and again: each knows the
-        counts of its sinks when it first knows that of an input.
+        """Derive the counts of sink topics from input topics, as Kafka does by repeated passes over
+        the subtopologies in order: the first known input of a subtopology decides its sinks. A heap
+        of (pass, subtopology) visits only subtopologies with a new input.
         """
         counts, readers = self._counts, self._readers()
         queue = [(0, index) for index in range(len(self._subtopologies))]
@@ -241,7 +249,7 @@ class _Configuration:
                 raise _invalid("The repartition topics feed each other in a circle.")
 
     def _readers(self) -> dict[str, list[int]]:
-        """The places of the subtopologies that read a repartition topic, by its name."""
+        """Indexes of the subtopologies that read a repartition topic, by the topic's name."""
         readers: dict[str, list[int]] = {}
         for index, one in enumerate(self._subtopologies):
             for info in one.repartition_source_topics:
@@ -249,7 +257,7 @@ class _Configuration:
         return readers
 
     def _enforce(self, names: list[str]) -> None:
-        """Topics that are joined have the same number of partitions."""
+        """Give the copartitioned topics the same number of partitions, or raise."""
         infos = {name: self._infos[name] for name in names if name in self._infos}
         fixed = {name: self._count_of(name) or 0 for name, info in infos.items() if info.partitions}
         given = {name: self._count_of(name) or 0 for name in names if name not in infos} or fixed
