@@ -28,7 +28,8 @@ class ApiHandler:
 
     For requests that go through `large_requests` - steps: called in place of handle where handle
     itself must not be sliced; it yields None for a pause or a Deferred to wait for. division: how
-    such a request is cut into pieces; None: it is handled as a whole.
+    such a request is cut into pieces; None: it is handled as a whole. refusal: how it is cut for
+    error_response, which then gives each item its own result; None: error_response is called once.
     """
 
     api_key: ApiKey
@@ -38,6 +39,7 @@ class ApiHandler:
     policy: ApiPolicy
     steps: Callable[[Services, RequestContext, Any], Steps] | None = None
     division: Division | None = None
+    refusal: Division | None = None
 
     @property
     def min_version(self) -> int:

@@ -32,6 +32,7 @@ from kbroker.protocol.framing import (
     encode_response_frame,
     read_client_id,
 )
+from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Field, Message, Request
 from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import (
@@ -62,6 +63,9 @@ logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
 _PRODUCE: Final = int(ApiKey.PRODUCE)
+
+REFUSED_ITEMS: Final = 512
+"""Items of a large request that are answered with an error in one step."""
 
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
@@ -232,16 +236,16 @@ class Dispatcher:
         )
         pending = LargePendingResponse(header.api_key, header.api_version, header.correlation_id)
         pending.started_s = 0.0 if self.times is None else time.perf_counter()
-        is_whole = handler.steps is None or handler.api_key in self.interceptors
-        handle = self._handle if is_whole else self._handle_in_steps
         answer = self._large.begin(
             LargeRequest(
                 context,
                 request_class(header.api_key),
                 bytearray(frame),
                 header.body_position,
-                lambda request: handle(route, context, request),
-                lambda request, error: self._failed(handler, context, request, error),
+                lambda request: self._handle_in_steps(route, context, request),
+                lambda request, error: _refused_in_steps(
+                    handler, request, *self._error_of(handler, context, error)
+                ),
                 handler.division,
                 waits_for_others=handler.policy.waits_for_others,
             )
@@ -309,27 +313,40 @@ class Dispatcher:
             return self._failed(handler, context, request, error)
 
     def _handle_in_steps(self, route: _Route, context: RequestContext, request: Any) -> Steps:
-        """As `_handle`, for a handler that has steps."""
+        """As `_handle`, for a large request: `steps` in place of `handle` where the API has them,
+        and an error response in steps, too. Returns what the handler does.
+        """
         handler = route.handler
-        if handler.steps is None:
-            raise InvariantError(f"{handler.api_key.name} has no steps")
         try:
+            interceptor = self.interceptors.get(handler.api_key)
+            outcome = None if interceptor is None else interceptor(context, request)
+            if outcome is not None:
+                return outcome
             for check in route.checks:
                 check(context.session, request)
-            return (yield from handler.steps(self._services, context, request))
+            if handler.steps is not None and interceptor is None:
+                return (yield from handler.steps(self._services, context, request))
+            return handler.handle(self._services, context, request)
         except (CloseConnection, MalformedRequest, InvariantError):
             raise
         except Exception as error:  # noqa: BLE001  # top frame of a request
-            return self._failed(handler, context, request, error)
+            code, message = self._error_of(handler, context, error)
+        return (yield from _refused_in_steps(handler, request, code, message))
 
     def _failed(
         self, handler: ApiHandler, context: RequestContext, request: Any, error: Exception
     ) -> Message:
-        """The response to a request whose check, handler or Deferred failed with error. What is not
-        a KafkaError is logged and counted.
+        """The response to a request whose check, handler or Deferred failed with error."""
+        return handler.error_response(request, *self._error_of(handler, context, error))
+
+    def _error_of(
+        self, handler: ApiHandler, context: RequestContext, error: Exception
+    ) -> tuple[ErrorCode, str]:
+        """The code and message that answer a request which failed with error. What is not a
+        KafkaError is logged and counted.
         """
         if isinstance(error, KafkaError) and not isinstance(error, Surprise):
-            return handler.error_response(request, error.code, error.message)
+            return error.code, error.message
         self.surprises += 1
         self._failures.log(
             context.arrived_ms,
@@ -341,7 +358,22 @@ class Dispatcher:
             context.session.client_host,
             exc_info=None if isinstance(error, Surprise) else error,
         )
-        return handler.error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        return ErrorCode.UNKNOWN_SERVER_ERROR, ""
+
+
+def _refused_in_steps(handler: ApiHandler, request: Any, code: ErrorCode, message: str) -> Steps:
+    """The error response to a large request, `REFUSED_ITEMS` of its items at a time."""
+    if handler.refusal is None:
+        return handler.error_response(request, code, message)
+    total: Message | None = None
+    for piece, continued in pieces(request, handler.refusal.request, REFUSED_ITEMS):
+        if total is None:
+            total = handler.error_response(piece, code, message)
+            continue
+        yield None
+        refused = handler.error_response(piece, code, message)
+        merge(total, refused, handler.refusal.response, continued)
+    return total
 
 
 def checks_of(

@@ -24,7 +24,6 @@ from kbroker.protocol.messages.configs import (
 )
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.share_groups import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
@@ -429,25 +428,6 @@ def test_a_connection_keeps_no_long_name_of_its_client() -> None:
             ApiVersionsRequest(client_software_name="x" * 1025, client_software_version="1"),
         )
     assert error.value.code == ErrorCode.INVALID_REQUEST
-
-
-@pytest.mark.parametrize("version", [11, 13])
-def test_the_refusal_of_metadata_for_many_topics_is_made_in_steps(version: int) -> None:
-    """The last of them has no name."""
-    kind = MetadataRequest.MetadataRequestTopic
-    request = MetadataRequest(
-        topics=[*[kind(name=f"t-{number}") for number in range(20 * MANY)], kind(name=None)]
-    )
-    sliced = Sliced(cluster_id="c")
-    image = SimpleNamespace(usable_brokers=list)
-    sliced.image = image  # type: ignore[attr-defined]
-    context = RequestContext(ApiKey.METADATA, version)
-    outcome = HANDLER_OF[ApiKey.METADATA].handle(sliced.services, context, request)
-    assert isinstance(outcome, Deferred) and not outcome.done
-    response = sliced.answer(outcome)
-    assert response.error_code == ErrorCode.INVALID_REQUEST
-    assert len(response.topics) == len(request.topics or ())
-    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
 
 
 class FeatureController:

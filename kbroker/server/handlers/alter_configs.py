@@ -34,6 +34,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 from kbroker.settings.keys import ResourceType
 
@@ -277,12 +278,14 @@ HANDLERS: tuple[ApiHandler, ...] = (
         handle_alter_configs,
         alter_configs_error,
         ApiPolicy(Versions(0, 2), ALTER_EACH_RESOURCE, forward=Forward.TO_CONTROLLER),
+        refusal=Division(("resources",), ("responses",)),
     ),
     ApiHandler(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         handle_incremental_alter_configs,
         incremental_alter_configs_error,
         ApiPolicy(Versions(0, 1), ALTER_EACH_RESOURCE, forward=Forward.TO_CONTROLLER),
+        refusal=Division(("resources",), ("responses",)),
     ),
     ApiHandler(
         ApiKey.LIST_CONFIG_RESOURCES,

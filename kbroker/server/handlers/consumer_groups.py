@@ -31,6 +31,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import Steps, sliced
 
 
@@ -100,5 +101,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
             group_protocol=CONSUMER_PROTOCOL,
         ),
+        refusal=Division(("group_ids",), ("groups",)),
     ),
 )

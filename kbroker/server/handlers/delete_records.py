@@ -22,6 +22,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import DELETE_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 
 NO_LOW_WATERMARK: Final = -1
@@ -103,5 +104,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
         handle_delete_records,
         delete_records_error,
         ApiPolicy(Versions(0, 2), (DELETE_EACH_TOPIC,)),
+        refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
 )

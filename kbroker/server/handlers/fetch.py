@@ -41,6 +41,7 @@ from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.handlers.leader_hints import LeaderHints
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps
 from kbroker.settings.log_config import max_unpacked_bytes
 from kbroker.settings.network import MEMORY_LIMIT
@@ -258,5 +259,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             waits_for_others=True,
         ),
         steps=fetch_in_steps,
+        refusal=Division(("topics", "partitions"), ("responses", "partitions")),
     ),
 )

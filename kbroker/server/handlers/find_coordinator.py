@@ -36,6 +36,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import Steps, sliced
 
 logger = logging.getLogger(__name__)
@@ -163,5 +164,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             ),
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
+        refusal=Division(("coordinator_keys",), ("coordinators",)),
     ),
 )

@@ -51,6 +51,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.requests import LARGE_REQUEST_BYTES, Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 
 MIN_MEMBER_BYTES: Final = 3
@@ -256,5 +257,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
         handle_describe_groups,
         describe_groups_error,
         ApiPolicy(Versions(0, 6), (DESCRIBE_EACH_GROUP,)),
+        refusal=Division(("groups",), ("groups",)),
     ),
 )

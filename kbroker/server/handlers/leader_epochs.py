@@ -21,6 +21,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, Access, ApiPolicy, Extent, Versions
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import Steps, sliced
 
 _Partition = OffsetForLeaderEpochResponse.EpochEndOffset
@@ -90,5 +91,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 DESCRIBE_EACH_TOPIC,
             ),
         ),
+        refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
 )

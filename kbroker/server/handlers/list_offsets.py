@@ -33,6 +33,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced
 
 LEADER_EPOCH_SINCE: Final = 4
@@ -165,5 +166,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
         handle_list_offsets,
         list_offsets_error,
         ApiPolicy(Versions(0, 11), (DESCRIBE_EACH_TOPIC,)),
+        refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
 )

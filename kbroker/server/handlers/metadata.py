@@ -43,7 +43,8 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
+from kbroker.server.slicing.divided_requests import Division
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 
@@ -60,22 +61,15 @@ _Pauses = Generator[None, None, None]
 def metadata_error(request: MetadataRequest, error: ErrorCode, message: str) -> MetadataResponse:
     """The error for each requested topic, and in v13 for the whole response."""
     del message
-    return at_once(_error_in_steps(request, error))
-
-
-def _error_in_steps(
-    request: MetadataRequest, error: ErrorCode
-) -> Generator[None, None, MetadataResponse]:
-    response = MetadataResponse(error_code=error)
-    for count, entry in enumerate(request.topics or (), 1):
-        if count % CHEAP_ITEMS == 0:
-            yield
-        response.topics.append(
+    return MetadataResponse(
+        error_code=error,
+        topics=[
             MetadataResponse.MetadataResponseTopic(
                 error_code=error, name=entry.name or "", topic_id=entry.topic_id
             )
-        )
-    return response
+            for entry in request.topics or ()
+        ],
+    )
 
 
 @sliced
@@ -105,8 +99,6 @@ def handle_metadata(
         yield from _topics_by_id(view, wanted, version, response)
     else:
         if not (yield from _is_by_name(request, version)):
-            if len(request.topics or ()) > CHEAP_ITEMS:  # not in one step
-                return (yield from _error_in_steps(request, ErrorCode.INVALID_REQUEST))
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "A topic needs a name, or from version 12 on an id."
             )
@@ -256,5 +248,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 Access(Extent.SOME, AclResource.TOPIC, (AclOperation.CREATE,)),
             ),
         ),
+        refusal=Division(("topics",), ("topics",)),
     ),
 )

@@ -39,6 +39,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced, step_items_of
 
 GROUPS_VERSION: Final = 8
@@ -196,6 +197,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             (READ_GROUP, READ_EACH_TOPIC),
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
+        refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
     ApiHandler(
         ApiKey.OFFSET_FETCH,
@@ -205,5 +207,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(0, 10),
             (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
         ),
+        refusal=Division(("groups",), ("groups",)),
     ),
 )

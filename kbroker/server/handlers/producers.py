@@ -24,6 +24,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import READ_EACH_TOPIC, ApiPolicy, Versions
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, sliced
 
 PRODUCER_BYTES: Final = 256
@@ -122,5 +123,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
         handle_describe_producers,
         describe_producers_error,
         ApiPolicy(Versions(0, 0), (READ_EACH_TOPIC,)),
+        refusal=Division(("topics", "partition_indexes"), ("topics", "partitions")),
     ),
 )

@@ -47,6 +47,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     TOO_LARGE,
@@ -279,6 +280,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(1, 1),
             (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
         ),
+        refusal=Division(("group_ids",), ("groups",)),
     ),
     ApiHandler(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
@@ -288,6 +290,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(0, 1),
             (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
         ),
+        refusal=Division(("groups",), ("groups",)),
     ),
     ApiHandler(
         ApiKey.ALTER_SHARE_GROUP_OFFSETS,

@@ -29,6 +29,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import Steps, once_each, sliced, sorted_in_steps
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
@@ -146,5 +147,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
         handle_describe_topic_partitions,
         describe_topic_partitions_error,
         ApiPolicy(Versions(0, 0), (DESCRIBE_EACH_TOPIC,)),
+        refusal=Division(("topics",), ("topics",)),
     ),
 )

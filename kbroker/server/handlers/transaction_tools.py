@@ -29,6 +29,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, MemoryClass, Quota, Versions
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, describe_each, sliced
 
 MARKERS_PER_STEP: Final = 8
@@ -195,6 +196,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 Access(Extent.LISTED, AclResource.TOPIC, (AclOperation.DESCRIBE,)),
             ),
         ),
+        refusal=Division(("transactional_ids",), ("transaction_states",)),
     ),
     ApiHandler(
         ApiKey.LIST_TRANSACTIONS,

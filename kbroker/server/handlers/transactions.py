@@ -50,6 +50,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     Steps,
@@ -397,6 +398,10 @@ HANDLERS: tuple[ApiHandler, ...] = (
             ),
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
+        refusal=Division(
+            ("v3_and_below_topics", "partitions"),
+            ("results_by_topic_v3_and_below", "results_by_partition"),
+        ),
     ),
     ApiHandler(
         ApiKey.ADD_OFFSETS_TO_TXN,
@@ -417,6 +422,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             (WRITE_TRANSACTIONAL_ID, READ_GROUP, READ_EACH_TOPIC),
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
+        refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
     ApiHandler(
         ApiKey.END_TXN,

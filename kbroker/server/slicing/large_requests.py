@@ -69,9 +69,9 @@ class LargeAnswer(Deferred[Any]):
 
 
 class LargeRequest:
-    """A request in slices. handle: stage one, as `dispatch` calls it. failed: the response to a
-    request whose Deferred failed. division: how it is divided; None: handled as a whole.
-    waits_for_others: see `ApiPolicy`.
+    """A request in slices. handle: steps of stage one, which return what the handler does. failed:
+    steps of the response to a request whose Deferred failed. division: how it is divided; None:
+    handled as a whole. waits_for_others: see `ApiPolicy`.
     """
 
     __slots__ = (
@@ -97,8 +97,8 @@ class LargeRequest:
         request_type: type[Request],
         frame: bytearray,
         position: int,
-        handle: Callable[[Any], Outcome | HandlerSteps],
-        failed: Callable[[Any, KafkaError], Message],
+        handle: Callable[[Any], HandlerSteps],
+        failed: Callable[[Any, KafkaError], HandlerSteps],
         division: Division | None,
         *,
         waits_for_others: bool,
@@ -239,9 +239,7 @@ class LargeRequests:
     def _handle(
         self, request: LargeRequest, message: Any
     ) -> Generator[Deferred[Any] | None, None, Message]:
-        outcome = request.handle(message)
-        if isinstance(outcome, Generator):
-            outcome = yield from self._follow(request, outcome)
+        outcome = yield from self._follow(request, request.handle(message))
         yield None
         if isinstance(outcome, Deferred):
             if request.waits_for_others:
@@ -251,20 +249,23 @@ class LargeRequests:
                 yield outcome
                 request.waits_for = None
             error = outcome.error
-            outcome = outcome.value if error is None else request.failed(message, error)
+            if error is None:
+                outcome = outcome.value
+            else:
+                outcome = yield from request.failed(message, error)
         if outcome is None:
             raise NoResponseError
         return cast(Message, outcome)
 
     def _follow(
         self, request: LargeRequest, steps: HandlerSteps
-    ) -> Generator[Deferred[Any] | None, None, Message]:
+    ) -> Generator[Deferred[Any] | None, None, Outcome]:
         """Steps of a handler. Others begin when they wait, not at their first pause."""
         while True:
             try:
                 waits_for = next(steps)
             except StopIteration as end:
-                return cast(Message, end.value)
+                return cast(Outcome, end.value)
             if waits_for is not None and not waits_for.done:
                 if request.waits_for_others:
                     self._let_others_begin(request)

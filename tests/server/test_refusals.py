@@ -1,0 +1,182 @@
+"""Error responses to large requests: each API whose error response has a result for each item of
+the request makes it in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.ports import Deferred
+from kbroker.protocol.apis import ApiKey, request_class
+from kbroker.protocol.codec import decode
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.schema import Field, Message, Struct
+from kbroker.replication.time_slices import FairSlices
+from kbroker.server.api_handler import ApiHandler
+from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
+from kbroker.server.dispatch import REFUSED_ITEMS, Dispatcher, _refused_in_steps
+from kbroker.server.handlers import all_handlers
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import Outcome
+from kbroker.server.services import Services
+from kbroker.server.session import Session
+from kbroker.settings.broker import BrokerConfig
+from tests.replication.test_time_slices import Ticks, Turns
+
+HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
+ITEMS = 3
+MANY = 5 * REFUSED_ITEMS
+
+WHOLE = frozenset({
+    ApiKey.CREATE_TOPICS,  # each name has one result
+    ApiKey.DELETE_TOPICS,  # names and ids stand in two lists of the request
+    ApiKey.DESCRIBE_CONFIGS,  # each resource has one result
+    ApiKey.ALTER_REPLICA_LOG_DIRS,  # results are by topic, the request by directory
+    ApiKey.WRITE_TXN_MARKERS,  # brokers send it
+})  # fmt: skip
+"""APIs whose error response is made in one step. No handler of theirs refuses a whole request."""
+
+
+def primitive(kind: str, number: int) -> Any:
+    if kind == "string":
+        return f"name-{number}"
+    return number.to_bytes(16, "big") if kind == "uuid" else number
+
+
+def items_of(field: Field, count: int, depth: int = 0) -> list[Any]:
+    """Distinct ones; lists within them have fewer items the deeper they are."""
+    if field.element != "struct":
+        return [primitive(field.element, number) for number in range(count)]
+    items = []
+    for number in range(count):
+        item = field.struct()
+        for each in field.struct.FIELDS:
+            if each.type_name == "string":
+                setattr(item, each.name, f"name-{number}")
+            elif each.type_name == "array":
+                setattr(item, each.name, items_of(each, ITEMS if depth < 2 else 1, depth + 1))
+        items.append(item)
+    return items
+
+
+def request_of(handler: ApiHandler, count: int) -> Message:
+    request = request_class(handler.api_key)()
+    for field in type(request).FIELDS:
+        if field.type_name == "array":
+            setattr(request, field.name, items_of(field, count))
+    if handler.api_key == ApiKey.PRODUCE:
+        request.acks = 1  # type: ignore[attr-defined]
+    return request
+
+
+def structs(value: Any) -> int:
+    """How many a message consists of."""
+    if isinstance(value, Struct):
+        return 1 + sum(structs(getattr(value, field.name)) for field in type(value).FIELDS)
+    return sum(map(structs, value)) if isinstance(value, list) else 0
+
+
+def test_each_error_response_that_grows_with_the_request_is_cut() -> None:
+    growing = set()
+    for handler in all_handlers():
+        few, more = (
+            structs(
+                handler.error_response(request_of(handler, count), ErrorCode.NOT_CONTROLLER, "")
+            )
+            for count in (2, 4)
+        )
+        if more > few:
+            growing.add(handler.api_key)
+    cut = {handler.api_key for handler in all_handlers() if handler.refusal is not None}
+    divided = {handler.api_key for handler in all_handlers() if handler.division is not None}
+    assert growing - divided == cut | WHOLE
+    assert not cut & divided and not cut & WHOLE
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [pytest.param(each, id=each.api_key.name) for each in all_handlers() if each.refusal],
+)
+def test_it_says_the_same_in_steps(handler: ApiHandler) -> None:
+    request = request_of(handler, MANY)
+    steps = _refused_in_steps(handler, request, ErrorCode.NOT_CONTROLLER, "why")
+    assert handler.refusal is not None
+    total, sizes = None, 0
+    try:
+        while True:
+            next(steps)
+            sizes += 1
+    except StopIteration as end:
+        total = end.value
+    assert sizes + 1 >= MANY // REFUSED_ITEMS
+    assert total == handler.error_response(request, ErrorCode.NOT_CONTROLLER, "why")
+
+
+def frame_of(request: Message, version: int) -> memoryview:
+    parts = cast(list[bytes], encode_request_frame(request, version, 7, "c"))
+    return memoryview(bytearray(b"".join(parts)[4:]))
+
+
+def raises(services: Any, context: Any, request: Any) -> Outcome:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "why")
+
+
+def fails(services: Any, context: Any, request: Any) -> Outcome:
+    return Deferred.failed(KafkaError(ErrorCode.INVALID_REQUEST, "why"))
+
+
+def raises_in_steps(services: Any, context: Any, request: Any) -> Iterator[None]:
+    yield
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "why")
+
+
+@pytest.mark.parametrize("version", [11, 13])
+@pytest.mark.parametrize("refuse", [raises, fails, raises_in_steps])
+def test_a_large_request_is_refused_in_several_turns(version: int, refuse: Any) -> None:
+    kind = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(topics=[kind(name=f"t-{number}") for number in range(MANY)])
+    own = HANDLER_OF[ApiKey.METADATA]
+    refused: list[int] = []
+
+    def error_response(request: Any, code: ErrorCode, message: str) -> Message:
+        refused.append(len(request.topics))
+        return own.error_response(request, code, message)
+
+    is_steps = refuse is raises_in_steps
+    handler = ApiHandler(
+        ApiKey.METADATA,
+        raises if is_steps else refuse,
+        error_response,
+        ApiPolicy(Versions(0, 13), NO_AUTHORISATION),
+        steps=refuse if is_steps else None,
+        refusal=own.refusal,
+    )
+    turns = Turns()
+    services: Any = SimpleNamespace(
+        node_id=1,
+        memory=MemoryPool(),
+        slices=FairSlices(turns, seconds=0.001, clock=Ticks()),
+        config=BrokerConfig.from_properties({}),
+    )
+    dispatcher = Dispatcher((handler,), cast(Services, services))
+    pending = dispatcher.dispatch_in_slices(Session(), frame_of(request, version), 0)
+    assert pending is not None and pending.deferred is not None
+    pending.deferred.on_done(lambda message: setattr(pending, "message", message))
+    while turns.due:
+        before = len(refused)
+        turns.turn()
+        assert len(refused) - before <= 2
+    assert refused == [REFUSED_ITEMS] * (MANY // REFUSED_ITEMS)
+    frame = b"".join(cast(list[bytes], dispatcher.render(pending)))[4:]
+    _, position = decode_response_header(frame, ApiKey.METADATA, version)
+    response, _ = decode(MetadataResponse, memoryview(frame), version, position)
+    if version >= 13:
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert len(response.topics) == MANY
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
