@@ -54,6 +54,8 @@ def append_validated(
             if epoch >= 0 and epoch != epochs.latest_epoch:
                 epochs.assign(epoch, header.base_offset)
         segment.append(batches, headers)
+        if segment.index_room <= 0:
+            segment.learn_limits(log.config)
         for number, header in enumerate(headers):
             if header.producer_id >= 0:
                 completed = replay_producer(log.producers, header, markers[number])

@@ -112,16 +112,11 @@ def append_next_batch(
     offset = log.log_end_offset
     last_offset = offset + delta
     if (
-        (
-            segment.settings is not config
-            or latest > segment.latest_timestamp
-            or last_offset > segment.largest_offset
-            or segment.size > config.segment_bytes - size
-            or segment.index_room <= 0
-        )
-        and segment.should_roll(size, last_offset, latest, config, now_ms)
-    ) or (
-        (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
+        segment.index_room <= 0
+        or latest > segment.latest_timestamp
+        or last_offset > segment.largest_offset
+        or segment.size > config.segment_bytes - size
+        or (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
         or crc32c(view[ATTRIBUTES_POSITION:]) != crc
     ):
         return OUT_OF_THE_ORDINARY

@@ -131,11 +131,14 @@ class PartitionLog(LogState):
     def share(self, open_files: OpenFiles, random: Random) -> None:
         """Use what all logs of the node share from now on. No file of this log may be open."""
         self.segments.share(open_files, random)
-        self.segments.active.roll_jitter_ms = self.segments.roll_jitter_ms(self.config)
+        active = self.segments.active
+        active.roll_jitter_ms = self.segments.roll_jitter_ms(self.config)
+        active.forget_limits()
 
     def update_config(self, config: LogConfig) -> None:
         """Take a changed topic configuration; the active segment follows it at the next roll."""
         self.config = config
+        self.segments.active.forget_limits()
         for segment in self.segments:
             segment.index_interval_bytes = config.index_interval_bytes
 

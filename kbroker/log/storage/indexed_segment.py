@@ -85,7 +85,7 @@ class IndexedSegment(SegmentFile):
         self.offset_index.owner = self.time_index.owner = weakref.ref(self)
         self._indexes_rebuilt = False
         self.bytes_since_index_entry = 0
-        self.index_room = 0  # entries that fit for certain; looked up again at 0
+        self.index_room = 0  # entries that fit for certain; 0: unknown, as are the segment's limits
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._max_timestamp_known = False

@@ -33,7 +33,6 @@ class Segment(IndexedSegment):
         "latest_timestamp",
         "preallocated",
         "roll_jitter_ms",
-        "settings",
     )
 
     def __init__(
@@ -63,9 +62,8 @@ class Segment(IndexedSegment):
         self.preallocated = False
         self.created_ms = created_ms
         self.roll_jitter_ms = roll_jitter_ms
-        self.settings: LogConfig | None = None  # those that `latest_timestamp` was found with
         self.latest_timestamp = NO_TIMESTAMP
-        """A later batch belongs into a new segment; valid while `settings` are."""
+        """A later batch belongs into a new segment. Known while `index_room` is positive."""
 
     @classmethod
     def create(
@@ -167,18 +165,15 @@ class Segment(IndexedSegment):
         now_ms: int,
     ) -> bool:
         """Whether these batches belong into a new segment: size, age, full index, or an offset too
-        far away. `next_batch` asks only where what was found here last does not say so.
+        far away. Changes nothing.
         """
         size = self.size
         if (
             size > config.segment_bytes - incoming_bytes
             or not self.base_offset <= last_offset <= self.largest_offset
+            or (self.index_room <= 0 and self._room_in_indexes() <= 0)
         ):
             return True
-        if self.index_room <= 0:
-            self.index_room = min(self.offset_index.room, self.time_index.room)
-            if self.index_room <= 0:
-                return True
         if not size:
             return False
         first = self._rolling_timestamp
@@ -187,8 +182,24 @@ class Segment(IndexedSegment):
         longest_ms = config.max_segment_ms - self.roll_jitter_ms
         if first < 0:
             return now_ms - self.created_ms > longest_ms
-        self.settings, self.latest_timestamp = config, first + longest_ms
-        return max_timestamp > self.latest_timestamp
+        return max_timestamp > first + longest_ms
+
+    def learn_limits(self, config: LogConfig) -> None:
+        """After an append: note up to which timestamp and for how many index entries `should_roll`
+        will say no, for `next_batch`. Reads no file. Nothing is noted for a segment whose first
+        batch has no timestamp: its age counts from its creation.
+        """
+        first = self._rolling_timestamp
+        if first is not None:
+            self.latest_timestamp = first + config.max_segment_ms - self.roll_jitter_ms
+            self.index_room = self._room_in_indexes()
+
+    def forget_limits(self) -> None:
+        """The configuration or the jitter changed."""
+        self.index_room = 0
+
+    def _room_in_indexes(self) -> int:
+        return min(self.offset_index.room, self.time_index.room)
 
     # -- closing ----------------------------------------------------------------------------------
 
@@ -260,7 +271,7 @@ class Segment(IndexedSegment):
         self.time_index.preallocate(index_bytes)
         if self.size == 0:
             self.created_ms = now_ms
-        self._rolling_timestamp = self.settings = None
+        self._rolling_timestamp = None
         self.index_room = 0
         self.bytes_since_index_entry = 0
         self._max_timestamp_known = False
@@ -271,7 +282,7 @@ class Segment(IndexedSegment):
         self.time_index.reset()
         self.transaction_index.reset()
         self._positions = None
-        self._rolling_timestamp = self.settings = None
+        self._rolling_timestamp = None
         self.index_room = 0
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset

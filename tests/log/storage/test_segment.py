@@ -151,3 +151,55 @@ def test_a_reader_goes_on_where_it_stopped(segment: Segment) -> None:
         seen += [header.base_offset for _, header in iter_batches(found.read())]
         assert segment._positions is not None and offset in segment._positions
     assert seen == list(range(BASE, BASE + 100, 2))
+
+
+def state_of(segment: Segment) -> dict[str, object]:
+    """Every field of a segment and of its indexes, except the open file."""
+    left: dict[str, object] = {}
+    for owner in (segment, segment.offset_index, segment.time_index):
+        for kind in type(owner).__mro__:
+            for name in getattr(kind, "__slots__", ()):
+                value = getattr(owner, name, None)
+                if isinstance(value, str | int | None):
+                    left[f"{type(owner).__name__}.{name}"] = value
+        left[f"{type(owner).__name__} entries"] = repr(getattr(owner, "_offsets", None))
+    return left
+
+
+@pytest.mark.parametrize("timestamp", [NOW_MS, -1])
+@pytest.mark.parametrize("batches", [0, 1, 8])
+def test_the_question_whether_to_roll_changes_nothing(
+    segment: Segment, batches: int, timestamp: int
+) -> None:
+    for number in range(batches):
+        append(segment, BASE + 2 * number, timestamp=timestamp)
+    before = state_of(segment)
+    week_ms = CONFIG.max_segment_ms
+    answers = [
+        segment.should_roll(size, last_offset, NOW_MS + late_ms, CONFIG, NOW_MS + late_ms)
+        for size in (100, 100_000, 100_001)
+        for last_offset in (BASE + 50, BASE + 2**31, BASE - 1)
+        for late_ms in (0, week_ms, week_ms + 1)
+    ]
+    assert state_of(segment) == before
+    assert {True, False} == set(answers)
+    assert answers[:3] == [False, False, batches > 0]
+
+
+def test_the_limits_are_those_of_should_roll(segment: Segment) -> None:
+    segment.learn_limits(CONFIG)
+    assert segment.index_room == 0, "an empty segment has none yet"
+    append(segment, BASE)
+    segment.learn_limits(CONFIG)
+    assert segment.index_room == min(segment.offset_index.room, segment.time_index.room)
+    latest = segment.latest_timestamp
+    assert not segment.should_roll(100, BASE + 5, latest, CONFIG, NOW_MS)
+    assert segment.should_roll(100, BASE + 5, latest + 1, CONFIG, NOW_MS)
+    segment.forget_limits()
+    assert segment.index_room == 0
+
+
+def test_a_segment_without_a_first_timestamp_has_no_limits(segment: Segment) -> None:
+    append(segment, BASE, timestamp=-1)
+    segment.learn_limits(CONFIG)
+    assert segment.index_room == 0
