@@ -1,4 +1,4 @@
-"""Reports of log directories: one request per turn of the loop, and what a failure of a disk means."""
+"""Reports of log directories: one request per turn, and what a failure of a disk means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finalized features that clients are told: those of the image, and the quorum's kraft.version."""
+"""The finalized features clients are told: those of the image, and the quorum's kraft.version."""
 
 from __future__ import annotations
 

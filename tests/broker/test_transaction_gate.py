@@ -1,5 +1,5 @@
-"""Which partitions a transactional producer's batches may enter, asked of a real coordinator; and the
-words in which each version of a client is told why not.
+"""Which partitions a transactional batch may enter, asked of a real coordinator; and the words in
+which each version of a client is told why not.
 """
 
 from __future__ import annotations

@@ -6,12 +6,8 @@ import pytest
 
 from kbroker.metadata.image import (
     NO_LEADER,
-    BrokerRegistration,
-    MetadataImage,
     PartitionImage,
-    TopicImage,
 )
-from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.records import decode_record, record_version
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
@@ -190,32 +186,3 @@ def test_an_old_epoch_is_refused() -> None:
     with pytest.raises(KafkaError) as caught:
         cluster.controller.allocate_producer_ids(1, 0)
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
-
-
-def test_blocks_of_producer_ids() -> None:
-    cluster = Cluster()
-    epoch = cluster.epoch_of(1)
-    blocks = [cluster.run(cluster.controller.allocate_producer_ids(1, epoch)) for _ in range(3)]
-    assert [(block.first_id, block.count) for block in blocks] == [
-        (0, 1000),
-        (1000, 1000),
-        (2000, 1000),
-    ]
-    assert cluster.image.next_producer_id == 3000
-
-
-def test_the_racks_of_partitions() -> None:
-    """Those of replicas whose broker names one; nothing at all where none does."""
-    partitions = {
-        0: PartitionImage(replicas=(2, 1, 3), directories=(), isr=()),
-        1: PartitionImage(replicas=(3, 9), directories=(), isr=()),
-    }
-    topics = LayeredMap({"t": TopicImage("t", bytes(16), partitions)})
-    racks = {1: "east", 2: "west", 3: None}
-    brokers = {
-        key: BrokerRegistration(key, 0, bytes(16), {}, rack=rack) for key, rack in racks.items()
-    }
-    image = MetadataImage(brokers=brokers, topics=topics)
-    assert image.partition_racks("t") == (("west", "east"), ())
-    assert image.partition_racks("no such topic") == ()
-    assert MetadataImage(brokers={3: brokers[3]}, topics=topics).partition_racks("t") == ()

@@ -11,13 +11,11 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,
-    MIGRATING,
     UNASSIGNED,
     BrokerRegistration,
     MetadataImage,
     PartitionImage,
     TopicImage,
-    has_online_directory,
 )
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.protocol.messages.metadata_records import (
@@ -145,19 +143,3 @@ def test_a_replica_found_in_a_directory_that_is_online_leads_again() -> None:
     assert (record.leader, record.directories) == (1, [D1])
     partition = after(image, records).topics["t"].partitions[1]
     assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
-
-
-@pytest.mark.parametrize(
-    ("directory", "online"),
-    [
-        (D1, True),
-        (OTHER, False),
-        (UNASSIGNED, True),
-        (MIGRATING, True),
-        (bytes(15) + b"\x01", False),
-    ],
-)
-def test_which_directories_count_as_online(directory: bytes, online: bool) -> None:
-    broker = BrokerRegistration(1, 1, bytes(16), {}, log_dirs=(D1, D2))
-    assert has_online_directory(broker, directory) is online
-    assert has_online_directory(replace(broker, log_dirs=()), directory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
@@ -38,15 +37,9 @@ LONG = "x" * 250
     ],
 )
 def test_a_name_that_may_not_be(name: str, message: str) -> None:
-    assert name_error(name) == f"Topic name is invalid: {message}"
     result = Cluster().create(topic(name)).topics[0]
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert result.error_message == f"Topic name is invalid: {message}"
-
-
-@pytest.mark.parametrize("name", ["x" * 249, "...", "a.b-c_D9", "-", "_"])
-def test_a_name_that_may_be(name: str) -> None:
-    assert name_error(name) is None
 
 
 ASSIGNED = "The manual partition assignment includes"

@@ -1,0 +1,100 @@
+"""Questions that an image answers of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kbroker.metadata.image import (
+    BROKER_RESOURCE,
+    ELIGIBLE_LEADER_REPLICAS,
+    GROUP_RESOURCE,
+    METADATA_VERSION,
+    MIGRATING,
+    TOPIC_RESOURCE,
+    UNASSIGNED,
+    BrokerRegistration,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    has_online_directory,
+    metric_name,
+)
+from kbroker.metadata.layered_map import LayeredMap
+
+D1, D2, OTHER = (bytes(15) + bytes([number]) for number in (11, 12, 13))
+
+
+@pytest.mark.parametrize(
+    ("directory", "online"),
+    [
+        (D1, True),
+        (OTHER, False),
+        (UNASSIGNED, True),
+        (MIGRATING, True),
+        (bytes(15) + b"\x01", False),
+    ],
+)
+def test_which_directories_count_as_online(directory: bytes, online: bool) -> None:
+    broker = BrokerRegistration(1, 1, bytes(16), {}, log_dirs=(D1, D2))
+    assert has_online_directory(broker, directory) is online
+    assert has_online_directory(replace(broker, log_dirs=()), directory)
+
+
+def test_the_racks_of_partitions() -> None:
+    """Those of replicas whose broker names one; nothing at all where none does."""
+    partitions = {
+        0: PartitionImage(replicas=(2, 1, 3), directories=(), isr=()),
+        1: PartitionImage(replicas=(3, 9), directories=(), isr=()),
+    }
+    topics = LayeredMap({"t": TopicImage("t", bytes(16), partitions)})
+    racks = {1: "east", 2: "west", 3: None}
+    brokers = {
+        key: BrokerRegistration(key, 0, bytes(16), {}, rack=rack) for key, rack in racks.items()
+    }
+    image = MetadataImage(brokers=brokers, topics=topics)
+    assert image.partition_racks("t") == (("west", "east"), ())
+    assert image.partition_racks("no such topic") == ()
+    assert MetadataImage(brokers={3: brokers[3]}, topics=topics).partition_racks("t") == ()
+
+
+def test_settings_of_one_name_are_apart_by_kind() -> None:
+    configs = {
+        (TOPIC_RESOURCE, "1"): {"of": "topic"},
+        (GROUP_RESOURCE, "1"): {"of": "group"},
+        (BROKER_RESOURCE, "1"): {"of": "broker"},
+        (BROKER_RESOURCE, ""): {"of": "all brokers"},
+    }
+    image = MetadataImage(configs=LayeredMap(configs))
+    assert image.topic_configs("1") == {"of": "topic"}
+    assert image.group_configs("1") == {"of": "group"}
+    assert image.broker_configs(1) == {"of": "broker"}
+    assert image.broker_configs(None) == {"of": "all brokers"}
+    assert image.topic_configs("2") == image.group_configs("2") == image.broker_configs(2) == {}
+
+
+def test_a_partition_or_none() -> None:
+    partition = PartitionImage(replicas=(1,), directories=(D1,), isr=(1,))
+    topics = LayeredMap({"t": TopicImage("t", bytes(16), {0: partition})})
+    image = MetadataImage(topics=topics)
+    assert image.partition("t", 0) is partition
+    assert image.partition("t", 1) is None
+    assert image.partition("u", 0) is None
+
+
+def test_levels_of_features() -> None:
+    image = MetadataImage()
+    assert (image.metadata_version, image.elr_enabled) == (7, False)
+    image = replace(image, features={METADATA_VERSION: 30, ELIGIBLE_LEADER_REPLICAS: 1})
+    assert (image.metadata_version, image.elr_enabled) == (30, True)
+
+
+def test_usable_brokers_are_in_order_and_not_fenced() -> None:
+    brokers = {key: BrokerRegistration(key, 0, bytes(16), {}, fenced=key == 2) for key in (3, 1, 2)}
+    image = MetadataImage(brokers=brokers)
+    assert [broker.id for broker in image.usable_brokers()] == [1, 3]
+
+
+def test_two_names_with_the_same_metrics() -> None:
+    assert metric_name("a.b_c") == metric_name("a_b.c") == "a_b_c"
