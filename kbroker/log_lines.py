@@ -1,4 +1,4 @@
-"""What a log line may hold: text of clients escaped and cut, and repeated lines held back.
+"""Makes log lines safe: text of clients is escaped and cut, and repeated lines are throttled.
 
 A client chooses its client id, the names of topics, groups and members, paths, patterns and
 reasons. `shown` makes any of it fit for a log line; each logger call that has such an argument

@@ -1,4 +1,4 @@
-"""Plain values shared by every room. Nothing here does I/O or knows a protocol."""
+"""Plain values shared by every package. Nothing here does I/O or knows a protocol."""
 
 from __future__ import annotations
 

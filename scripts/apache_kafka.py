@@ -22,7 +22,7 @@ START_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
-    """A port of the loopback interface nobody listens on now."""
+    """A port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

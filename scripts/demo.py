@@ -42,7 +42,7 @@ PRODUCTS = (
 
 
 class DemoError(Exception):
-    """Something the demo promised did not hold."""
+    """A check of the demo failed."""
 
 
 def make_events(count: int, now_ms: int, seed: int = 7) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def compare(folder: Path, events: list[dict[str, Any]], acknowledged: set[tuple[
 
 
 def run(broker: BrokerProcess, tell: Callable[[str], None]) -> None:
-    """The demo proper."""
+    """Run the steps of the demo."""
     events = make_events(EVENTS, int(time.time() * 1000))
     with step("start kbroker on an empty folder") as note:
         broker.start()

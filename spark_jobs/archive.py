@@ -51,7 +51,7 @@ examples:
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """What to archive, from where to where. starting_timestamp_ms wins over starting_offsets."""
+    """The job's source, target and schedule. starting_timestamp_ms wins over starting_offsets."""
 
     bootstrap_servers: str
     output: str
@@ -91,7 +91,7 @@ def read_topics(spark: SparkSession, options: ArchiveOptions) -> DataFrame:
 
 
 def start_archive(spark: SparkSession, options: ArchiveOptions) -> StreamingQuery:
-    """Start the query. Without `every` it takes what is there now and ends."""
+    """Start the query. Without `every` it archives the records that exist now and ends."""
     writer = (
         read_topics(spark, options)
         .writeStream.format("parquet")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every",
         metavar="INTERVAL",
-        help="go on for ever, a batch every '10 seconds', '1 minute', ...",
+        help="keep running, a batch every '10 seconds', '1 minute', ...",
     )
     parser.add_argument(
         "--max-offsets-per-trigger", type=int, metavar="N", help="at most N records a batch"
@@ -170,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore-data-loss",
         action="store_true",
-        help="go on where offsets are gone (retention, deleted topic)",
+        help="continue where offsets no longer exist (retention, deleted topic)",
     )
     parser.add_argument(
         "--kafka-option",
@@ -243,7 +243,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_before_spark(options: ArchiveOptions) -> None:
-    """Raises JobError for what would fail, or hang, once Spark runs."""
+    """Raise JobError for mistakes that would make Spark fail or hang."""
     if not started_by_spark_submit():
         if is_local(options.output) and is_local(options.checkpoint):
             check_pair(options.output, options.checkpoint, has_local_files)

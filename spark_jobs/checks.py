@@ -1,7 +1,7 @@
-"""What can be known before Spark starts: whether the cluster answers, has the topics, and can be
+"""Checks before Spark starts: whether the cluster responds, has the topics, and can be
 reached at its advertised addresses, and whether output and checkpoint belong together.
 
-Spark itself would tell the same after minutes of retries, in pages of Java.
+Spark itself would report the same after minutes of retries, as Java stack traces.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _KAFKA_SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 class JobError(Exception):
-    """A problem the user can mend, told in one line; exit code 1."""
+    """A problem that the user can fix, reported in one line; exit code 1."""
 
 
 def connector_package() -> str:

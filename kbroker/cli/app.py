@@ -20,7 +20,7 @@ from kbroker.model import StartupError
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
-"""click's UsageError and ClickException, wherever this version of typer keeps its click."""
+"""click's UsageError and ClickException; typer versions differ in where they keep click."""
 
 app = typer.Typer(
     name="kbroker",
@@ -45,7 +45,7 @@ def main_options(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
 ) -> None:
-    """What comes before a sub-command."""
+    """Options before the sub-command."""
     if version:
         print(f"kbroker {__version__}")
         raise typer.Exit
@@ -149,5 +149,7 @@ def _fail(message: str) -> int:
 
 
 def _drop_output() -> None:
-    """Nobody reads standard output any more: keep the interpreter from flushing to it at exit."""
+    """The reader of standard output has closed it: keep the interpreter from flushing to it at
+    exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

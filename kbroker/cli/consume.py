@@ -45,7 +45,10 @@ class _Limits(NamedTuple):
 def consume(
     topics: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", "-e", help="Else only what comes from now on.")
+        bool,
+        typer.Option(
+            "--from-beginning", "-e", help="Start at the first record; by default at the end."
+        ),
     ] = False,
     group: Annotated[
         str | None,
@@ -59,14 +62,17 @@ def consume(
         int | None, typer.Option("--partition", "-p", help="This partition alone.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("--offset", "-o", help="From here on; negative: from the end.")
+        int | None,
+        typer.Option("--offset", "-o", help="Start at this offset; negative: from the end."),
     ] = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", "-t", min=0, help="Stop after so many idle seconds."),
+        typer.Option(
+            "--timeout", "-t", min=0, help="Stop after this many seconds without a record."
+        ),
     ] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit-at-end", "-x", help="Stop at the end as it is now.")
@@ -104,7 +110,7 @@ def consume(
 
 
 def compile_format(template: str) -> Callable[[ConsumedRecord], bytes]:
-    """A --format to a function that gives the line of a record. Raises StartupError."""
+    """Turn a --format into a function from a record to its line. Raises StartupError."""
     text = re.sub(r"\\[nt0\\]", lambda match: _ESCAPES[match[0]], template)
     parts = re.split(r"%(.)", text, flags=re.DOTALL)
     if parts[-1].endswith("%"):
@@ -201,7 +207,9 @@ async def _consume(
 
 
 async def _note_missing(client: Client, topics: Sequence[str]) -> None:
-    """A group waits for topics that are not there yet, which looks like topics without records."""
+    """Note topics that do not exist: a group waits for them, which looks like topics without
+    records.
+    """
     from kbroker.protocol.errors import ErrorCode
 
     for topic in (await client.metadata(topics)).topics:
@@ -234,7 +242,7 @@ async def _assign(
 async def _from_offset(
     client: Client, consumer: Consumer, offset: int
 ) -> dict[TopicPartition, int]:
-    """Where to begin in each assigned partition; says where --offset lies outside of it."""
+    """The start position of each assigned partition; notes where --offset lies outside of it."""
     from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
     async def offsets(at: int) -> dict[TopicPartition, int]:
@@ -256,7 +264,9 @@ async def _from_offset(
 
 
 async def _commit(source: Consumer | GroupConsumer, records: Sequence[ConsumedRecord]) -> None:
-    """Commit what was printed, no more. After a rebalance somebody else prints it again."""
+    """Commit exactly the records that were printed. Records that are not committed before a
+    rebalance are printed again by their next owner.
+    """
     from kbroker.client.group import REJOIN, GroupConsumer
     from kbroker.protocol.errors import KafkaError
 

@@ -1,4 +1,4 @@
-"""`kbroker groups reset-offsets`: where a group without members will read on."""
+"""`kbroker groups reset-offsets`: sets the committed offsets of a group without members."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to: one of these."""
+    """The target of a reset: exactly one field is set."""
 
     earliest: bool = False
     latest: bool = False
@@ -48,10 +48,10 @@ class Target:
     shift: int | None = None
     timestamp_ms: int | None = None
     listed: Mapping[TopicPartition, int] | None = None
-    """By partition, out of a file."""
+    """Offsets by partition, read from a file."""
 
     def is_one(self) -> bool:
-        """Whether exactly one was said."""
+        """Whether exactly one target was given."""
         flags = (self.earliest, self.latest, self.current)
         values = (self.offset, self.shift, self.timestamp_ms, self.listed)
         return sum(flags) + sum(value is not None for value in values) == 1
@@ -62,17 +62,22 @@ def reset_offsets(
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC[:P,P]", help="Repeatable; else all it has committed."
+            "--topic",
+            "-t",
+            metavar="TOPIC[:P,P]",
+            help="Repeatable; default: all that the group has committed.",
         ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="The end.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="What is committed; the end where nothing is.")
+        bool,
+        typer.Option("--to-current", help="The committed offset; the end where there is none."),
     ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="This offset.")] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="So many records on, or (negative) back.")
+        int | None,
+        typer.Option("--shift-by", help="This many records forward, or (negative) back."),
     ] = None,
     to_datetime: Annotated[
         str | None,
@@ -81,7 +86,9 @@ def reset_offsets(
     by_duration: Annotated[
         str | None,
         typer.Option(
-            "--by-duration", metavar="PnDTnHnMnS", help="The first record of the last so much time."
+            "--by-duration",
+            metavar="PnDTnHnMnS",
+            help="The first record after now minus this duration.",
         ),
     ] = None,
     from_file: Annotated[
@@ -93,7 +100,7 @@ def reset_offsets(
     ] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Commit, do not only show.")] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="A share group, also one that nobody has joined yet.")
+        bool, typer.Option("--share", help="A share group, even one that no member has joined yet.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -131,7 +138,7 @@ def reset_offsets(
 
 
 def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
-    """In ms since 1970; of the first option, else of so long before now."""
+    """The time in ms since 1970: of --to-datetime, else now minus --by-duration."""
     if to_datetime is not None:
         try:
             moment = datetime.fromisoformat(to_datetime)

@@ -129,7 +129,7 @@ def delete_offsets(
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Forget what a group has committed for topics."""
+    """Delete the committed offsets of a group for topics."""
     run(_delete_offsets(bootstrap, name, topics))
 
 
@@ -208,7 +208,7 @@ async def _export(bootstrap: str, name: str) -> list[dict[str, Cell]]:
 
 
 EPILOG = """
-Lag is how many records a partition has beyond what the group has committed.
+Lag is the number of records between the committed offset and the end of the partition.
 
 \b
 Example:
@@ -282,7 +282,7 @@ def _share_row(
 
 
 async def _describe_owned(client: Client, name: str) -> list[dict[str, Cell]]:
-    """A group of whose partitions each has one member."""
+    """Rows of a group in which each partition has at most one member."""
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -326,7 +326,7 @@ async def _describe_owned(client: Client, name: str) -> list[dict[str, Cell]]:
 async def _describe_consumer_group(
     client: Client, name: str
 ) -> tuple[str, dict[TopicPartition, Owner]] | None:
-    """State and owners of a group of KIP-848; None if it is none."""
+    """State and owners of a consumer group (KIP-848); None for any other group."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
     from kbroker.protocol.errors import ErrorCode
@@ -371,7 +371,7 @@ def _owners(group: DescribeGroupsResponse.DescribedGroup) -> dict[TopicPartition
 
 
 async def committed_offsets(client: Client, name: str) -> dict[TopicPartition, int]:
-    """All that a group has committed."""
+    """All committed offsets of a group."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
@@ -392,7 +392,7 @@ async def committed_offsets(client: Client, name: str) -> dict[TopicPartition, i
 
 
 async def group_offsets(client: Client, name: str) -> dict[TopicPartition, int]:
-    """The same, and of a share group where it goes on from."""
+    """All committed offsets of a group; of a share group its start offsets."""
     if not await is_share_group(client, name):
         return await committed_offsets(client, name)
     found = await share_partitions(client, name)

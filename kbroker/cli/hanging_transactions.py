@@ -1,7 +1,7 @@
 """`kbroker transactions find-hanging` and `abort` (KIP-664).
 
 A transaction hangs in a partition if a producer has one open there that no coordinator knows of:
-it will never get its marker, and nobody reads past it who reads committed records. `abort` writes
+no marker will end it, so read_committed consumers cannot read past it. `abort` writes
 the marker, as a coordinator would.
 """
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TIMEOUT_MINUTES = 15
 
 FIND_EPILOG = """
-Looked at are all partitions, those of --topic, or one. What has been open for less than
---max-timeout is left to its producer.
+Checks all partitions, those of --topic, or one. Transactions open for less than --max-timeout are
+left to their producer.
 
 \b
 Examples:
@@ -44,8 +44,8 @@ Examples:
   kbroker transactions find-hanging --topic orders --partition 3 --max-timeout 5
 """
 ABORT_EPILOG = """
-Which transaction, find-hanging says. The start offset names it; or producer id, producer epoch and
-coordinator epoch do. Aborting one that its producer still writes loses records.
+find-hanging lists such transactions. Name one by its start offset, or by producer id, producer
+epoch and coordinator epoch. Aborting a transaction that its producer still writes loses records.
 
 \b
 Examples:
@@ -134,7 +134,7 @@ async def _find(
 
 
 async def producers_of(client: Client, place: TopicPartition) -> list[ProducerState]:
-    """What a partition's leader remembers of producers."""
+    """The producer states of a partition, from its leader."""
     from kbroker.client.cluster import check
     from kbroker.protocol.messages.transactions import (
         DescribeProducersRequest,
@@ -159,7 +159,7 @@ async def producers_of(client: Client, place: TopicPartition) -> list[ProducerSt
 async def _known_partitions(
     client: Client, producer_ids: set[int]
 ) -> dict[int, set[TopicPartition]]:
-    """The partitions that coordinators hold open, by producer id."""
+    """The partitions of transactions that coordinators know of, by producer id."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.transactions import (

@@ -1,4 +1,6 @@
-"""Rows: a table on a terminal, tab-separated lines or JSON in a pipe. And notes and progress."""
+"""Prints rows (a table on a terminal, tab-separated lines or JSON in a pipe), notes and
+progress.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ _WIDEST = 1_000_000
 
 
 def note(text: str) -> None:
-    """A line for the person, beside the output proper."""
+    """Print a note for the user on standard error."""
     print(text, file=sys.stderr)
 
 
@@ -88,21 +90,23 @@ def report_failures(failures: Sequence[Exception]) -> None:
 
 
 class Progress(Protocol):
-    """Counts what is done."""
+    """Shows progress."""
 
     def advance(self, count: int = 1) -> None:
-        """count more are done."""
+        """Count items as done."""
         ...
 
 
 class _Silent:
     def advance(self, count: int = 1) -> None:
-        """Nobody watches."""
+        """Show nothing: standard error is no terminal."""
 
 
 @contextmanager
 def progress(what: str, total: int | None = None, *, visible: bool) -> Iterator[Progress]:
-    """A bar (a running count where total is None) on standard error, if somebody can see it."""
+    """A progress bar (a running count where total is None) on standard error, if that is a
+    terminal.
+    """
     if not visible or not sys.stderr.isatty():
         yield _Silent()
         return

@@ -45,14 +45,14 @@ class Codec(StrEnum):
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as written."""
+    """Which replicas must have a record before it counts as written (the setting acks)."""
 
     ALL = "all"
     LEADER = "1"
-    NOBODY = "0"
+    NONE = "0"
 
 
-_ACKS: Mapping[Acks, int] = {Acks.ALL: -1, Acks.LEADER: 1, Acks.NOBODY: 0}
+_ACKS: Mapping[Acks, int] = {Acks.ALL: -1, Acks.LEADER: 1, Acks.NONE: 0}
 
 
 class _Input(NamedTuple):
@@ -151,7 +151,7 @@ async def _produce(
 async def _send_all(
     producer: Producer, topic: str, reading: _Input, descriptor: int, done: Progress
 ) -> int:
-    """Send every line and see to it that each arrived. Returns how many."""
+    """Send every line and wait for all acknowledgements. Returns the number of records."""
     from kbroker.cli.line_input import read_lines
 
     failures: list[BaseException] = []

@@ -23,7 +23,7 @@ SIGTERM, and at once at a second one.
 
 
 class ServeOptions(NamedTuple):
-    """What `serve` was told."""
+    """The arguments of `serve`."""
 
     config: str | None = None
     overrides: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """`kbroker groups` and share groups (KIP-932): what `kafka-share-groups` does.
 
-A share group commits nothing: it has a start offset per partition, behind which everything is done
-with. That is what is shown as committed, reset and forgotten.
+A share group commits no offsets: it has a start offset per partition, before which every record is
+acknowledged or archived. The commands show, reset and delete that start offset as the committed
+one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class SharePartition(NamedTuple):
 
 
 async def is_share_group(client: Client, name: str) -> bool:
-    """Whether there is such a share group."""
+    """Whether a share group with this id exists."""
     return await _described(client, name) is not None
 
 
@@ -75,7 +76,7 @@ async def _described(client: Client, name: str) -> ShareGroupDescribeResponse.De
 
 
 async def share_partitions(client: Client, name: str) -> dict[TopicPartition, SharePartition]:
-    """Every partition that has a state."""
+    """Every partition that has a share-partition state."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.share_groups import (
@@ -103,7 +104,7 @@ async def share_partitions(client: Client, name: str) -> dict[TopicPartition, Sh
 async def alter_share_offsets(
     client: Client, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Let a group without members, which need not exist yet, go on from there."""
+    """Set the start offsets of a group without members, which need not exist yet."""
     from kbroker.client.cluster import check, group_by_topic
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.share_groups import (
@@ -135,7 +136,7 @@ async def alter_share_offsets(
 
 
 async def delete_share_offsets(client: Client, name: str, topics: Sequence[str]) -> None:
-    """Forget the states of topics of a group without members."""
+    """Delete the states of topics of a group without members."""
     from kbroker.client.cluster import check
     from kbroker.protocol.messages.share_groups import (
         DeleteShareGroupOffsetsRequest,

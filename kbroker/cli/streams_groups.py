@@ -1,4 +1,4 @@
-"""What `kbroker groups describe` tells of a streams group (KIP-1071)."""
+"""Streams groups (KIP-1071) in `kbroker groups describe`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Owner = tuple[str, str]
 async def describe_streams_group(
     client: Client, name: str
 ) -> tuple[str, dict[TopicPartition, Owner]] | None:
-    """State, and who works on the task that reads a partition; None if it is no such group."""
+    """State, and the owner of the task that reads each partition; None for any other group."""
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.streams_groups import (

@@ -63,7 +63,7 @@ def create(
         typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; repeatable."),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content if it is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -113,7 +113,7 @@ async def _create(
 
 
 def _failure(code: int, name: str | None, message: str | None) -> Exception:
-    """What a broker says of one topic of several, with the topic's name in it."""
+    """A broker's error message for one topic of several, with the topic's name in it."""
     from kbroker.protocol.errors import ErrorCode, KafkaError
 
     text = message or f"topic {name}"

@@ -1,7 +1,8 @@
 """A cluster as a client sees it: bootstrap addresses, metadata, one connection per broker, retries.
 
-Whatever may pass (no leader yet, a broker that restarts) is tried again until a deadline; the rest
-is raised as KafkaError at once. Producing and consuming are in producer.py and consumer.py.
+Requests that fail with a retriable error (no leader yet, a broker that restarts) are retried until
+a deadline; other errors are raised as KafkaError at once. Producing and consuming are in
+producer.py and consumer.py.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ MAX_BACKOFF_S: Final = 1.0
 DEFAULT_PORT: Final = 9092
 
 ADVERTISED_GRACE_S: Final = 3.0
-"""How long the first connection to an advertised address is tried again: the broker may restart."""
+"""How long connecting to an advertised address is retried while none was reached: the broker may be
+restarting.
+"""
 
 ADVERTISED_CONNECT_TIMEOUT_S: Final = 5.0
-"""How long each of those connections may take."""
+"""Timeout of each connection attempt to an advertised address."""
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -58,7 +61,7 @@ STALE_METADATA: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors after which metadata is asked for anew."""
+"""Errors after which metadata is requested again."""
 
 
 class BrokerAddress(NamedTuple):
@@ -85,7 +88,7 @@ class TopicView(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """ListOffsets' answer; offset -1 where no record is that late."""
+    """A partition's ListOffsets result; offset -1 where no record is that late."""
 
     offset: int
     timestamp: int
@@ -111,13 +114,15 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 
 
 def check(code: int, message: str | None = None) -> None:
-    """Raise KafkaError unless code is NONE. message: what it happened to."""
+    """Raise KafkaError unless code is NONE. message: what the error is about."""
     if code:
         raise KafkaError(ErrorCode(code), message or "")
 
 
 class Client:
-    """Requests to the right broker of a cluster. An async context manager; connects when needed."""
+    """Sends requests to the right broker of a cluster. An async context manager; connects on
+    demand.
+    """
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class Client:
         self._unreached_since_s: float | None = None
 
     async def __aenter__(self) -> Self:
-        """Reach one bootstrap broker. Raises StartupError if none answers."""
+        """Connect to one bootstrap broker. Raises StartupError if none can be reached."""
         await self.any_connection()
         return self
 
@@ -169,7 +174,7 @@ class Client:
         *,
         timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
     ) -> BrokerConnection:
-        """The connection to an address, opened once however many ask for it.
+        """The connection to an address; concurrent callers share one.
 
         channel: a name for one more connection to it. A broker answers a connection's requests in
         order, so long waits (Fetch, JoinGroup) need one of their own. Raises
@@ -200,7 +205,7 @@ class Client:
     async def advertised_connection(
         self, broker: BrokerAddress, channel: str = ""
     ) -> BrokerConnection:
-        """The connection to an address that the cluster named.
+        """The connection to an address from the cluster's metadata.
 
         Raises KafkaError: NETWORK_EXCEPTION, or BROKER_NOT_AVAILABLE, which is not retriable, where
         a bootstrap address answers but no advertised one could be reached for ADVERTISED_GRACE_S.
@@ -271,7 +276,7 @@ class Client:
     async def any(
         self, message: Request, response_type: type[R], *, max_version: int | None = None
     ) -> R:
-        """Ask any broker."""
+        """Send a request to any broker."""
         connection = await self.any_connection()
         return await connection.request(
             message, response_type, max_version=max_version, timeout_s=self.timeout_s
@@ -286,7 +291,7 @@ class Client:
         max_version: int | None = None,
         channel: str = "",
     ) -> R:
-        """Ask one broker."""
+        """Send a request to one broker."""
         connection = await self.node(node_id, channel)
         return await connection.request(
             message, response_type, max_version=max_version, timeout_s=self.timeout_s
@@ -295,7 +300,9 @@ class Client:
     async def to_controller(
         self, message: Request, response_type: type[R], *, max_version: int | None = None
     ) -> R:
-        """Ask the broker that Metadata names as controller; it forwards what is not its own."""
+        """Send a request to the broker that Metadata names as controller; it forwards requests for
+        the active controller.
+        """
         if self.controller_id not in self.brokers:
             await self.metadata([])
         if self.controller_id not in self.brokers:
@@ -312,7 +319,9 @@ class Client:
         *,
         max_version: int | None = None,
     ) -> R:
-        """Ask a partition's leader. Raises KafkaError(LEADER_NOT_AVAILABLE) while there is none."""
+        """Send a request to a partition's leader. Raises KafkaError(LEADER_NOT_AVAILABLE) while
+        there is none.
+        """
         leader_id = await self.leader(topic_partition)
         return await self.to_node(leader_id, message, response_type, max_version=max_version)
 
@@ -327,7 +336,9 @@ class Client:
         timeout_s: float | None = None,
         channel: str = "",
     ) -> R:
-        """Ask the coordinator of a group or transactional id. Forget it where the network fails."""
+        """Send a request to the coordinator of a group or transactional id. After an error the
+        coordinator is looked up again.
+        """
         address = await self.coordinator(key, key_type)
         try:
             connection = await self.advertised_connection(address, channel)
@@ -342,7 +353,9 @@ class Client:
             raise
 
     async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> BrokerAddress:
-        """Where a group's or transactional id's coordinator is; remembered until forgotten."""
+        """The coordinator's address of a group or transactional id; cached until
+        `forget_coordinator`.
+        """
         known = self._coordinators.get((key_type, key))
         if known is not None:
             return known
@@ -354,11 +367,11 @@ class Client:
         return address
 
     def forget_coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> None:
-        """After NOT_COORDINATOR, or a failed connection."""
+        """Drop a cached coordinator, after NOT_COORDINATOR or a failed connection."""
         self._coordinators.pop((key_type, key), None)
 
     async def leader(self, topic_partition: TopicPartition) -> int:
-        """A partition's leader, from the metadata at hand if it is there.
+        """A partition's leader, from cached metadata if it is known there.
 
         Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE).
         """
@@ -374,7 +387,9 @@ class Client:
         return leader_id
 
     async def topic(self, name: str, *, allow_auto_creation: bool = False) -> TopicView:
-        """Ask for one topic. Raises KafkaError, retriable while it is being created."""
+        """Request the metadata of one topic. Raises KafkaError, retriable while the topic is being
+        created.
+        """
         response = await self.metadata([name], allow_auto_creation=allow_auto_creation)
         for topic in response.topics:
             if topic.name == name:
@@ -385,7 +400,7 @@ class Client:
         return view
 
     def forget_topic(self, name: str) -> None:
-        """After an error of STALE_METADATA: the next use asks anew."""
+        """Drop a topic's cached metadata, after an error of STALE_METADATA."""
         view = self.topics.pop(name, None)
         if view is not None:
             self.topic_names.pop(view.topic_id, None)
@@ -393,7 +408,7 @@ class Client:
     async def metadata(
         self, topics: Sequence[str] | None = None, *, allow_auto_creation: bool = False
     ) -> MetadataResponse:
-        """Ask for the brokers and for topics (None: all of them) and remember the answer."""
+        """Request the brokers and topics (None: all topics) and cache the response."""
         wanted = None
         if topics is not None:
             wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]

@@ -30,7 +30,7 @@ SOFTWARE_VERSION: Final = "1"
 
 
 def network_error(host: str, port: int, why: object) -> KafkaError:
-    """What every failure of the network becomes: retriable, one line."""
+    """The error for every network failure: retriable, one line."""
     return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {why}")
 
 
@@ -132,7 +132,9 @@ class BrokerConnection:
         return connection
 
     async def _negotiate(self) -> None:
-        """Ask with our highest version; a broker that lacks it answers in version 0 (KIP-511)."""
+        """Send ApiVersions in our highest version; a broker that does not support it responds in
+        version 0 (KIP-511).
+        """
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
@@ -158,7 +160,9 @@ class BrokerConnection:
         return self._closed_because is not None
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
-        """The highest version both sides have. Raises KafkaError(UNSUPPORTED_VERSION) if none."""
+        """The highest version that both sides support. Raises KafkaError(UNSUPPORTED_VERSION) if
+        there is none.
+        """
         ours_low, ours_high = valid_versions(api_key)
         if max_version is not None:
             ours_high = min(ours_high, max_version)
@@ -183,9 +187,9 @@ class BrokerConnection:
     ) -> R:
         """Send a request and wait for its response, which is of response_type.
 
-        version: None for the highest both have, up to max_version. Raises KafkaError of
-        NETWORK_EXCEPTION, REQUEST_TIMED_OUT or UNSUPPORTED_VERSION; error codes inside the response
-        are the caller's to read.
+        version: None for the highest that both sides support, up to max_version. Raises KafkaError
+        of NETWORK_EXCEPTION, REQUEST_TIMED_OUT or UNSUPPORTED_VERSION; the caller checks error
+        codes inside the response.
         """
         if version is None:
             version = self.version_of(message.API_KEY, max_version)
@@ -203,7 +207,7 @@ class BrokerConnection:
         return response
 
     async def send_without_response(self, message: Request, version: int | None = None) -> None:
-        """For Produce with acks=0, which a broker never answers."""
+        """Send a Produce request with acks=0, to which a broker never responds."""
         if version is None:
             version = self.version_of(message.API_KEY)
         self._write(message, version)
@@ -229,7 +233,9 @@ class BrokerConnection:
         return correlation_id
 
     def receive_frame(self, frame: bytes) -> None:
-        """A whole response, without its length. Bytes that are none end the connection."""
+        """Handle a whole response frame, without its length. Malformed bytes close the
+        connection.
+        """
         try:
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             pending = self._pending.pop(correlation_id, None)
@@ -258,7 +264,7 @@ class BrokerConnection:
         return response
 
     def fail(self, why: object) -> None:
-        """End the connection; whoever waits gets KafkaError(NETWORK_EXCEPTION)."""
+        """Close the connection; pending requests fail with KafkaError(NETWORK_EXCEPTION)."""
         if self._closed_because is None:
             self._closed_because = why
         pending, self._pending = self._pending, {}
@@ -271,7 +277,7 @@ class BrokerConnection:
             self._transport.close()
 
     def close(self) -> None:
-        """Close at once. Harmless when closed already."""
+        """Close at once. No effect when closed already."""
         self.fail("closed")
 
     async def __aenter__(self) -> Self:

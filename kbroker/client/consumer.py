@@ -1,7 +1,7 @@
 """A consumer of assigned partitions: positions, fetches from each leader, decoded records.
 
-Groups are in group.py, which decides what is assigned. Aborted transactions are left out with
-read_committed as KIP-98 has clients do it: by the list that comes with each Fetch answer.
+group.py decides which partitions are assigned. With read_committed, records of aborted transactions
+are filtered out as KIP-98 specifies: by the list in each Fetch response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ERROR_PAUSE_S: Final = 0.1
 
 
 class ConsumedRecord(NamedTuple):
-    """A record and where it was. timestamp in ms."""
+    """A record with its topic, partition and offset. timestamp in ms."""
 
     topic: str
     partition: int
@@ -56,7 +56,9 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Names and defaults of Kafka's consumer. auto_offset_reset: for offsets out of range."""
+    """Settings with the names and defaults of Kafka's consumer. auto_offset_reset: used for offsets
+    out of range.
+    """
 
     max_wait_ms: int = 500
     min_bytes: int = 1
@@ -67,7 +69,7 @@ class ConsumerConfig:
 
 
 class Consumer:
-    """Reads what is assigned to it. Not for two tasks at once."""
+    """Reads its assigned partitions. Must not be used by two tasks at once."""
 
     def __init__(self, client: Client, config: ConsumerConfig | None = None) -> None:
         self.client = client
@@ -81,13 +83,15 @@ class Consumer:
         return list(self.positions)
 
     async def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Read these partitions from there, and no others. Raises KafkaError."""
+        """Replace the assignment by these partitions and positions. Raises KafkaError."""
         self.positions = {}
         self.high_watermarks = {}
         await self.seek(positions)
 
     async def assign_topics(self, topics: Iterable[str], position: Position = "earliest") -> None:
-        """Read every partition of these topics. Raises KafkaError for a topic that is not there."""
+        """Assign every partition of these topics. Raises KafkaError for a topic that does not
+        exist.
+        """
         wanted: dict[TopicPartition, Position] = {}
         for name in topics:
             view = await self.client.retry(partial(self.client.topic, name))
@@ -96,7 +100,7 @@ class Consumer:
         await self.assign(wanted)
 
     async def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Go on from there; ends of the log are looked up now. Raises KafkaError."""
+        """Set positions; "earliest" and "latest" are looked up now. Raises KafkaError."""
         lookups: dict[TopicPartition, int] = {}
         for topic_partition, position in positions.items():
             if position == "earliest":
@@ -109,14 +113,16 @@ class Consumer:
             self.positions[topic_partition] = found
 
     async def seek_to_timestamp(self, timestamps: Mapping[TopicPartition, int]) -> None:
-        """Go to the first record at or after a time in ms; to the end where there is none."""
+        """Seek to the first record at or after a time in ms, or to the end if there is none."""
         found = await self._list_offsets(timestamps)
         missing = [topic_partition for topic_partition, offset in found.items() if offset < 0]
         ends = await self._list_offsets(dict.fromkeys(missing, LATEST_TIMESTAMP))
         self.positions.update(found | ends)
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Where each assigned partition ends now (for read_committed: its last stable offset)."""
+        """The end offset of each assigned partition (for read_committed: its last stable
+        offset).
+        """
         return await self._list_offsets(dict.fromkeys(self.positions, LATEST_TIMESTAMP))
 
     async def _list_offsets(
@@ -132,14 +138,15 @@ class Consumer:
         return {topic_partition: answer.offset for topic_partition, answer in found.items()}
 
     def close(self) -> None:
-        """Close the connections it fetches on."""
+        """Close the connections used for fetching."""
         self.client.close_channel(self._channel)
 
     async def poll(self) -> list[ConsumedRecord]:
-        """One round of fetches: what came, perhaps nothing, after at most about max_wait_ms.
+        """One round of fetches: the records received, perhaps none, after at most about
+        max_wait_ms.
 
-        Positions move behind what is returned. Errors that pass (no leader, broker away) end in an
-        empty answer and a short pause; others raise KafkaError.
+        Positions advance past the records that are returned. Retriable errors (no leader, broker
+        not reachable) give an empty list after a short pause; others raise KafkaError.
         """
         try:
             by_leader: dict[int, list[TopicPartition]] = {}
@@ -163,7 +170,7 @@ class Consumer:
         return [record for records in answers for record in records]
 
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        """Records for ever."""
+        """Yield records without end."""
         while True:
             for record in await self.poll():
                 yield record
@@ -209,7 +216,7 @@ class Consumer:
     async def _take(
         self, topic_partition: TopicPartition, data: FetchResponse.PartitionData
     ) -> list[ConsumedRecord]:
-        """The records of one partition's answer; moves its position."""
+        """The records of one partition's response; advances its position."""
         position = self.positions.get(topic_partition)
         if position is None:
             return []
@@ -234,7 +241,7 @@ class Consumer:
 
 
 class _AbortedTransactions:
-    """Which batches of an answer belong to aborted transactions, read in offset order."""
+    """Tells which batches of a Fetch response belong to aborted transactions, in offset order."""
 
     def __init__(self, listed: Iterable[FetchResponse.AbortedTransaction]) -> None:
         self._to_come = sorted(listed, key=lambda transaction: transaction.first_offset)
@@ -258,7 +265,7 @@ def decode_fetched(
     position: int,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> tuple[list[ConsumedRecord], int]:
-    """The records from position on, and the next position: behind the last whole batch.
+    """The records from position on, and the next position: after the last whole batch.
 
     The first batch may begin below position, the last may be cut short. Raises
     KafkaError(CORRUPT_MESSAGE) for a wrong CRC.

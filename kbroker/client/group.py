@@ -3,7 +3,7 @@
     unjoined --JoinGroup, SyncGroup--> stable --REBALANCE_IN_PROGRESS--> unjoined
                                        stable --leave--> left
 
-The classic protocol (KIP-62, KIP-394): the first member is leader and assigns for all.
+The classic protocol (KIP-62, KIP-394): the leader computes the assignment for all members.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ PROTOCOL_TYPE: Final = "consumer"
 JOIN_GRACE_S: Final = 5.0
 RANGE: Final = "range"
 NAMED_OFFSETS_VERSION: Final = 9
-"""OffsetCommit and OffsetFetch name topics up to here, from 10 on by id."""
+"""The highest version of OffsetCommit and OffsetFetch with topic names; from 10 on they have ids.
+"""
 
 REJOIN: Final = frozenset(
     {
@@ -73,7 +74,7 @@ NEW_COORDINATOR: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Names and defaults as Kafka's consumer has them."""
+    """Settings with the names and defaults of Kafka's consumer."""
 
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
@@ -87,9 +88,11 @@ class GroupConfig:
 def assign_range(
     subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Per topic, split its partitions into runs over its members in order of their ids.
+    """Kafka's RangeAssignor: split each topic's partitions into ranges over its subscribers in
+    order of their member ids.
 
-    subscriptions: topics by member id. The first members get one more where it does not divide.
+    subscriptions: topics by member id. The first members get one more where the count does not
+    divide.
     """
     assignment: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
@@ -106,7 +109,9 @@ def assign_range(
 
 
 class GroupConsumer:
-    """Reads its share of the topics. An async context manager: leaves the group at the end."""
+    """Reads the partitions that the group assigns to it. An async context manager: leaves the group
+    at the end.
+    """
 
     def __init__(
         self,
@@ -171,14 +176,16 @@ class GroupConsumer:
             now_s = asyncio.get_running_loop().time()
             if now_s >= self._next_commit_s:
                 self._next_commit_s = now_s + self.config.auto_commit_interval_ms / 1000
-                # the round before: what it gave has been dealt with, or poll were not called
+                # commit the records of the previous poll: the caller has processed them by now
                 await self._commit_quietly()
             self._committed = dict(self.consumer.positions)
         return records
 
     @property
     def _join_timeout_s(self) -> float:
-        """The coordinator answers a join when all members have come, or their time is over."""
+        """The coordinator responds to a join when all members have joined or the rebalance timeout
+        is over.
+        """
         return self.config.rebalance_timeout_ms / 1000 + JOIN_GRACE_S
 
     async def _commit_quietly(self) -> None:
@@ -189,7 +196,7 @@ class GroupConsumer:
                 raise
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit next offsets to read; by default the positions. Raises KafkaError."""
+        """Commit the next offsets to read, by default the positions. Raises KafkaError."""
         offsets = dict(self.consumer.positions if offsets is None else offsets)
         if not offsets:
             return
@@ -289,7 +296,9 @@ class GroupConsumer:
         ]
 
     async def _start(self, assigned: Sequence[TopicPartition]) -> None:
-        """Go on where the group has committed, else where auto_offset_reset says."""
+        """Start reading at the committed offsets, or where there are none as auto_offset_reset
+        says.
+        """
         positions: dict[TopicPartition, Position] = {}
         reset = self.config.auto_offset_reset
         committed = await self.committed(assigned) if assigned else {}
@@ -309,7 +318,9 @@ class GroupConsumer:
     async def committed(
         self, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What the group has committed; without entry where it has not. Raises KafkaError."""
+        """The group's committed offsets; no entry for a partition without one. Raises
+        KafkaError.
+        """
         request = OffsetFetchRequest(
             groups=[
                 OffsetFetchRequest.OffsetFetchRequestGroup(
@@ -348,7 +359,7 @@ class GroupConsumer:
         )
 
     def _react(self, code: int) -> None:
-        """What an error of the coordinator means for this member, before it is raised."""
+        """Update the member's state after an error code of the coordinator, before it is raised."""
         if code in NEW_COORDINATOR:
             self.client.forget_coordinator(self.group_id)
         elif code in REJOIN:
@@ -357,7 +368,9 @@ class GroupConsumer:
                 self.member_id = ""
 
     def _check_joining(self, code: int, what: str) -> None:
-        """Raise KafkaError; one that joining anew mends becomes retriable."""
+        """Raise KafkaError for a code that is not NONE. One that is cured by joining again becomes
+        retriable.
+        """
         self._react(code)
         if code in REJOIN:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{what}: join again")
@@ -403,9 +416,10 @@ def _versioned(
 
 
 def decode_versioned(message: type[D], data: Buffer) -> D:
-    """Read what a member sent; versions above ours are read as ours, as the protocol demands.
+    """Decode a member's subscription or assignment; versions above ours are read as ours, as the
+    protocol demands.
 
-    Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) for bytes that are no such message.
+    Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) for bytes that cannot be decoded.
     """
     version = int.from_bytes(data[:2], "big")
     try:

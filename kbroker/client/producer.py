@@ -1,7 +1,8 @@
 """A producer: records gathered into batches per partition, sent in order, retried until a deadline.
 
-One batch of a partition is under way at a time, so order holds without idempotence too; partitions
-go in parallel. With idempotence a retried batch keeps its sequence and is written once (KIP-98).
+One batch of a partition is in flight at a time, so order holds without idempotence too; partitions
+are sent in parallel. With idempotence a retried batch keeps its sequence and is written once
+(KIP-98).
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from kbroker.protocol.records import (
 
 ACKS_ALL: Final = -1
 RECORD_OVERHEAD_BYTES: Final = 32
-"""A guess, above what a record costs beside key, value and headers."""
+"""Estimate, rounded up, of a record's size besides key, value and headers."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. offset -1 with acks=0; timestamp as the broker stored it."""
+    """The place of a produced record. offset: -1 with acks=0; timestamp: as the broker
+    stored it.
+    """
 
     topic: str
     partition: int
@@ -44,7 +47,9 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """acks: -1 all, 1 leader, 0 no answer. linger_ms: how long a batch may wait to be filled."""
+    """acks: -1 all, 1 leader, 0 no response. linger_ms: how long a batch may wait for more
+    records.
+    """
 
     acks: int = ACKS_ALL
     compression: Compression = Compression.NONE
@@ -58,7 +63,7 @@ class ProducerConfig:
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2 with Java's seed, unsigned: what the Java client chooses partitions by."""
+    """MurmurHash2 with Java's seed, unsigned: the hash of the Java client's default partitioner."""
     length = len(data)
     h = 0x9747B28C ^ length
     whole = length & ~3
@@ -73,7 +78,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition the Java client's default partitioner gives a key."""
+    """The partition that the Java client's default partitioner chooses for a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
@@ -84,7 +89,7 @@ class _Entry(NamedTuple):
 
 
 class _Queue:
-    """What waits for one partition, and its sequence."""
+    """The records that wait for one partition, and its next sequence number."""
 
     __slots__ = ("entries", "filled", "next_sequence", "size_bytes", "topic_partition")
 
@@ -111,7 +116,7 @@ class _Queue:
 
 
 class Producer:
-    """An async context manager: leaving it without an exception waits for what is under way."""
+    """An async context manager: leaving it without an exception waits for all records sent."""
 
     def __init__(self, client: Client, config: ProducerConfig | None = None) -> None:
         self.client = client
@@ -166,10 +171,11 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Hand a record over; the future tells where it went, or raises KafkaError.
+        """Queue a record; the future resolves with its place, or raises KafkaError.
 
-        Waits while buffer_bytes are full. partition: by key if None, and without a key the one
-        whose batch is being filled. Raises KafkaError if the topic or partition is not there.
+        Waits while the buffer (buffer_bytes) is full. partition: None chooses by key, and without a
+        key the partition whose batch is being filled. Raises KafkaError if the topic or partition
+        does not exist.
         """
         view = self.client.topics.get(topic)
         if view is None:
@@ -208,14 +214,16 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """As `send`, and wait for the answer."""
+        """As `send`, and wait for the result."""
         future = await self.send(
             topic, value, key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
         )
         return await future
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is answered. Errors are in the records' futures."""
+        """Wait until all records sent so far have succeeded or failed. Errors are in their
+        futures.
+        """
         self._flushing += 1
         try:
             if self._under_way:
@@ -246,7 +254,7 @@ class Producer:
         return queue
 
     async def _work(self, queue: _Queue) -> None:
-        """Send one partition's batches, one after the other."""
+        """Send the batches of one partition, one after the other."""
         while True:
             await queue.filled.wait()
             lingers = queue.size_bytes < self.config.batch_bytes and not self._flushing
@@ -295,7 +303,7 @@ class Producer:
     async def _produce(
         self, topic_partition: TopicPartition, batch: bytearray
     ) -> ProduceResponse.PartitionProduceResponse | None:
-        """One attempt. None with acks=0. Raises KafkaError."""
+        """Send the batch once. Returns None with acks=0. Raises KafkaError."""
         topic, partition = topic_partition
         leader_id = await self.client.leader(topic_partition)
         request = ProduceRequest(

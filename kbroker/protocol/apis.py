@@ -22,7 +22,7 @@ NO_FLEXIBLE: Final = 32768
 
 
 class ApiKey(IntEnum):
-    """Every API key Kafka 4.3.1 knows, also the four whose versions are all gone."""
+    """Every API key of Kafka 4.3.1, including the four of which it has removed all versions."""
 
     PRODUCE = 0
     FETCH = 1
@@ -391,7 +391,7 @@ _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 def api_info(api_key: int) -> ApiInfo:
     """The entry of an API.
 
-    Raises KafkaError(UNSUPPORTED_VERSION) if the key is unknown or all its versions are gone.
+    Raises KafkaError(UNSUPPORTED_VERSION) if the key is unknown or has no version left.
     """
     info = APIS.get(api_key)
     if info is None:
@@ -412,7 +412,7 @@ def latest_version_unstable(api_key: int) -> bool:
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """1, or 2 where the version is flexible. Version 0 is gone with Kafka 4."""
+    """1, or 2 where the version is flexible. Kafka 4 has removed version 0."""
     return 2 if version >= api_info(api_key).flexible_from else 1
 
 

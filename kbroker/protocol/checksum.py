@@ -16,7 +16,9 @@ from typing import Final, Protocol, cast
 
 
 class Checksum(Protocol):
-    """What both implementations are: no wrapper stands before them, one is called per batch."""
+    """The signature of both implementations. They are called directly, once per batch, without a
+    wrapper.
+    """
 
     def __call__(self, buffer: bytes | bytearray | memoryview, value: int = 0, /) -> int: ...
 

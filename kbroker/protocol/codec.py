@@ -39,8 +39,8 @@ def decode(message: type[M], buffer: Buffer, version: int, position: int = 0) ->
 
 
 def decoder_of(message: type[M], version: int) -> Decoder:
-    """The function behind `decode`, for who reads very many small messages. It takes bytes too, and
-    then gives bytes where `decode` gives views. Raises as `decode` does.
+    """The function behind `decode`, for callers that read very many small messages. It takes bytes
+    too, and then gives bytes where `decode` gives views. Raises as `decode` does.
     """
     decoder = message.DECODERS.get(version)
     if decoder is None:

@@ -24,7 +24,9 @@ XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _LZ4_KAFKA_DEFAULT_LEVEL: Final = 9
 _GZIP_MAX_MEMBERS: Final = 64
-"""Each member costs a copy of what follows it, so there must be a bound. Clients send one."""
+"""Bound on the members of a gzip stream: each costs a copy of the bytes after it. Clients
+send one.
+"""
 _ZSTD_MAX_WINDOW_BYTES: Final = 1 << 27
 _FIRST_STEP_BYTES: Final = 64 * 1024
 _MAX_STEP_BYTES: Final = 1024 * 1024
@@ -73,7 +75,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
-    """Unpack one stream; for NONE the data itself comes back, however much it is.
+    """Unpack one stream; for NONE returns the data itself, whatever its size.
 
     Raises KafkaError(CORRUPT_MESSAGE) if data is no whole stream of that codec, and
     KafkaError(MESSAGE_TOO_LARGE) if it unpacks to more than max_bytes; by then no more than about

@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the exceptions this room speaks in.
+"""Kafka's error codes, and the exceptions of `protocol`.
 
 An outcome per partition or member is an `ErrorCode`. `KafkaError` gives up a whole request and
 becomes that API's error response in `server/dispatch`. `MalformedRequest` means bytes that are no
@@ -152,7 +152,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may send the same request again and hope."""
+        """Whether a client may retry the same request."""
         return self in _RETRIABLE
 
 
@@ -201,7 +201,7 @@ flexible has at most 32,767 bytes.
 
 
 class KafkaError(Exception):
-    """Gives up the whole request (or, in the client, what the broker answered)."""
+    """Fails the whole request; in the client, an error that a broker returned."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         message = message[:MAX_MESSAGE_CHARS]

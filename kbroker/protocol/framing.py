@@ -42,7 +42,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame, given without its length prefix.
 
     The version is not checked, save that it may not be negative. Raises MalformedRequest for an API
-    key nobody serves any more, and for bytes that are no header.
+    key without versions, and for bytes that are no header.
     """
     try:
         api_key, api_version, correlation_id, size = REQUEST_HEAD.unpack_from(frame)

@@ -119,7 +119,7 @@ MAX_TAGGED_FIELDS: Final = 128
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
-    """Step over `count` tagged fields nobody here knows. Returns the position after them. Raises
+    """Skip `count` unknown tagged fields. Returns the position after them. Raises
     MalformedRequest for more than MAX_TAGGED_FIELDS.
     """
     if count > MAX_TAGGED_FIELDS:

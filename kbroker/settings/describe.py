@@ -40,14 +40,14 @@ _SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class DynamicConfigs(NamedTuple):
-    """What was set while running, as text: for this broker, and for every broker."""
+    """The dynamic settings, as text: of this broker, and of all brokers (cluster-wide default)."""
 
     broker: Mapping[str, str] = {}
     default: Mapping[str, str] = {}
 
 
 class Synonym(NamedTuple):
-    """One place that gives a value; None where the value is sensitive."""
+    """One source of a value; None where the value is sensitive."""
 
     name: str
     value: str | None
@@ -125,7 +125,7 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
 
 
 def select(entries: Sequence[ConfigEntry], names: Set[str] | None) -> list[ConfigEntry]:
-    """The entries that were asked for; None and no names at all mean every one."""
+    """The requested entries; None and an empty list of names mean all."""
     return [entry for entry in entries if not names or entry.name in names]
 
 

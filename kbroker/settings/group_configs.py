@@ -1,7 +1,7 @@
-"""A group's own settings (KIP-848, KIP-932, KIP-1071): may they be, and what are they worth?
+"""A group's own settings (KIP-848, KIP-932, KIP-1071): validation, and the values in force.
 
-They are checked when somebody alters them. A broker may be started later with narrower bounds:
-then what stands is taken as the nearest value within them, as Kafka does.
+Settings are validated when they are altered. If a broker is started later with narrower bounds,
+a stored value counts as the nearest value within them, as in Kafka.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.settings.keys import ConfigError, Value, parse
 logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED: Final = 1000
-"""Values that no longer parse and were logged."""
+"""Bound on remembered values that no longer parse and were logged."""
 
 _BOUND_KEYS: Final[Mapping[str, tuple[str | None, str]]] = {
     "consumer.heartbeat.interval.ms": (
@@ -73,7 +73,7 @@ _BOUND_KEYS: Final[Mapping[str, tuple[str | None, str]]] = {
 """Group key to the broker keys of its least and its greatest value, in the order Kafka asks."""
 
 _ONLY_IF_SET: Final = frozenset(name for name in _BOUND_KEYS if ".assignment.interval." in name)
-"""Not held against the bounds while a group only inherits them."""
+"""Settings that are not checked against the bounds while a group only inherits them."""
 
 
 class BoundsConfig(Protocol):
@@ -83,7 +83,7 @@ class BoundsConfig(Protocol):
 
 
 def validate_group_configs(overrides: Mapping[str, str], broker: BoundsConfig) -> None:
-    """Raise ConfigError, in Kafka's words, for the first setting of a group that cannot be."""
+    """Raise ConfigError, in Kafka's words, for the first invalid setting of a group."""
     for name, text in overrides.items():
         if name not in GROUP_KEYS:
             message = f"Unknown group config name: {name}"
@@ -137,7 +137,7 @@ class GroupConfigs:
         self._refused: dict[tuple[str, str], str] = {}
 
     def get(self, group_id: str, name: str) -> Value:
-        """What the group itself has set; None if it has not, or what no longer parses."""
+        """The group's own value; None if it has none, or one that no longer parses."""
         text = self._overrides_of(group_id).get(name)
         if text is None:
             return None
@@ -154,7 +154,7 @@ class GroupConfigs:
         return value
 
     def _say_once(self, group_id: str, name: str, text: str, error: ConfigError) -> None:
-        """Every heartbeat of the group asks for the value."""
+        """Log a value that no longer parses, once: every heartbeat of the group reads it."""
         if self._refused.get((group_id, name)) == text:
             return
         if len(self._refused) >= MAX_REMEMBERED:

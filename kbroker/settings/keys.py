@@ -91,7 +91,7 @@ class ConfigKey(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be. `str()` is Kafka's wording; `allowed` says what would do."""
+    """An invalid configuration. `str()` is Kafka's wording; `allowed` describes valid values."""
 
     def __init__(self, name: str, value: str | None, message: str, allowed: str = "") -> None:
         super().__init__(message)
@@ -214,7 +214,7 @@ def _java_double(value: float) -> str:
 
 
 def check(key: ConfigKey, value: Value) -> None:
-    """Hold a parsed value against the validator of its key. Raises ConfigError."""
+    """Check a parsed value with the validator of its key. Raises ConfigError."""
     notation = key.allowed
     if isinstance(value, tuple):
         _check_list(key, value)
@@ -315,7 +315,7 @@ def _is_replica_pair(text: str) -> bool:
 
 
 def describe_allowed(key: ConfigKey) -> str:
-    """What a value of this key may be, in words for a person."""
+    """The valid values of this key, in words for the user."""
     notation = key.allowed
     if key.type in _WHOLE_NUMBERS or key.type is ConfigType.DOUBLE:
         kind = "a number" if key.type is ConfigType.DOUBLE else "a whole number"

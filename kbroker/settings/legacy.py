@@ -1,4 +1,5 @@
-"""Keys of Kafka 0.8 to 4.0 that are gone: translated where they mean something, else explained.
+"""Keys that Kafka removed between 0.8 and 4.0: translated where they have a counterpart, else
+explained.
 
 So an old server.properties starts a broker, and says in one line per subject what became of it.
 """

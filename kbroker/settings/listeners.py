@@ -20,7 +20,7 @@ _FORM: Final = "NAME://host:port, for example PLAINTEXT://localhost:9092"
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A place to listen at, or to be reached at.
+    """A listener's bind address, or its advertised address.
 
     host: "" for every interface (listeners) or for the host's own name (advertised listeners).
     port: 0 for any free one. is_controller: named in controller.listener.names.

@@ -23,10 +23,10 @@ NEVER: Final = 2**63 - 1
 """flush.messages by default."""
 
 NO_LOWER_BOUND_MS: Final = 1 << 60
-"""message.timestamp.before.max.ms from here on refuses nothing."""
+"""A message.timestamp.before.max.ms of this or more refuses no timestamp."""
 
 KNOWN_CONFIGS: Final = 1000
-"""Different sets of overrides that LogConfigs remembers."""
+"""How many different sets of overrides LogConfigs caches."""
 
 MAX_UNPACKED_BYTES: Final = 128 * 1024 * 1024
 MIN_UNPACKED_BYTES: Final = 1024 * 1024
@@ -148,7 +148,7 @@ class LogConfigs:
         self._known: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
     def of(self, overrides: Mapping[str, str]) -> LogConfig:
-        """As LogConfig.from_configs. A stored value that cannot be (another version wrote it) is
+        """As LogConfig.from_configs. An invalid stored value (another version wrote it) is
         logged and left out: it is one topic's fault, not a reason to stop.
         """
         key = frozenset(overrides.items())
@@ -170,13 +170,13 @@ class LogConfigs:
 
 
 def max_unpacked_bytes(memory_limit_bytes: int) -> int:
-    """What one batch may unpack to under this `kbroker.memory.limit.bytes`."""
+    """Bytes that one batch may unpack to under this `kbroker.memory.limit.bytes`."""
     share = int(memory_limit_bytes * UNPACKED_SHARE)
     return min(MAX_UNPACKED_BYTES, max(share, MIN_UNPACKED_BYTES))
 
 
 def topic_default(broker: BrokerConfig, name: str) -> Value:
-    """What a topic key is when the topic does not set it: the broker's value, in ms for times."""
+    """The default of a topic key: the broker's value, in ms for times."""
     match name:
         case "retention.ms":
             return retention_ms(broker)

@@ -1,4 +1,4 @@
-"""Which broker configurations kbroker acts on, which it passes over without a word, and its own.
+"""Which broker configurations kbroker acts on, which it ignores without a warning, and its own.
 
 Next to `table`, which has them all. A key moves into SERVED_KEYS with the code that reads it.
 """

@@ -1,4 +1,4 @@
-"""Are these settings a topic may have? Asked when a topic is created or altered."""
+"""Validates a topic's settings when the topic is created or altered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.settings.topic_table import TOPIC_KEYS
 def validate_topic_configs(
     overrides: Mapping[str, str | None], broker: BrokerConfig | None = None
 ) -> None:
-    """Raise ConfigError, in Kafka's words, for the first setting that cannot be.
+    """Raise ConfigError, in Kafka's words, for the first invalid setting.
 
     broker: gives the defaults that the rules between keys need; None for Kafka's own.
     """

@@ -1,4 +1,4 @@
-"""What an operator should hear about settings that are unknown or have no effect here."""
+"""Warnings for the operator about settings that are unknown or have no effect."""
 
 from __future__ import annotations
 

@@ -121,7 +121,9 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop in order, as SIGTERM does; the temporary folder goes. Harmless if not running."""
+        """Stop in order, as SIGTERM does, and delete the temporary folder. No effect if not
+        running.
+        """
         self._end(clean=True)
         self._remove_data()
 
@@ -181,7 +183,7 @@ class EmbeddedBroker:
         return name
 
     def intercept(self, api_key: int, function: Interceptor) -> Callable[[], None]:
-        """Let function see each request of that API first, on the broker's thread.
+        """Pass each request of that API to function first, on the broker's thread.
 
         It returns a response (or a Deferred) to answer in the broker's place, None to pass the
         request on, or raises KafkaError. Holds over restarts. Returns a function that ends it.
@@ -221,7 +223,7 @@ class EmbeddedBroker:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 self._loop = runner.get_loop()
                 runner.run(self._serve(config, started))
-        except BaseException as error:  # noqa: BLE001 - a thread's top frame: it goes to whoever waits
+        except BaseException as error:  # noqa: BLE001 - a thread's top frame: `start` raises it
             if not started.done():
                 started.set_exception(error)
 

@@ -142,7 +142,7 @@ class BrokerProcess:
             self._close_output(process)
 
     def _close_output(self, process: subprocess.Popen[str]) -> None:
-        """Let go of the pipe, once whoever reads it has seen its end."""
+        """Close the pipe, after its reader thread has seen the end."""
         if self._reader is not None:
             self._reader.join()
             self._reader = None

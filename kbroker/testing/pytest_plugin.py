@@ -37,6 +37,6 @@ def kafka_topic(
     _kafka_topic_numbers: Iterator[int],
     request: pytest.FixtureRequest,
 ) -> str:
-    """A topic nobody else uses: one partition, default settings."""
+    """A fresh topic for this test: one partition, default settings."""
     test_name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:150].strip("-")
     return kafka_broker.create_topic(f"{test_name}-{next(_kafka_topic_numbers)}")
