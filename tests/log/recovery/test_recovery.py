@@ -431,15 +431,6 @@ def test_a_torn_snapshot_is_left_out(tmp_path: Path) -> None:
     assert log.producers.active_producers[7].last_sequence == 29
 
 
-def test_batches_larger_than_a_read_are_found(tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000000.log"
-    large = build_batch([(NOW_MS, None, bytes(3 << 20), [])])
-    small = build_batch([(NOW_MS, None, b"x", [])], base_offset=1)
-    path.write_bytes(small + large + small)
-    sizes = [len(batch) for _, batch in read_batches(str(path), 0, path.stat().st_size)]
-    assert sizes == [len(small), len(large), len(small)]
-
-
 def test_an_aborted_transaction_is_in_the_index_again_after_recovery(unpack: Unpack) -> None:
     data = unpack("data-clean")
     log = PartitionLog.open(

@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from kbroker.log.storage import files
-from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import (
     ZEROS_CHUNK_BYTES,
     FileSlice,
@@ -26,8 +23,6 @@ from kbroker.log.storage.files import (
     write_range,
     written_bytes,
 )
-from kbroker.log.storage.open_files import OpenFiles
-from kbroker.model import StartupError
 
 
 @pytest.mark.parametrize("size", [0, 1, 3 * ZEROS_CHUNK_BYTES + 1])
@@ -149,58 +144,6 @@ def test_a_folder_is_listed_and_removed(tmp_path: Path) -> None:
     remove_tree(folder)
     remove_tree(folder)
     assert not folder.exists()
-
-
-def test_a_taken_lock_stops_the_start_in_one_line(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from kbroker.log.storage.directory_lock import DirectoryLock\n"
-            f"lock = DirectoryLock({str(tmp_path)!r}); lock.acquire()\n"
-            "print('locked', flush=True); sys.stdin.read()",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
-        with pytest.raises(StartupError) as caught:
-            DirectoryLock(tmp_path).acquire()
-        assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
-    finally:
-        holder.communicate()
-    lock = DirectoryLock(tmp_path)  # the system freed it with the process
-    lock.acquire()
-    with pytest.raises(StartupError):
-        DirectoryLock(tmp_path).acquire()  # another broker in this process
-    assert (tmp_path / ".lock").read_bytes() == b""
-    lock.release()
-    lock.release()
-    assert not (tmp_path / ".lock").exists()
-
-
-class Holder:
-    def __init__(self) -> None:
-        self.used = True
-        self.is_open = True
-
-    def release(self) -> None:
-        self.is_open = False
-
-
-def test_the_file_not_used_since_its_last_turn_is_given_back_first() -> None:
-    open_files = OpenFiles(3)
-    holders = [Holder() for _ in range(5)]
-    for holder in holders[:3]:
-        open_files.opened(holder)
-    open_files.opened(holders[3])  # all were used: the oldest goes, the others lost their mark
-    assert [holder.is_open for holder in holders] == [False, True, True, True, True]
-    holders[1].used = True
-    open_files.opened(holders[4])
-    assert [holder.is_open for holder in holders] == [False, True, False, True, True]
-    open_files.forget(holders[1])
-    open_files.forget(holders[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "O_NOATIME"), reason="Linux only")

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.log.storage.index import PENDING_LIMIT, CorruptIndexError, OffsetIndex, TimeIndex
-from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 BASE = 1000
 
@@ -152,43 +151,3 @@ def test_torn_entries_are_corrupt() -> None:
     for index in (OffsetIndex("x.index", BASE, 80), TimeIndex("x.timeindex", BASE, 80)):
         with pytest.raises(CorruptIndexError, match="whole entries"):
             index.check(13)
-
-
-def test_transaction_index_is_made_with_the_first_entry(tmp_path: Path) -> None:
-    path = tmp_path / "0.txnindex"
-    index = TransactionIndex(str(path), exists=False)
-    assert index.entries() == [] and not path.exists()
-    first, second = AbortedTransaction(1, 10, 20, 15), AbortedTransaction(2, 15, 30, 31)
-    index.append(first)
-    index.append(second)
-    assert path.read_bytes() == struct.pack(">hqqqq", 0, *first) + struct.pack(">hqqqq", 0, *second)
-    again = TransactionIndex(str(path), exists=True)
-    again.check(68)
-    assert again.entries() == [first, second]
-    found: list[AbortedTransaction] = []
-    assert again.collect(21, 25, found) is True
-    assert found == [second]
-    found.clear()
-    assert again.collect(0, 100, found) is False
-    assert found == [first, second]
-    again.truncate_to(30)
-    assert again.entries() == [first] and path.stat().st_size == 34
-    again.reset()
-    assert path.stat().st_size == 0
-    again.delete()
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        pytest.param(bytes(33), "whole entries", id="torn"),
-        pytest.param(struct.pack(">hqqqq", 1, 1, 2, 3, 4), "version 1", id="version"),
-        pytest.param(struct.pack(">hqqqq", 0, 1, 2, 3, 4) * 2, "out of order", id="order"),
-    ],
-)
-def test_a_damaged_transaction_index_is_corrupt(tmp_path: Path, data: bytes, why: str) -> None:
-    path = tmp_path / "0.txnindex"
-    path.write_bytes(data)
-    with pytest.raises(CorruptIndexError, match=why):
-        TransactionIndex(str(path), exists=True).check(len(data))
