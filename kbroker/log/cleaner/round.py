@@ -237,7 +237,10 @@ class CleaningRound:
             data = memoryview(self._read(source, position, min(wanted, end - position)))
             at = 0
             while (size := _size_at(data, at)) is not None and at + size <= len(data):
-                header = read_any_header(data, at)
+                try:
+                    header = read_any_header(data, at)
+                except KafkaError as error:
+                    raise _damaged(source, position + at, error.message) from error
                 if not check_any_crc(data, at, header):
                     raise _damaged(source, position + at, "the CRC is wrong")
                 batch = data[at : at + size]

@@ -14,17 +14,13 @@ import pytest
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer.producer_state import read_snapshot
-from kbroker.log.recovery import segment_recovery
-from kbroker.log.recovery.segment_recovery import IndexRebuild
-from kbroker.log.storage import batch_reader, names
+from kbroker.log.storage import names
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.damaged import DamagedLogError
-from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_to_string
 from kbroker.protocol.records import (
     ControlType,
     build_batch,
-    build_end_transaction_marker,
     control_type,
     iter_batches,
     iter_records,
@@ -32,12 +28,10 @@ from kbroker.protocol.records import (
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.conftest import KAFKA_DATA
+from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log
 
 Unpack = Callable[..., Path]
 
-NOW_MS = 1_795_246_900_000
-"""A minute after the fixtures were made."""
-TOPIC_PARTITION = TopicPartition("topic", 0)
 INDEX_INTERVALS = {"compact": 512, "compact-gzip": 512, "compact-txn": 512, "segments": 256}
 
 
@@ -161,14 +155,6 @@ def test_a_clean_directory_that_is_opened_and_closed_again_stays_as_it_was(unpac
     assert all(name.endswith(names.LEADER_EPOCHS) for name in changed)
 
 
-def files_of(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and names.CLUSTER_METADATA not in str(path)
-    }
-
-
 def producers_of(snapshot: bytes) -> list[tuple[object, ...]]:
     """The entries in an order of their own: Kafka's is that of a hash map."""
     return sorted(
@@ -222,22 +208,6 @@ def test_a_killed_and_damaged_kafka_directory_becomes_what_kafka_makes_of_it(
 
 
 # -- crashes of our own ---------------------------------------------------------------------------
-
-
-def open_log(directory: Path, config: LogConfig | None = None, **options: object) -> PartitionLog:
-    return PartitionLog.open(
-        directory / "topic-0",
-        TOPIC_PARTITION,
-        config or LogConfig(segment_bytes=2000, segment_index_bytes=4096, index_interval_bytes=100),
-        now_ms=NOW_MS,
-        **options,  # type: ignore[arg-type]  # the keywords of open
-    )
-
-
-def fill(log: PartitionLog, count: int) -> None:
-    for number in range(count):
-        batch = build_batch([(NOW_MS + number, b"key", b"value %d" % number, [])] * 2)
-        log.append_as_leader(batch, leader_epoch=number // 10, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 11, 12, 60, 61, 90])
@@ -307,32 +277,6 @@ def test_what_lies_before_the_recovery_point_is_not_read(tmp_path: Path) -> None
     assert open_log(tmp_path, recovery_point=0).log_end_offset == 2
 
 
-def test_recovered_indexes_equal_those_written_while_appending(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 40)
-    log.close()
-    folder = tmp_path / "topic-0"
-    written = {path.name: path.read_bytes() for path in folder.glob("*index")}
-    assert any(written.values())
-    for path in folder.glob("*index"):
-        path.unlink()
-    open_log(tmp_path).close()
-    assert {path.name: path.read_bytes() for path in folder.glob("*index")} == written
-
-
-@pytest.mark.parametrize("kind", [names.INDEX, names.TIME_INDEX])
-def test_a_missing_index_is_rebuilt_even_after_a_clean_stop(tmp_path: Path, kind: str) -> None:
-    log = open_log(tmp_path)
-    fill(log, 40)
-    log.close()
-    path = tmp_path / "topic-0" / names.offset_name(0, kind)
-    content = path.read_bytes()
-    path.unlink()
-    log = open_log(tmp_path, clean_shutdown=True, recovery_point=80)
-    assert log.log_end_offset == 80
-    assert path.read_bytes() == content
-
-
 def test_damage_after_a_clean_stop_is_said_in_one_line(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 5)
@@ -343,53 +287,6 @@ def test_damage_after_a_clean_stop_is_said_in_one_line(tmp_path: Path) -> None:
         open_log(tmp_path, clean_shutdown=True)
     assert "\n" not in str(caught.value)
     assert open_log(tmp_path, recovery_point=10).log_end_offset == 8  # the marker is gone by now
-
-
-def test_an_index_without_a_log_is_deleted(tmp_path: Path) -> None:
-    folder = tmp_path / "topic-0"
-    folder.mkdir()
-    (folder / "00000000000000000007.index").write_bytes(bytes(8))
-    open_log(tmp_path)
-    assert not (folder / "00000000000000000007.index").exists()
-
-
-def test_deleted_and_cleaned_files_go(tmp_path: Path) -> None:
-    folder = tmp_path / "topic-0"
-    folder.mkdir()
-    for name in ("00000000000000000007.log.deleted", "00000000000000000009.index.cleaned"):
-        (folder / name).write_bytes(b"x")
-    open_log(tmp_path)
-    assert not list(folder.glob("*.deleted")) + list(folder.glob("*.cleaned"))
-
-
-def test_a_finished_swap_takes_the_place_of_the_segments_it_covers(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 60)
-    bases = list(log.segments.base_offsets)
-    log.close()
-    folder = tmp_path / "topic-0"
-    merged = b"".join(
-        (folder / names.offset_name(base, names.LOG)).read_bytes() for base in bases[:2]
-    )
-    for kind in (names.INDEX, names.TIME_INDEX):
-        (folder / (names.offset_name(0, kind) + names.SWAP)).write_bytes(b"")
-    (folder / (names.offset_name(0, names.LOG) + names.SWAP)).write_bytes(merged)
-    log = open_log(tmp_path, clean_shutdown=True, recovery_point=120)
-    assert log.segments.base_offsets == [0, *bases[2:]]
-    assert log.segments.first.size == len(merged)
-    assert log.log_end_offset == 120
-
-
-def test_an_unfinished_swap_group_is_thrown_away(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 10)
-    log.close()
-    folder = tmp_path / "topic-0"
-    (folder / "00000000000000000000.log.swap").write_bytes(b"half")
-    (folder / "00000000000000000000.log.cleaned").write_bytes(b"")
-    log = open_log(tmp_path, clean_shutdown=True)
-    assert log.log_end_offset == 20
-    assert not list(folder.glob("*.swap"))
 
 
 def test_epochs_are_read_from_the_batches_if_their_checkpoint_is_empty(tmp_path: Path) -> None:
@@ -465,76 +362,3 @@ def test_kafkas_metadata_log_opens_too(unpack: Unpack, clean_shutdown: bool) -> 
     assert (folder / names.offset_name(0, names.INDEX)).stat().st_size == 10 << 20
     log.close()
     assert {path.name: path.read_bytes() for path in folder.glob("*index")} == indexes
-
-
-@pytest.mark.parametrize("cut_bytes", [0, 30])
-@pytest.mark.parametrize("chunk_bytes", [100, 1000, 1 << 20])
-def test_runs_of_ordinary_batches_give_what_one_by_one_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, cut_bytes: int
-) -> None:
-    """Producers with more batches than are remembered, new epochs, transactions, old leaders."""
-    config = LogConfig(segment_bytes=20_000, segment_index_bytes=4096, index_interval_bytes=300)
-    written = []
-    for name in ("runs", "single"):
-        log = open_log(tmp_path / name / "t-0", config)
-        sequences: dict[tuple[int, int], int] = {}
-        for number in range(120):
-            producer, epoch = (-1, -1) if number % 3 == 0 else (number % 4, number // 60)
-            in_transaction = producer == 1 and number >= 40
-            sequence = sequences.get((producer, epoch), 0)
-            batch = build_batch(
-                [(NOW_MS + number % 7, b"key", bytes(number), [])] * 2,
-                producer_id=producer,
-                producer_epoch=epoch,
-                base_sequence=-1 if producer < 0 else sequence,
-                is_transactional=in_transaction,
-            )
-            sequences[producer, epoch] = sequence + 2
-            log.append_as_leader(batch, leader_epoch=number // 50, now_ms=NOW_MS)
-            if in_transaction and number % 20 == 1:
-                marker = build_end_transaction_marker(
-                    commit=False,
-                    producer_id=1,
-                    producer_epoch=epoch,
-                    coordinator_epoch=3,
-                    timestamp_ms=NOW_MS,
-                )
-                log.append_as_leader(
-                    marker,
-                    leader_epoch=number // 50,
-                    now_ms=NOW_MS,
-                    origin=AppendOrigin.COORDINATOR,
-                )
-        last = Path(log.segments.active.path)
-        log.release()
-        with last.open("r+b") as file:
-            file.truncate(last.stat().st_size - cut_bytes)
-        for module in (batch_reader, segment_recovery):
-            monkeypatch.setattr(module, "READ_CHUNK_BYTES", chunk_bytes)
-        if name == "single":
-            monkeypatch.setattr(
-                IndexRebuild, "run", lambda self, data, at, position, offset, *rest: (at, offset)
-            )
-        log = open_log(tmp_path / name / "t-0", config)
-        states = {
-            producer: [getattr(state, slot) for slot in state.__slots__]
-            for producer, state in log.producers.active_producers.items()
-        }
-        log.close()
-        written.append((log.log_end_offset, states, files_of(tmp_path / name / "t-0")))
-    assert written[0] == written[1]
-    assert len(written[0][2]) > 8
-
-
-def test_an_empty_segment_whose_index_is_at_full_size_is_no_damage(tmp_path: Path) -> None:
-    """What a loss of power right after a clean stop may leave: the index was cut, not synced."""
-    log = open_log(tmp_path)
-    fill(log, 5)
-    log.roll(NOW_MS)
-    log.close()
-    index = tmp_path / "topic-0" / names.offset_name(10, names.INDEX)
-    index.write_bytes(bytes(4096))
-    assert open_log(tmp_path, clean_shutdown=True, recovery_point=10).log_end_offset == 10
-    index.write_bytes(b"\x00\x00\x00\x01\x00\x00\x01\x00")
-    with pytest.raises(DamagedLogError, match="it is empty, its index is not"):
-        open_log(tmp_path, clean_shutdown=True, recovery_point=10)
