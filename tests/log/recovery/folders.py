@@ -23,7 +23,6 @@ def files_of(directory: Path) -> dict[str, bytes]:
     }
 
 
-
 def open_log(directory: Path, config: LogConfig | None = None, **options: object) -> PartitionLog:
     return PartitionLog.open(
         directory / "topic-0",
@@ -34,9 +33,7 @@ def open_log(directory: Path, config: LogConfig | None = None, **options: object
     )
 
 
-
 def fill(log: PartitionLog, count: int) -> None:
     for number in range(count):
         batch = build_batch([(NOW_MS + number, b"key", b"value %d" % number, [])] * 2)
         log.append_as_leader(batch, leader_epoch=number // 10, now_ms=NOW_MS)
-
