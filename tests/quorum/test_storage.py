@@ -1,0 +1,287 @@
+"""The metadata log's directory: what an open finds, what is written, and what retention deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from kbroker.model import InvariantError, StartupError
+from kbroker.protocol.records import Record, build_batch
+from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint, control_batch
+from kbroker.quorum.election import ElectionState, LogPosition
+from kbroker.quorum.snapshots import SnapshotId
+from kbroker.quorum.storage import NEVER, QuorumStorage, StoredBatch, metadata_log_config
+from kbroker.settings.broker import BrokerConfig
+
+NOW_MS = 1_800_000_000_000
+ID, OTHER_ID = b"d" * 16, b"e" * 16
+ME = Voter(1, ID, (VoterEndpoint("CONTROLLER", "localhost", 9093),))
+
+
+def config(**properties: str) -> BrokerConfig:
+    named = {name.replace("_", "."): value for name, value in properties.items()}
+    return BrokerConfig.from_properties({"node.id": "1", **named})
+
+
+class World:
+    """One directory, opened as often as a test likes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / "__cluster_metadata-0"
+        self.opened: list[QuorumStorage] = []
+
+    def make(
+        self,
+        *,
+        static_voters: Sequence[int] = (),
+        retention_bytes: int = -1,
+        retention_ms: int = -1,
+        directory_id: bytes = ID,
+    ) -> QuorumStorage:
+        return QuorumStorage(
+            self.root,
+            node_id=1,
+            directory_id=directory_id,
+            log_config=metadata_log_config(config()),
+            static_voters=static_voters,
+            retention_bytes=retention_bytes,
+            retention_ms=retention_ms,
+            lock=False,
+        )
+
+    def open(self, **options: int) -> QuorumStorage:
+        self.close()
+        storage = self.make(**options)  # type: ignore[arg-type]  # of the tests below
+        storage.open(NOW_MS)
+        self.opened.append(storage)
+        return storage
+
+    def close(self) -> None:
+        while self.opened:
+            self.opened.pop().close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def append(
+    storage: QuorumStorage, *values: bytes, epoch: int = 1, timestamp_ms: int = NOW_MS
+) -> None:
+    base = storage.log.log_end_offset
+    records = [Record(base + i, timestamp_ms, None, value, []) for i, value in enumerate(values)]
+    batch = build_batch(records, base_offset=base, partition_leader_epoch=epoch)
+    storage.write(batch, now_ms=NOW_MS)
+
+
+def snapshot(
+    storage: QuorumStorage, end_offset: int, *records: bytes, timestamp_ms: int = NOW_MS
+) -> None:
+    snapshot_id = SnapshotId(end_offset, 1)
+    storage.write_snapshot(snapshot_id, [records], timestamp_ms=timestamp_ms, now_ms=NOW_MS)
+    storage.snapshot_written(snapshot_id)
+
+
+def test_a_new_directory_is_empty(world: World) -> None:
+    storage = world.make()
+    assert storage.open(NOW_MS) is None
+    world.opened.append(storage)
+    assert storage.state == ElectionState()
+    assert storage.position == LogPosition(0, 0)
+    assert list(storage.read(0, 0)) == []
+    assert storage.last_timestamp_ms(0) == 0
+
+
+def test_what_was_written_is_read_after_a_restart(world: World) -> None:
+    storage = world.open()
+    storage.write_state(ElectionState(epoch=4, leader_id=1))
+    append(storage, b"a", b"b", epoch=3)
+    append(storage, b"c", epoch=4, timestamp_ms=NOW_MS + 5)
+    storage = world.open()
+    assert storage.state == ElectionState(epoch=4, leader_id=1)
+    assert storage.position == LogPosition(4, 3)
+    assert list(storage.read(0, 3)) == [
+        StoredBatch(0, 2, 3, [b"a", b"b"]),
+        StoredBatch(2, 3, 4, [b"c"]),
+    ]
+    assert list(storage.read(2, 3)) == [StoredBatch(2, 3, 4, [b"c"])]
+    assert [storage.last_timestamp_ms(end) for end in (2, 3)] == [NOW_MS, NOW_MS + 5]
+
+
+def test_a_read_beyond_the_log_breaks_an_invariant(world: World) -> None:
+    storage = world.open()
+    append(storage, b"a")
+    with pytest.raises(InvariantError):
+        list(storage.read(0, 2))
+
+
+def test_control_batches_are_taken_into_the_configuration(world: World) -> None:
+    storage = world.open()
+    records = QuorumConfiguration(1, (ME,)).records()
+    storage.write(control_batch(records, base_offset=0, epoch=1, timestamp_ms=NOW_MS), now_ms=0)
+    assert storage.configuration == QuorumConfiguration()
+    assert list(storage.read(0, 2)) == [StoredBatch(0, 2, 1, [])]
+    assert storage.configuration == QuorumConfiguration(1, (ME,))
+
+
+def test_only_the_first_batch_of_a_cluster_carries_the_voters(world: World) -> None:
+    storage = world.open()
+    storage.configuration = QuorumConfiguration(1, (ME,))
+    counts = [
+        storage.leader_change_batch(epoch=1, base_offset=offset, now_ms=NOW_MS)[1]
+        for offset in (0, 1, 100)
+    ]
+    assert counts == [3, 1, 1]
+    storage.configuration = QuorumConfiguration()
+    assert storage.leader_change_batch(epoch=1, base_offset=0, now_ms=NOW_MS)[1] == 1
+
+
+def test_the_newest_snapshot_is_what_a_start_begins_with(world: World) -> None:
+    storage = world.open()
+    append(storage, b"a", b"b", b"c")
+    storage.configuration = QuorumConfiguration(1, (ME,))
+    snapshot(storage, 2, b"old")
+    snapshot(storage, 3, b"x", b"y", timestamp_ms=7)
+    snapshot(storage, 3, b"x", b"y", timestamp_ms=7)
+    assert storage.snapshots == [SnapshotId(2, 1), SnapshotId(3, 1)]
+    world.close()
+    storage = world.make()
+    found = storage.open(NOW_MS)
+    world.opened.append(storage)
+    assert found is not None
+    assert (found.records, found.last_contained_timestamp_ms) == ([b"x", b"y"], 7)
+    assert storage.configuration == QuorumConfiguration(1, (ME,))
+    assert storage.position == LogPosition(1, 3)
+
+
+def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
+    storage = world.open()
+    append(storage, b"a", b"b")
+    snapshot(storage, 5, b"x")
+    storage = world.open()
+    assert (storage.log.log_start_offset, storage.log.log_end_offset) == (5, 5)
+    assert storage.position == LogPosition(1, 5)
+
+
+def test_a_log_that_begins_after_its_snapshot_is_refused(world: World) -> None:
+    storage = world.open()
+    storage.log.truncate_fully(1, now_ms=NOW_MS)
+    world.close()
+    with pytest.raises(StartupError, match="no snapshot holds what was before"):
+        world.open()
+
+
+@pytest.mark.parametrize(
+    ("configuration", "static", "voters"),
+    [
+        pytest.param(QuorumConfiguration(), (), (1,), id="nothing said: this node"),
+        pytest.param(QuorumConfiguration(), (3, 2), (2, 3), id="static"),
+        pytest.param(QuorumConfiguration(1, (ME,)), (3, 2), (1,), id="the log's own hold"),
+    ],
+)
+def test_voters(
+    world: World, configuration: QuorumConfiguration, static: Sequence[int], voters: Sequence[int]
+) -> None:
+    storage = world.make(static_voters=static)
+    storage.configuration = configuration
+    assert storage.voter_ids() == voters
+
+
+@pytest.mark.parametrize(
+    ("configuration", "static", "refused"),
+    [
+        pytest.param(QuorumConfiguration(), (), None, id="alone"),
+        pytest.param(QuorumConfiguration(), (1,), None, id="alone in a static quorum"),
+        pytest.param(QuorumConfiguration(1, (ME,)), (), None, id="alone with its directory"),
+        pytest.param(
+            QuorumConfiguration(1, (Voter(1, bytes(16)),)),
+            (),
+            None,
+            id="directory unknown",
+        ),
+        pytest.param(QuorumConfiguration(), (1, 2), "has the voters 1, 2", id="one of two"),
+        pytest.param(QuorumConfiguration(), (2,), "has the voters 2", id="another's"),
+        pytest.param(
+            QuorumConfiguration(1, (Voter(1, OTHER_ID),)),
+            (),
+            "another directory.id",
+            id="another copy of this node",
+        ),
+    ],
+)
+def test_a_node_serves_only_a_quorum_of_its_own(
+    world: World, configuration: QuorumConfiguration, static: Sequence[int], refused: str | None
+) -> None:
+    storage = world.make(static_voters=static)
+    storage.configuration = configuration
+    if refused is None:
+        storage.check_own_vote()
+    else:
+        with pytest.raises(StartupError, match=refused):
+            storage.check_own_vote()
+
+
+def with_three_snapshots(storage: QuorumStorage) -> None:
+    """At the offsets 1, 2 and 3; each is a minute older than the next, the last is of now."""
+    for number in range(1, 4):
+        age_ms = (3 - number) * 60_000
+        append(storage, b"v", timestamp_ms=NOW_MS - age_ms)
+        snapshot(storage, number, b"x" * 100, timestamp_ms=NOW_MS - age_ms)
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "kept"),
+    [(-1, [1, 2, 3]), (120_000, [1, 2, 3]), (119_999, [2, 3]), (60_000, [2, 3]), (0, [3])],
+)
+def test_snapshots_are_deleted_by_age(world: World, retention_ms: int, kept: list[int]) -> None:
+    storage = world.open(retention_ms=retention_ms)
+    with_three_snapshots(storage)
+    storage.clean(NOW_MS)
+    assert [each.end_offset for each in storage.snapshots] == kept
+    files = sorted(path.name for path in world.directory.glob("*.checkpoint"))
+    assert files == [each.file_name for each in storage.snapshots]
+    assert storage.log.log_start_offset == (0 if kept[0] == 1 else kept[0])
+
+
+def test_snapshots_are_deleted_by_size_and_the_newest_stays(world: World) -> None:
+    storage = world.open(retention_bytes=0)
+    with_three_snapshots(storage)
+    storage.clean(NOW_MS)
+    assert [each.end_offset for each in storage.snapshots] == [3]
+    storage = world.open(retention_bytes=1 << 30)
+    snapshot(storage, 4, b"x")
+    storage.clean(NOW_MS)
+    assert [each.end_offset for each in storage.snapshots] == [3, 4]
+
+
+def test_what_a_crash_left_is_removed(world: World) -> None:
+    world.open()
+    world.close()
+    for name in ("00000000000000000003-0000000001-17.checkpoint.part", "quorum-state.tmp"):
+        (world.directory / name).write_bytes(b"half")
+    world.open()
+    assert not list(world.directory.glob("*.part")) and not list(world.directory.glob("*.tmp"))
+
+
+def test_the_log_is_kept_whatever_topics_are_told() -> None:
+    found = metadata_log_config(
+        config(
+            log_cleanup_policy="compact",
+            log_retention_ms="1",
+            log_flush_interval_messages="1",
+            log_preallocate="true",
+            message_max_bytes="100",
+            metadata_log_segment_bytes="9000000",
+        )
+    )
+    assert found.cleanup_policy == {"delete"}
+    assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+    assert (found.flush_messages, found.flush_ms) == (NEVER, NEVER)
+    assert (found.segment_bytes, found.preallocate) == (9_000_000, False)
+    assert found.max_message_bytes == (1 << 31) - 1
