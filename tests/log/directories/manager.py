@@ -1,0 +1,38 @@
+"""A manager of two log directories that was not started by a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import build_batch
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
+
+
+def start(folder: Path, **properties: str) -> LogManager:
+    """Loaded, with the directories d1 and d2 below folder."""
+    directories = f"{folder / 'd1'},{folder / 'd2'}"
+    config = BrokerConfig.from_properties(
+        {"log.dirs": directories, "node.id": "1"}
+        | {name.replace("_", "."): value for name, value in properties.items()}
+    )
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager.lock()
+    manager.load(lambda topic: CONFIG)
+    return manager
+
+
+def fill(manager: LogManager, key: TopicPartition, count: int = 3) -> PartitionLog:
+    """A log with that many records, made if it is not there."""
+    log = manager.get_or_create(key, None, CONFIG)
+    for _ in range(count):
+        batch = build_batch([(NOW_MS, b"key", bytes(20), [])], base_offset=log.log_end_offset)
+        log.append_as_follower(batch, now_ms=NOW_MS)
+    return log

@@ -1,0 +1,114 @@
+"""A log on its way to another directory: begun, dropped, promoted, failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.manager import LogManager
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.log.directories.manager import CONFIG, NOW_MS, fill, start
+
+A = TopicPartition("a", 0)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> LogManager:
+    """Partition a with three records from offset 1 on, in one of two directories."""
+    manager = start(tmp_path)
+    log = fill(manager, A)
+    log.log_start_offset = 1
+    return manager
+
+
+def elsewhere(manager: LogManager) -> str:
+    (other,) = [path for path in manager.directories if path != manager.directory_of(A)]
+    return str(other)
+
+
+def test_a_copy_begins_where_the_log_begins(manager: LogManager) -> None:
+    assert manager.moves.create_future(A, elsewhere(manager))
+    copy = manager.moves.future(A)
+    assert copy is not None and copy is not manager.logs[A]
+    assert (copy.log_start_offset, copy.log_end_offset) == (1, 1)
+    assert copy.directory.name.endswith("-future")
+    assert manager.moves.future_partitions() == [A]
+    assert manager.moves.create_future(A, elsewhere(manager)), "it is under way"
+    assert manager.moves.future(A) is copy
+
+
+def test_a_log_that_is_there_already_does_not_move(manager: LogManager) -> None:
+    here = str(manager.directory_of(A))
+    assert not manager.moves.create_future(A, here)
+    manager.moves.create_future(A, elsewhere(manager))
+    assert not manager.moves.create_future(A, here), "which ends the other move"
+    assert manager.moves.future(A) is None and manager.moves.future_directory_id(A) is None
+
+
+def test_an_unknown_directory_is_refused_and_ends_no_move(manager: LogManager) -> None:
+    manager.moves.create_future(A, elsewhere(manager))
+    with pytest.raises(KafkaError) as caught:
+        manager.moves.create_future(A, "/elsewhere")
+    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+    assert manager.moves.future(A) is not None
+
+
+def test_a_copy_that_is_dropped_is_deleted_later(manager: LogManager) -> None:
+    manager.moves.create_future(A, elsewhere(manager))
+    manager.moves.drop_future(A)
+    manager.moves.drop_future(A)
+    assert manager.moves.future(A) is None
+    assert [path.name[-7:] for path in Path(elsewhere(manager)).glob("a-0*")] == ["-delete"]
+
+
+def test_a_promoted_copy_is_the_log(manager: LogManager) -> None:
+    target = elsewhere(manager)
+    current = manager.logs[A]
+    current.high_watermark = 2
+    manager.moves.create_future(A, target)
+    copy = manager.moves.future(A)
+    assert copy is not None
+    data = current.read(1, max_bytes=1 << 20).records
+    copy.append_as_follower(data if isinstance(data, bytes) else data.read(), now_ms=NOW_MS)
+    log = manager.moves.promote_future(A)
+    assert manager.logs[A] is log and str(manager.directory_of(A)) == target
+    assert log.directory == Path(target, "a-0")
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1, 3, 2)
+    assert manager.moves.future(A) is None
+    assert current.directory.name.endswith("-delete")
+
+
+def test_only_a_log_that_moves_is_promoted(manager: LogManager) -> None:
+    with pytest.raises(InvariantError, match="no future log"):
+        manager.moves.promote_future(A)
+
+
+def test_a_target_that_fails_leaves_the_log_where_it_is(
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = elsewhere(manager)
+
+    def fail(folder: Path, *_: object) -> None:
+        raise LogDirectoryError(folder, "create", OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(manager, "open_log", fail)
+    with pytest.raises(KafkaError) as caught:
+        manager.moves.create_future(A, target)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [str(path) for path in manager.offline_directories] == [target]
+    assert A in manager.logs
+
+
+def test_a_directory_is_preferred_only_for_a_log_that_is_not_made(manager: LogManager) -> None:
+    target, new = elsewhere(manager), TopicPartition("new", 0)
+    manager.moves.prefer(A, target)
+    assert manager.moves.preferred == {}
+    for path in manager.directories:
+        manager.moves.prefer(new, str(path))
+    manager.get_or_create(new, None, CONFIG)
+    assert manager.directory_of(new) == manager.directories[-1]
+    with pytest.raises(KafkaError):
+        manager.moves.prefer(TopicPartition("other", 0), "/elsewhere")
