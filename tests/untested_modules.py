@@ -19,6 +19,26 @@ class Reason(NamedTuple):
 
 
 REASONS: Mapping[str, Reason] = {
+    "log/appending.py": Reason(
+        "log/test_partition_log.py",
+        "the step between validator and state of every append: each test of a log goes through it",
+    ),
+    "log/cleaner/compaction.py": Reason(
+        "log/cleaner/test_cleaner.py",
+        "the rules of which records remain, each shown on a log that is cleaned",
+    ),
+    "log/directories/opening.py": Reason(
+        "log/test_manager.py",
+        "one start: strays, damaged logs, doubles and futures, each shown by a manager that starts",
+    ),
+    "log/results.py": Reason(
+        "log/test_partition_log.py", "two values without a rule, read by every test of a log"
+    ),
+    "log/tools/findings.py": Reason("log/tools/test_verify.py", "three values without a rule"),
+    "log/tools/verify_partition.py": Reason(
+        "log/tools/test_verify.py",
+        "a table of damage to a partition's folder, each file named",
+    ),
     "controller/result.py": Reason(
         "controller/test_service.py",
         "a value of three fields: the service appends its records and gives its response",

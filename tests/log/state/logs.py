@@ -32,6 +32,4 @@ def append(log: PartitionLog, count: int = 1, *, epoch: int = 0, **options: Any)
 
 
 def produce(log: PartitionLog, producer_id: int, sequence: int, **options: Any) -> None:
-    append(
-        log, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, **options
-    )
+    append(log, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, **options)
