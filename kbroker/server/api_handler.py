@@ -11,7 +11,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import ApiPolicy, MemoryClass
 from kbroker.server.requests import Outcome, RequestContext, Steps
-from kbroker.server.services import ApiVersionRange, Services
+from kbroker.server.services import Services
+from kbroker.server.session import ApiVersionRange
 from kbroker.server.slicing.divided_requests import Division
 
 

@@ -56,7 +56,7 @@ from kbroker.server.requests import (
     Steps,
 )
 from kbroker.server.services import Services
-from kbroker.server.session import Session
+from kbroker.server.session import ApiVersionRange, Session
 from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
 
 logger = logging.getLogger(__name__)
@@ -121,9 +121,9 @@ class _Route:
 class Dispatcher:
     """The handler table of one type of listener, at work.
 
-    small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API
-    key. surprises: how many unexpected exceptions. times: by API key, from `dispatch` to the end of
-    `render`; None: not measured.
+    api_versions: what ApiVersions announces. small_responses: keys of the APIs of
+    `MemoryClass.SMALL_RESPONSE`. requests: how many, by API key. surprises: how many unexpected
+    exceptions. times: by API key, from `dispatch` to the end of `render`; None: not measured.
     """
 
     __slots__ = (
@@ -131,6 +131,7 @@ class Dispatcher:
         "_large",
         "_routes",
         "_services",
+        "api_versions",
         "interceptors",
         "requests",
         "small_responses",
@@ -159,7 +160,7 @@ class Dispatcher:
         self.small_responses = small_responses(served)
         self.surprises = 0
         self.times: dict[int, Histogram] | None = None
-        services.api_versions = api_version_ranges(served)
+        self.api_versions: Sequence[ApiVersionRange] = api_version_ranges(served)
 
     def dispatch(
         self, session: Session, frame: memoryview, arrived_ms: int

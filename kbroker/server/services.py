@@ -6,10 +6,9 @@ this value, so a test builds one with fakes behind the same names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kbroker.broker.topic_creation import StreamsTopics
 from kbroker.server.network.memory_pool import MemoryPool
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
     from kbroker.replication.time_slices import FairSlices
     from kbroker.settings.broker import BrokerConfig
     from kbroker.share.reader import ShareReader
-
-
-class ApiVersionRange(NamedTuple):
-    """One line of ApiVersions, both ends inclusive."""
-
-    api_key: int
-    min_version: int
-    max_version: int
 
 
 @dataclass(slots=True)
@@ -61,10 +52,6 @@ class Services:
     share_reader: ShareReader
     offload: Offload
     slices: FairSlices
-    api_versions: Sequence[ApiVersionRange] = ()
-    """What ApiVersions announces on a client listener; computed by the dispatcher from the
-    registered handlers.
-    """
     memory: MemoryPool = field(default_factory=MemoryPool)
     random: Random = field(default_factory=Random)
     streams_topics: StreamsTopics = field(default_factory=StreamsTopics)

@@ -4,7 +4,17 @@ read it through their `RequestContext`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class ApiVersionRange(NamedTuple):
+    """One line of ApiVersions, both ends inclusive."""
+
+    api_key: int
+    min_version: int
+    max_version: int
 
 
 @dataclass(slots=True)
@@ -21,3 +31,5 @@ class Session:
     principal: str = "User:ANONYMOUS"
     client_software_name: str = "unknown"
     client_software_version: str = "unknown"
+    api_versions: Sequence[ApiVersionRange] = ()
+    """What ApiVersions announces on this type of listener (`Dispatcher.api_versions`)."""

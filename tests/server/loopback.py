@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +25,7 @@ from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.listener import ListenerServer
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, PendingResponse
-from kbroker.server.session import Session
+from kbroker.server.session import ApiVersionRange, Session
 
 LOOPS = [
     pytest.param(uvloop.new_event_loop, id="uvloop"),
@@ -71,6 +71,7 @@ class Script:
         self.parts: dict[bytes, Callable[[], list[Part]]] = {}
         self.rendered = 0
         self.api_key = 0
+        self.api_versions: Sequence[ApiVersionRange] = ()
         self.small_responses = small_responses(all_handlers())
         self.on_request: Callable[[bytes], None] = lambda body: None
 

@@ -56,7 +56,7 @@ def handle_api_versions(
             ApiVersionsResponse.ApiVersion(
                 api_key=entry.api_key, min_version=entry.min_version, max_version=entry.max_version
             )
-            for entry in services.api_versions
+            for entry in context.session.api_versions
         ]
     )
     if version >= 3:

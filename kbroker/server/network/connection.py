@@ -119,6 +119,7 @@ class Connection(asyncio.BufferedProtocol):
             f"{plain_host(str(local[0]))}:{local[1]}-{self._peer}-{shared.next_number}",
             self._listener_name,
             self._host,
+            api_versions=shared.dispatcher.api_versions,
         )
         self._buffer = ReceiveBuffer(shared.max_frame_bytes)
         self._admission = RequestAdmission(

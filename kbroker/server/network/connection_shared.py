@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -19,7 +19,7 @@ from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.page_cache import PageCache
 from kbroker.server.requests import PendingResponse
-from kbroker.server.session import Session
+from kbroker.server.session import ApiVersionRange, Session
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ MAX_QUEUED_BYTES: Final = 64 * 1024
 class RequestDispatcher(Protocol):
     """What a connection needs of `dispatch.Dispatcher`. small_responses: API keys."""
 
+    api_versions: Sequence[ApiVersionRange]
     small_responses: frozenset[int]
 
     def dispatch(

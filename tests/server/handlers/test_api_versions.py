@@ -65,7 +65,7 @@ def dispatcher() -> Dispatcher:
 
 def answer(frame: bytes) -> bytes:
     dispatch = dispatcher()
-    connection = Session("c", "PLAINTEXT", "127.0.0.1")
+    connection = Session("c", api_versions=dispatch.api_versions)
     pending = dispatch.dispatch(connection, memoryview(bytearray(frame)), 0)
     assert pending is not None
     return b"".join(cast(list[bytes], dispatch.render(pending)))[4:]
