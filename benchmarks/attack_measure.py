@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.attack_bodies import Attack
-from benchmarks.attack_broker import LoopAccount
+from benchmarks.attack_broker import LoopAccount, LoopFigures
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import PROPERTIES, World, first_error
 from kbroker.protocol.apis import response_class
@@ -194,17 +194,28 @@ class Arena:
         answer, size = self._send(attack, frame)
         self._settle()
         cpu_s = broker.cpu_seconds() - cpu_s
-        looks = self._account.read().looks
-        time.sleep(0.01)
-        figures = self._account.read()
-        if figures.looks == looks and cpu_s > GIVEN_UP_CPU_S:
-            self.is_stuck = True
+        figures, self.is_stuck = self._next_look()
+        if self.is_stuck:
+            cpu_s = max(cpu_s, GIVEN_UP_CPU_S)
             figures = figures._replace(longest_cpu_s=cpu_s, longest_stall_s=cpu_s, cpu_s=cpu_s)
         return Outcome(
             attack, len(frame), answer, size, figures.longest_cpu_s, figures.longest_stall_s,
             figures.cpu_s, self._prober.take(), peak_bytes(broker.pid) - before,
             figures.surprises, self._account.stacks(),
         )  # fmt: skip
+
+    def _next_look(self) -> tuple[LoopFigures, bool]:
+        """The account after the loop's next look; whether the broker has used `GIVEN_UP_CPU_S`
+        meanwhile. That is CPU, since a busy machine may delay the look for long.
+        """
+        if self._account is None:
+            raise RuntimeError("no broker runs")
+        looks, cpu_s = self._looks(), self.broker.cpu_seconds()
+        while (figures := self._account.read()).looks == looks:
+            if self.broker.cpu_seconds() - cpu_s > GIVEN_UP_CPU_S or not self.broker.running():
+                return figures, True
+            time.sleep(0.01)
+        return figures, False
 
     def _send(self, attack: Attack, frame: bytes) -> tuple[str, int]:
         """What is answered, in words, and its size."""
