@@ -4,13 +4,22 @@ partition (Kafka's `Utils.abs(key.hashCode()) % partitionCount`).
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
+from operator import mul
 from typing import Final
 
 MAX_CACHED_KEY: Final = 128
 """Characters. Clients may send ever new ids of up to 32 KiB; hashes of longer keys than this are
 not cached.
 """
+
+_UTF_16: Final = f"utf-16-{sys.byteorder[0]}e"
+_MASK: Final = 0xFFFFFFFF
+_BLOCK: Final = 512
+"""UTF-16 code units whose contributions to a hash code are summed in one call."""
+
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(_BLOCK)))
 
 
 def partition_of(key: str, partition_count: int) -> int:
@@ -21,19 +30,41 @@ def partition_of(key: str, partition_count: int) -> int:
     return hashed(key) % partition_count
 
 
+def partition_of_extended(prefix: str, rest: str, partition_count: int) -> int:
+    """`partition_of` the key prefix + rest, for many keys with the same prefix, whose hash code is
+    computed once.
+    """
+    return _absolute(_code(rest, _prefix_code(prefix))) % partition_count
+
+
 @lru_cache(maxsize=10_000)
 def _cached_hash(key: str) -> int:
     return _hash(key)
 
 
+@lru_cache(maxsize=16)  # each may hold 32 KiB
+def _prefix_code(prefix: str) -> int:
+    return _code(prefix)
+
+
 def _hash(key: str) -> int:
-    """Java's String.hashCode: UTF-16 code units in 32 bits, then the absolute value; -2**31, which
-    has none, counts as 0.
+    return _absolute(_code(key))
+
+
+def _code(text: str, code: int = 0) -> int:
+    """Java's String.hashCode of text, of its UTF-16 code units in 32 bits, unsigned. code: that of
+    what stands before text in the key.
     """
-    units = memoryview(key.encode("utf-16-be", "surrogatepass"))
-    code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
+    for start in range(0, len(units), _BLOCK):
+        block = units[start : start + _BLOCK]
+        powers = _POWERS[-len(block) :]
+        code = (31 * powers[0] * code + sum(map(mul, block, powers))) & _MASK
+    return code
+
+
+def _absolute(code: int) -> int:
+    """Java's Math.abs of a hash code; -2**31, which has no absolute value, counts as 0."""
     if code >= 0x80000000:
         code = 0x100000000 - code
     return 0 if code == 0x80000000 else code

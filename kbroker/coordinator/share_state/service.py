@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
-from kbroker.coordinator.runtime.key_hash import partition_of
+from kbroker.coordinator.runtime.key_hash import partition_of, partition_of_extended
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, in_batches
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -75,12 +75,6 @@ class StateTopics(ShareTopics, Protocol):
     def topics(self) -> Mapping[str, ClusterTopic]: ...
 
 
-def coordinator_key(key: SharePlace) -> str:
-    """The key of FindCoordinator, which also chooses the partition of `__share_group_state`."""
-    topic_id, partition = key.place
-    return f"{key.group_id}:{uuid_to_string(topic_id)}:{partition}"
-
-
 def is_coordinator_key(text: str) -> bool:
     """Whether text is a key of FindCoordinator: a group, a topic's id and a partition."""
     parts = text.rsplit(":", 2)
@@ -129,13 +123,21 @@ class ShareCoordinator:
 
     def partition_for(self, key: str) -> int:
         """The partition of `__share_group_state` whose leader coordinates this key."""
+        return partition_of(key, self._partition_count())
+
+    def _partition_of(self, key: SharePlace) -> int:
+        """`partition_for` a share partition's key: group id, topic id and partition. A request may
+        name 250,000 partitions of a group whose id has 32,767 characters.
+        """
+        topic_id, partition = key.place
+        rest = f":{uuid_to_string(topic_id)}:{partition}"
+        return partition_of_extended(key.group_id, rest, self._partition_count())
+
+    def _partition_count(self) -> int:
         topic = self._topics().topics.get(SHARE_TOPIC)
-        count = (
-            len(topic.partitions)
-            if topic
-            else self._config.share_coordinator_state_topic_num_partitions
-        )
-        return partition_of(key, count)
+        if topic is not None:
+            return len(topic.partitions)
+        return self._config.share_coordinator_state_topic_num_partitions
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
         """This broker leads that partition of `__share_group_state` from epoch on, or (None) no
@@ -272,8 +274,7 @@ class ShareCoordinator:
     ) -> Deferred[T]:
         if not key.group_id:
             return Deferred.of(failed(ErrorCode.INVALID_REQUEST))
-        partition = self.partition_for(coordinator_key(key))
-        decided = self.runtime.decide(partition, lambda shard, now_ms: decide(shard))
+        decided = self.runtime.decide(self._partition_of(key), lambda shard, now_ms: decide(shard))
         return decided.recover(lambda error: failed(error.code))
 
 

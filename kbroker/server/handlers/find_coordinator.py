@@ -24,7 +24,6 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DESCRIBE_EACH_GROUP,
@@ -44,6 +43,12 @@ logger = logging.getLogger(__name__)
 GROUP: Final = 0
 TRANSACTION: Final = 1
 SHARE: Final = 2
+STEP_CHARACTERS: Final = 16_384
+"""Of keys, that are hashed in one step."""
+
+KEY_CHARACTERS: Final = 512
+"""Characters whose hash code takes as long as the rest of the work for a key."""
+
 BATCHED_VERSION: Final = 4
 """From this version on a request names several keys."""
 
@@ -97,8 +102,11 @@ def handle_find_coordinator(
     unknown = topic is None or (request.key_type == SHARE and context.api_version < SHARE_VERSION)
     asks_for_topic = topic is not None and not unknown and topic not in services.image.topics
     found: list[_Coordinator] = []
-    for count, key in enumerate(_keys(context, request), 1):
-        if count % STEP_ITEMS == 0:
+    unseen = 0
+    for key in _keys(context, request):
+        unseen += KEY_CHARACTERS + len(key)
+        if unseen >= STEP_CHARACTERS:
+            unseen = 0
             yield None
         if topic is None or unknown:
             message = f"Unknown key type {request.key_type}."

@@ -212,6 +212,20 @@ def test_many_keys_are_looked_up_in_slices() -> None:
     assert [each.key for each in response.coordinators] == keys
 
 
+def test_a_step_looks_up_no_more_than_one_very_long_key() -> None:
+    """Computing the hash code of 32 KiB takes half a millisecond."""
+    controller = FakeController(image(), image=image())
+    keys = [f"{index:032766}" for index in range(30)]
+    outcome = ask(controller, request(6, *keys), 6)
+    assert isinstance(outcome, Deferred)
+    turns = 0
+    while not outcome.done:
+        controller.services.turns.turn()
+        turns += 1
+    assert turns > 30 / 5  # a slice has four steps
+    assert [each.key for each in outcome.value.coordinators] == keys
+
+
 def test_the_topic_is_created_once_for_many_keys() -> None:
     controller = FakeController(image())
     outcome = ask(controller, request(6, *(f"g{index}" for index in range(100))), 6)
