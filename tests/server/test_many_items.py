@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
 from kbroker.controller.configs import Outcome as Altered
+from kbroker.coordinator.transaction.service import LISTED_PER_STEP
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -33,11 +35,16 @@ from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.server.handlers import all_handlers
+from kbroker.server.handlers.log_dirs import _altered
+from kbroker.server.handlers.share_groups import NUMBERS_PER_STEP, _each_group_once
 from kbroker.server.requests import RequestContext
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
+from tests.coordinator.transaction.world import Client, TransactionWorld
 from tests.replication.world import TOPIC, World, batch
 from tests.server.slicing import Sliced
 
@@ -490,3 +497,64 @@ def test_a_small_update_of_features_has_no_pause() -> None:
     sliced = Sliced(controller=controller)
     begin(sliced, ApiKey.UPDATE_FEATURES, feature_updates(*["group.version"] * 5000), version=1)
     assert controller.asked
+
+
+def test_transactions_are_listed_in_steps() -> None:
+    """A filter that is named again is looked up again, but an unknown one is answered once."""
+    world = TransactionWorld()
+    for number in range(3):
+        Client(world, transactional_id=f"tx-{number}").init()
+    sliced = Sliced(transactions=world.coordinator)
+    filters = ["Nonsense", "Empty"] * (5 * MANY)
+    request = ListTransactionsRequest(state_filters=filters)
+    response = in_slices(sliced, ApiKey.LIST_TRANSACTIONS, request)
+    assert response.unknown_state_filters == ["Nonsense"]
+    assert [each.transactional_id for each in response.transaction_states] == [
+        "tx-0",
+        "tx-1",
+        "tx-2",
+    ]
+
+
+def test_very_many_transactions_are_listed_in_steps() -> None:
+    """They may change between two steps."""
+    world = TransactionWorld()
+    Client(world, transactional_id="tx").init()
+    (host,) = (host for host in world.coordinator.runtime.hosts() if host.shard.transactions)
+    transactions = host.shard.transactions
+    for number in range(5 * LISTED_PER_STEP):
+        transactions[f"tx-{number}"] = replace(transactions["tx"], transactional_id=f"tx-{number}")
+    steps = world.coordinator.list_transactions(ListTransactionsRequest())
+    for _ in range(5):
+        next(steps)
+        del transactions[next(iter(transactions))]
+    response = at_once(steps)
+    assert len(response.transaction_states) == 5 * LISTED_PER_STEP + 1
+
+
+def test_the_results_of_moved_replicas_are_built_in_steps() -> None:
+    by_topic = {f"t-{number}": [object()] for number in range(5 * CHEAP_ITEMS)}
+    names = list(by_topic)
+    steps = _altered(by_topic)  # type: ignore[arg-type]  # of a response, as they are
+    pauses = 0
+    try:
+        while True:
+            next(steps)
+            pauses += 1
+            assert len(by_topic) >= len(names) - pauses * CHEAP_ITEMS
+    except StopIteration as end:
+        response = end.value
+    assert pauses >= 5
+    assert [result.topic_name for result in response.results] == names
+
+
+def test_numbers_of_partitions_are_told_apart_in_steps() -> None:
+    kind = DescribeShareGroupOffsetsRequest
+    topic = kind.DescribeShareGroupOffsetsRequestTopic(
+        topic_name="a", partitions=[*range(4 * NUMBERS_PER_STEP)] * 2
+    )
+    group = kind.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=[topic])
+    steps = _each_group_once([group])
+    assert sum(1 for _ in steps) >= 7
+    (found,) = at_once(_each_group_once([group]))
+    assert [each.partitions for each in found.topics or ()] == [[*range(4 * NUMBERS_PER_STEP)]]

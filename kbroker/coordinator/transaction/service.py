@@ -8,7 +8,7 @@ is looked up after that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -48,10 +48,14 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from kbroker.replication.time_slices import Pace
 
 R = TypeVar("R")
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
+LISTED_PER_STEP: Final = 256
+"""Filters and transactional ids that ListTransactions looks at between two pauses."""
+
 END_V2_VERSION: Final = 5
 """From this EndTxn on the epoch rises with every transaction (transaction.version 2, KIP-890)."""
 
@@ -268,40 +272,53 @@ class TransactionCoordinator:
             ],
         )
 
-    def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """ListTransactions, for the partitions that this broker leads. The answer is
+    def list_transactions(
+        self, request: ListTransactionsRequest
+    ) -> Generator[None, None, ListTransactionsResponse]:
+        """ListTransactions, for the partitions that this broker leads, in steps. The answer is
         COORDINATOR_LOAD_IN_PROGRESS while one of them is loading.
         """
-        names = request.state_filters
-        unknown = [name for name in names if name not in STATE_BY_NAME]
-        states = frozenset(STATE_BY_NAME[name] for name in names if name in STATE_BY_NAME)
-        response = ListTransactionsResponse(unknown_state_filters=unknown)
+        pace = Pace(LISTED_PER_STEP)
+        states: set[TransactionState] = set()
+        unknown: dict[str, None] = {}
+        for name in request.state_filters:
+            if pace.is_due():
+                yield
+            if name in STATE_BY_NAME:
+                states.add(STATE_BY_NAME[name])
+            else:
+                unknown[name] = None
+        response = ListTransactionsResponse(unknown_state_filters=list(unknown))
         try:
             pattern = request.transactional_id_pattern
             matches = matcher(pattern) if pattern else None
         except KafkaError as error:
             return ListTransactionsResponse(error_code=error.code)
         producer_ids = frozenset(request.producer_id_filters)
-        for host in self.runtime.hosts():
+        for host in list(self.runtime.hosts()):
             if host.status is HostStatus.LOADING:
                 return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             if host.status is not HostStatus.ACTIVE:
                 continue
-            for found in _selected(
-                host.shard.transactions.values(),
-                self._timers.now_ms(),
-                states=states if names else None,
+            selects = partial(
+                _is_selected,
+                wall_ms=self._timers.now_ms(),
+                states=states if request.state_filters else None,
                 producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
                 matches=matches,
-            ):
-                response.transaction_states.append(
-                    _Listed(
-                        transactional_id=found.transactional_id,
-                        producer_id=found.producer_id,
-                        transaction_state=found.state.shown,
+            )
+            for found in list(host.shard.transactions.values()):  # which may change meanwhile
+                if pace.is_due():
+                    yield
+                if selects(found):
+                    response.transaction_states.append(
+                        _Listed(
+                            transactional_id=found.transactional_id,
+                            producer_id=found.producer_id,
+                            transaction_state=found.state.shown,
+                        )
                     )
-                )
         return response
 
     def _host(self, transactional_id: str) -> Host[TransactionShard]:
@@ -322,26 +339,24 @@ def _optional(producer_id: int) -> int | None:
     return producer_id
 
 
-def _selected(
-    transactions: Iterable[Transaction],
-    wall_ms: int,
+def _is_selected(
+    transaction: Transaction,
     *,
-    states: frozenset[TransactionState] | None,
+    wall_ms: int,
+    states: Container[TransactionState] | None,
     producer_ids: frozenset[int],
     longer_than_ms: int,
     matches: Callable[[str], bool] | None,
-) -> Iterator[Transaction]:
-    """Ids that pass the filters of ListTransactions. None, no producer ids, longer_than_ms -1: no
-    filter.
+) -> bool:
+    """Whether an id passes the filters of ListTransactions. None, no producer ids, longer_than_ms
+    -1: no filter.
     """
-    for transaction in transactions:
-        if (
-            (states is None or transaction.state in states)
-            and (not producer_ids or transaction.producer_id in producer_ids)
-            and (longer_than_ms < 0 or wall_ms - transaction.start_ms > longer_than_ms)
-            and (matches is None or matches(transaction.transactional_id))
-        ):
-            yield transaction
+    return (
+        (states is None or transaction.state in states)
+        and (not producer_ids or transaction.producer_id in producer_ids)
+        and (longer_than_ms < 0 or wall_ms - transaction.start_ms > longer_than_ms)
+        and (matches is None or matches(transaction.transactional_id))
+    )
 
 
 class _Sender:

@@ -58,6 +58,9 @@ from kbroker.server.slicing.sliced import (
     sliced,
 )
 
+NUMBERS_PER_STEP: Final = 8192
+"""Partition numbers that are told apart in one step."""
+
 _PARTITIONS: Final = ("topics", "partitions")
 
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
@@ -197,7 +200,11 @@ def _each_group_once(groups: list[_AskedGroup]) -> Generator[None, None, list[_A
                 topics[key] = {}
                 if known.topics is not None:
                     known.topics.append(_AskedTopic(topic_name=topic.topic_name))
-            topics[key].update(dict.fromkeys(topic.partitions))
+            for start in range(0, len(topic.partitions), NUMBERS_PER_STEP):
+                if start:
+                    yield None
+                some = topic.partitions[start : start + NUMBERS_PER_STEP]
+                topics[key].update(dict.fromkeys(some))
     for group in found.values():
         for topic in group.topics or ():
             if pace.is_due():

@@ -27,7 +27,7 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, MemoryClass, Quota, Versions
-from kbroker.server.requests import Outcome, RequestContext
+from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, describe_each, sliced
@@ -148,12 +148,13 @@ def handle_describe_transactions(
     return DescribeTransactionsResponse(transaction_states=described)
 
 
+@sliced
 def handle_list_transactions(
     services: Services, context: RequestContext, request: ListTransactionsRequest
-) -> Outcome:
+) -> Steps[ListTransactionsResponse]:
     """The transactional ids that this broker coordinates."""
     del context
-    return services.transactions.list_transactions(request)
+    return (yield from services.transactions.list_transactions(request))
 
 
 def list_transactions_error(

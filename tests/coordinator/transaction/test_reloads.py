@@ -23,6 +23,7 @@ from kbroker.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
+from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.transaction.world import Client, TransactionWorld
 
@@ -207,7 +208,7 @@ def observed(world: TransactionWorld) -> dict[str, Any]:
     described = coordinator.describe_transactions(
         DescribeTransactionsRequest(transactional_ids=names)
     )
-    listed = coordinator.list_transactions(ListTransactionsRequest())
+    listed = at_once(coordinator.list_transactions(ListTransactionsRequest()))
     return {
         "transactions": {name: _durable(one) for name, one in shard.transactions.items()},
         "described": {one.transactional_id: one for one in described.transaction_states},

@@ -32,6 +32,7 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
 )
 from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 
 S = TransactionState
@@ -550,7 +551,9 @@ def test_producer_ids_to_list_are_read_once_for_all_shards(
     hosts = list(runtime.hosts()) * 3
     monkeypatch.setattr(type(runtime), "hosts", lambda _: iter(hosts))
     filters = Filters([1, 2])
-    world.coordinator.list_transactions(ListTransactionsRequest(producer_id_filters=filters))
+    at_once(
+        world.coordinator.list_transactions(ListTransactionsRequest(producer_id_filters=filters))
+    )
     assert Filters.reads == 1
 
 
@@ -563,7 +566,7 @@ def test_tools_see_what_there_is() -> None:
             client.add(OUT)
 
     def listed(**filters: Any) -> list[str]:
-        response = world.coordinator.list_transactions(ListTransactionsRequest(**filters))
+        response = at_once(world.coordinator.list_transactions(ListTransactionsRequest(**filters)))
         assert response.error_code == 0
         return sorted(found.transactional_id for found in response.transaction_states)
 
