@@ -48,7 +48,6 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kbroker.replication.time_slices import Pace
 
 R = TypeVar("R")
 
@@ -278,11 +277,10 @@ class TransactionCoordinator:
         """ListTransactions, for the partitions that this broker leads, in steps. The answer is
         COORDINATOR_LOAD_IN_PROGRESS while one of them is loading.
         """
-        pace = Pace(LISTED_PER_STEP)
         states: set[TransactionState] = set()
         unknown: dict[str, None] = {}
-        for name in request.state_filters:
-            if pace.is_due():
+        for count, name in enumerate(request.state_filters, 1):
+            if count % LISTED_PER_STEP == 0:
                 yield
             if name in STATE_BY_NAME:
                 states.add(STATE_BY_NAME[name])
@@ -308,8 +306,9 @@ class TransactionCoordinator:
                 longer_than_ms=request.duration_filter,
                 matches=matches,
             )
-            for found in list(host.shard.transactions.values()):  # which may change meanwhile
-                if pace.is_due():
+            transactions = list(host.shard.transactions.values())  # which may change meanwhile
+            for count, found in enumerate(transactions, 1):
+                if count % LISTED_PER_STEP == 0:
                     yield
                 if selects(found):
                     response.transaction_states.append(
