@@ -164,7 +164,9 @@ class ControllerService:
         return deferred
 
     def committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
-        """One committed batch, in log order: answer the proposals that end with it."""
+        """One committed batch, in log order, which is in the committed image: answer the proposals
+        that end with it.
+        """
         del epoch
         last_offset = base_offset + max(len(records), 1) - 1
         answered: list[_Proposal] = []

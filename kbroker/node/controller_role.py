@@ -41,7 +41,7 @@ class ControllerRole:
             committed_image=lambda: log.loader.image,
             now_ms=timers.now_ms,
         )
-        log.driver.on_commit(self.service.committed)
+        log.on_commit(self.service.committed)
         log.driver.on_leadership_lost(self.service.resign)
 
     async def start(self) -> None:

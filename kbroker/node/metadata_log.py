@@ -1,19 +1,25 @@
 """Builds a node's part in the metadata quorum, whatever its roles: the quorum driver, the loader
 that replays what it commits, and the snapshotter.
+
+A committed batch may hold the 10,000 partitions of a new topic, whose replay takes 0.1 s, so
+batches are replayed in slices of the loop, one after the other. The listeners of `MetadataLog`
+are told of a batch once the loader has published it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.snapshotter import Snapshotter
 from kbroker.model import InvariantError, StartupError
 from kbroker.node.futures import as_deferred
 from kbroker.ports import ClosableOffload, Deferred, Timers
-from kbroker.quorum.driver import QuorumDriver
+from kbroker.quorum.driver import CommitListener, QuorumDriver
 from kbroker.quorum.format import MetaProperties
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
 
@@ -31,6 +37,9 @@ class MetadataLog:
         offload: ClosableOffload,
     ) -> None:
         self._directory = config.metadata_log_dir
+        self._timers = timers
+        self._replay = TimeSlices(None)  # until the start is over the node does nothing else
+        self._listeners: list[CommitListener] = []
         self.driver = QuorumDriver.from_config(
             config, properties=properties, timers=timers, offload=offload
         )
@@ -46,6 +55,11 @@ class MetadataLog:
         )
         self.driver.on_snapshot(self._snapshot_read)
         self.driver.on_commit(self._committed)
+        self.driver.on_leadership_lost(self._replay_all)
+
+    def on_commit(self, callback: CommitListener) -> None:
+        """Call back for each committed batch, in log order, once it is in the loader's image."""
+        self._listeners.append(callback)
 
     async def start(self) -> None:
         """Open the log and replay it; the loader then has the committed image. Raises StartupError
@@ -58,16 +72,19 @@ class MetadataLog:
             raise StartupError(
                 f"{self._directory}: the metadata log cannot be replayed: {error}"
             ) from error
+        self._replay = TimeSlices(self._timers)
         self.snapshotter.activate()
 
     async def stop(self) -> None:
-        """Commit what was proposed, then close the log."""
+        """Commit what was proposed, close the log, replay what was committed."""
         self.snapshotter.close()
         await self._store.close()
         await self.driver.stop()
+        self._replay_all()
 
     def kill(self) -> None:
-        """Write no further snapshot, as after a crash."""
+        """Write no further snapshot and replay nothing more, as after a crash."""
+        self._replay.close()
         self.snapshotter.close()
         self._store.cancel()
 
@@ -76,8 +93,28 @@ class MetadataLog:
         self.snapshotter.snapshot_read(end_offset)
 
     def _committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
-        self.loader.committed(base_offset, epoch, records)
+        self._replay.add(
+            self._replay_batch(base_offset, epoch, records),
+            partial(self._replayed, base_offset, epoch, records),
+        )
+
+    def _replay_batch(
+        self, base_offset: int, epoch: int, records: Sequence[bytes]
+    ) -> Iterator[None]:
+        try:
+            yield from self.loader.committed(base_offset, epoch, records)
+        except InvariantError:
+            self._replay.close()  # no later batch is replayed, no proposal answered
+            raise
+
+    def _replayed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         self.snapshotter.committed(sum(map(len, records)))
+        for listener in self._listeners:
+            listener(base_offset, epoch, records)
+
+    def _replay_all(self) -> None:
+        """Replay what was committed, now: the node stops."""
+        self._replay.finish()
 
 
 class _QuorumSnapshots:

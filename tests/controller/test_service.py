@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from random import Random
 
@@ -76,7 +77,7 @@ class Node:
         count = len(self.log.batches) if batches is None else batches
         committed, self.log.batches = self.log.batches[:count], self.log.batches[count:]
         for base_offset, records in committed:
-            self.loader.committed(base_offset, EPOCH, records)
+            deque(self.loader.committed(base_offset, EPOCH, records), maxlen=0)
             self.service.committed(base_offset, EPOCH, records)
 
     def create(self, name: str) -> Deferred[CreateTopicsResponse]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.loader import MetadataLoader
+from kbroker.metadata.loader import RECORDS_PER_STEP, MetadataLoader
 from kbroker.metadata.records import encode_record
 from kbroker.metadata.snapshot import image_records
 from kbroker.model import InvariantError
@@ -30,12 +30,14 @@ class Log:
     def __init__(self) -> None:
         self.loader = MetadataLoader("cluster", node_id=1)
         self.next_offset = 0
+        self.steps = 0
         self.published: list[tuple[MetadataImage, MetadataImage]] = []
         self.loader.on_image(lambda old, new: self.published.append((old, new)))
 
     def commit(self, *records: Message, epoch: int = 1) -> None:
         encoded = [encode_record(record, VERSION) for record in records]
-        self.loader.committed(self.next_offset, epoch, encoded)
+        for _ in self.loader.committed(self.next_offset, epoch, encoded):
+            self.steps += 1
         self.next_offset += max(len(records), 1)
 
 
@@ -120,3 +122,24 @@ def test_an_image_never_goes_back() -> None:
     log.next_offset = 0
     with pytest.raises(InvariantError, match="goes back"):
         log.commit(level("c"))
+
+
+def test_a_large_batch_is_replayed_in_steps_and_published_by_the_last() -> None:
+    log = Log()
+    log.commit(level("a"))
+    log.loader.caught_up()
+    image, count = log.loader.image, 10 * RECORDS_PER_STEP
+    encoded = [encode_record(level(f"f{number}"), VERSION) for number in range(count)]
+    steps = log.loader.committed(log.next_offset, 1, encoded)
+    for _ in range(9):
+        next(steps)
+        assert log.loader.image is image and len(log.published) == 1
+    assert next(steps, "over") == "over"
+    assert len(log.loader.image.features) == count + 1
+    assert len(log.published) == 2
+
+
+def test_a_small_batch_has_no_pause() -> None:
+    log = Log()
+    log.commit(*(level(f"f{number}") for number in range(RECORDS_PER_STEP)))
+    assert log.steps == 0
