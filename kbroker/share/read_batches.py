@@ -8,17 +8,21 @@ file range down to the batches that hold acquired records.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kbroker.log.storage.files import FileSlice
 from kbroker.model import TopicIdPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
+from kbroker.protocol.records import (
+    BATCH_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    read_batch_header,
+)
 from kbroker.protocol.schema import Records
 from kbroker.share.acquisition import Acquired
 from kbroker.share.partitions import OpenSharePartition
-
-_MAGIC_2: Final = 2
 
 
 class Readable(NamedTuple):
@@ -72,19 +76,24 @@ class ReadBatches:
         return False
 
     def _headers(self) -> Iterator[tuple[BatchHeader | None, int, int]]:
-        """(header, first, last) in order; an older format is one batch without header."""
+        """(header, first, last) in order. Messages of an older format, and all that follow them,
+        are one batch without a header.
+        """
         records, position = self._readable.records, 0
-        size = self._readable.size_bytes
-        while position + BATCH_OVERHEAD <= size:
-            header = read_batch_header(_bytes_of(records, position, BATCH_OVERHEAD))
-            if header.magic != _MAGIC_2:
+        size, next_offset = self._readable.size_bytes, self._readable.offset
+        while position + MAGIC_POSITION < size:
+            data = _bytes_of(records, position, min(BATCH_OVERHEAD, size - position))
+            if data[MAGIC_POSITION] < MAGIC:
                 self._seen.append((self._readable.end_offset - 1, position, size))
-                yield None, self._readable.offset, self._readable.end_offset - 1
+                yield None, next_offset, self._readable.end_offset - 1
                 return
+            if len(data) < BATCH_OVERHEAD:
+                return
+            header = read_batch_header(data)
             end = position + header.size_bytes
             self._seen.append((header.last_offset, position, end))
             yield header, header.base_offset, header.last_offset
-            position = end
+            position, next_offset = end, header.next_offset
 
     def around(self, acquired: Sequence[Acquired]) -> Records:
         """The batches from that of the first acquired record to that of the last."""

@@ -15,7 +15,6 @@ from kbroker.share.acknowledgement import (
     RELEASE,
     RENEW,
     Acknowledgement,
-    check_acknowledgements,
 )
 from kbroker.share.acquisition import Acquired, AcquireLimits
 from kbroker.share.partition import SharePartition
@@ -199,28 +198,6 @@ def test_kept_states_with_gaps() -> None:
         StateBatch(9, 9, ARCHIVED, 5),
         StateBatch(10, 10, AVAILABLE, 2),
     ]
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        Acknowledgement(0, 1, [9]),
-        Acknowledgement(0, 1, []),
-        Acknowledgement(0, 2, [ACCEPT, ACCEPT]),
-        Acknowledgement(2, 0, [ACCEPT]),
-        Acknowledgement(-1, 0, [ACCEPT]),
-        Acknowledgement(0, 2**62, [ACCEPT, ACCEPT]),
-        Acknowledgement(0, 0, [RENEW]),
-    ],
-)
-def test_malformed_acknowledgements(item: Acknowledgement) -> None:
-    assert check_acknowledgements([item], may_renew=False) is ErrorCode.INVALID_REQUEST
-
-
-def test_acknowledgements_go_upwards() -> None:
-    first, second = Acknowledgement(0, 1, [ACCEPT]), Acknowledgement(2, 3, [RENEW])
-    assert check_acknowledgements([first, second], may_renew=True) is ErrorCode.NONE
-    assert check_acknowledgements([second, first], may_renew=True) is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("seed", range(40))
