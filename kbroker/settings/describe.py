@@ -232,13 +232,10 @@ def _synonyms(
             if name in layer:
                 yield Synonym(name, None if sensitive else layer[name], source)
     for name in names:
-        default = config.default_text(name) if _broker_key(name) in _DEFAULTED else None
+        default = config.default_text(name) if name in BROKER_KEYS or name in OWN_KEYS else None
         if default is not None:
             value = None if sensitive else default
             yield Synonym(name, value, ConfigSource.DEFAULT_CONFIG)
-
-
-_DEFAULTED: Final = frozenset((*BROKER_KEYS.values(), *OWN_KEYS.values()))
 
 
 def _normal(key: ConfigKey, text: str) -> str | None:
