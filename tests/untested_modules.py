@@ -19,6 +19,33 @@ class Reason(NamedTuple):
 
 
 REASONS: Mapping[str, Reason] = {
+    "__main__.py": Reason(
+        "cli/test_app.py", "the process itself: closed streams, ctrl-C and exit codes of a command"
+    ),
+    "protocol/codec_encode.py": Reason(
+        "protocol/test_codec.py", "one half of the codec, which is tested in both directions"
+    ),
+    "protocol/codec_decode.py": Reason(
+        "protocol/test_codec.py", "one half of the codec, which is tested in both directions"
+    ),
+    "protocol/share_partition_state.py": Reason(
+        "coordinator/share_state/test_persister.py", "values without a rule"
+    ),
+    "settings/group_table.py": Reason(
+        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    ),
+    "settings/topic_table.py": Reason(
+        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    ),
+    "settings/served.py": Reason(
+        "settings/test_table.py", "names only: each exists in the table and is read by a module"
+    ),
+    "testing/process.py": Reason(
+        "e2e/test_kill.py", "a broker process: started, killed, paused and started again"
+    ),
+    "testing/pytest_plugin.py": Reason(
+        "testing/test_embedded.py", "fixtures, which that test is given"
+    ),
     "log/appending.py": Reason(
         "log/test_partition_log.py",
         "the step between validator and state of every append: each test of a log goes through it",

@@ -46,7 +46,7 @@ from kbroker.server.requests import RequestContext
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
 from tests.coordinator.transaction.world import Client, TransactionWorld
 from tests.replication.world import TOPIC, World, batch
-from tests.server.slicing import Sliced
+from tests.server.slices import Sliced
 
 HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
 MANY = 1000

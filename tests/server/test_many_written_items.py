@@ -20,7 +20,7 @@ from kbroker.server.requests import RequestContext
 from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from tests.coordinator.group.classic.test_group import static_pair
 from tests.coordinator.simulation import World
-from tests.server.slicing import Sliced
+from tests.server.slices import Sliced
 
 HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
 MANY = 20_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -202,31 +201,6 @@ def test_conflict_of_compaction_lags() -> None:
                 "log.cleaner.max.compaction.lag.ms": "5",
             }
         )
-
-
-def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        broker = BrokerConfig.from_properties(
-            {
-                "log.retention.hurs": "3",
-                "my.key": "1",
-                "ssl.keystore.location": "x",
-                "quota.window.num": "3",
-                "listener.name.internal.ssl.key.password": "hunter2",
-                "num.io.threads": "8",
-            }
-        )
-    assert broker.warnings == (
-        "log.retention.hurs: unknown key, ignored; did you mean log.retention.hours?",
-        "my.key: unknown key, ignored",
-        "these keys of Kafka have no effect in this version of kbroker: "
-        "listener.name.internal.ssl.key.password, quota.window.num, ssl.keystore.location",
-    )
-    assert [record.getMessage() for record in caplog.records] == [
-        f"properties: {line}" for line in broker.warnings
-    ]
-    assert "hunter2" not in caplog.text
-    assert broker.explicit["my.key"] == "1"
 
 
 KAFKA_2_FILE = """

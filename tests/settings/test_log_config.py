@@ -15,7 +15,6 @@ from kbroker.settings.log_config import (
     LogConfigs,
     max_unpacked_bytes,
 )
-from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_KEYS
 
 
@@ -107,40 +106,6 @@ def test_internal_segment_bytes() -> None:
 def test_bad_value() -> None:
     with pytest.raises(ConfigError):
         log_config({}, {"retention.ms": "x"})
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"foo": "1"}, "Unknown topic config name: foo"),
-        ({"retention.ms": None}, "Null value not supported for topic configs: retention.ms"),
-        (
-            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "3"},
-            "conflict topic config setting min.compaction.lag.ms (9) > max.compaction.lag.ms (3)",
-        ),
-        (
-            {"remote.storage.enable": "true"},
-            "Tiered Storage functionality is disabled in the broker. "
-            "Topic cannot be configured with remote log storage.",
-        ),
-    ],
-)
-def test_settings_a_topic_may_not_have(overrides: dict[str, str | None], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate_topic_configs(overrides)
-    assert str(caught.value) == message
-
-
-def test_settings_a_topic_may_have() -> None:
-    validate_topic_configs({})
-    validate_topic_configs({"cleanup.policy": "compact,delete", "internal.segment.bytes": "14"})
-    validate_topic_configs({"max.compaction.lag.ms": "10"})
-
-
-def test_the_brokers_default_counts_in_rules() -> None:
-    broker = BrokerConfig.from_properties({"log.cleaner.min.compaction.lag.ms": "20"})
-    with pytest.raises(ConfigError, match="conflict"):
-        validate_topic_configs({"max.compaction.lag.ms": "10"}, broker)
 
 
 def test_a_stored_value_that_cannot_be_is_one_topics_fault(

@@ -17,6 +17,7 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.dispatch import logger as dispatch_logger
 from kbroker.server.handlers import configs
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
@@ -189,7 +190,7 @@ def test_broker_loggers(services: Services) -> None:
     (result,) = ask(services, Resource(resource_type=8, resource_name="1")).results
     entries = {entry.name: entry for entry in result.configs}
     assert "root" in entries
-    assert entries["kbroker.server.dispatch"].config_source == 6
+    assert entries[dispatch_logger.name].config_source == 6
     assert {entry.value for entry in result.configs} <= {
         "TRACE",
         "DEBUG",

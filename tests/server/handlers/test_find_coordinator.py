@@ -20,7 +20,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.server.handlers.find_coordinator import HANDLERS
 from kbroker.server.requests import RequestContext
-from tests.server.slicing import Sliced
+from tests.server.slices import Sliced
 
 (HANDLER,) = HANDLERS
 

@@ -22,7 +22,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.topics import HANDLERS
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from tests.server.slicing import Sliced
+from tests.server.slices import Sliced
 
 CREATE, DELETE = HANDLERS
 
