@@ -13,9 +13,16 @@ from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.attack_values import RECORD_TIMESTAMP
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import (
+    BATCH_OVERHEAD,
+    CONTROL_FLAG,
+    HEADER,
+    LENGTH_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    seal,
+)
 from kbroker.protocol.compression import Compression, compress
-from kbroker.protocol.records import BATCH_OVERHEAD, HEADER, LENGTH_OVERHEAD, build_batch
 
 LONG_MAX: Final = 2**63 - 1
 LONG_MIN: Final = -(2**63)
@@ -27,8 +34,6 @@ RECORD_BATCHES_SINCE: Final = 3
 _COMPRESSED: Final = (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD)
 _SMALLEST_RECORD: Final = b"\x0c\0\0\0\1\1\0"
 """Null key, null value, no headers; 7 bytes."""
-
-_CRC_START: Final = 21
 
 
 def batch_of(
@@ -53,7 +58,7 @@ def batch_of(
     }
     batch = bytearray(HEADER.pack(*header.values()))
     batch += body
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+    seal(batch, 0, len(batch))
     return bytes(batch)
 
 
@@ -139,8 +144,8 @@ def _batches(size: int) -> Mapping[str, bytes]:
         "magic 127": {"magic": 127},
         "unknown attributes": {"attributes": 0x7FF8},
         "codec 7": {"attributes": 7},
-        "control batch": {"attributes": 0x20},
-        "transactional": {"attributes": 0x10},
+        "control batch": {"attributes": CONTROL_FLAG},
+        "transactional": {"attributes": TRANSACTIONAL_FLAG},
         "producer Long.MAX": {
             "producer_id": LONG_MAX, "producer_epoch": 32767, "base_sequence": INT_MAX,
         },

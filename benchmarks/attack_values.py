@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from kbroker.model import ZERO_UUID
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.codec import encode
 from kbroker.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Field
 
 Path = tuple[str, ...]

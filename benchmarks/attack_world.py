@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from benchmarks.attack_records import LONG_MAX, batch_of, packed_value
 from benchmarks.attack_values import RECORD_TIMESTAMP, Names, assignment, subscription
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -37,7 +38,6 @@ from kbroker.protocol.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from tests.e2e.wire import call
 

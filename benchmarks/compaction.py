@@ -28,8 +28,8 @@ from kbroker.log.cleaner.round import CleaningRound, Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -28,10 +28,10 @@ from kbroker.metadata.publisher import HostPartition
 from kbroker.model import TopicPartition
 from kbroker.node.resources import NodeResources
 from kbroker.ports import TimerHandle
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.replication.manager import ReplicaManager
 from kbroker.server.dispatch import Dispatcher

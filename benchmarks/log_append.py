@@ -25,7 +25,9 @@ from pathlib import Path
 from benchmarks.figures import Figure, machine
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch, iter_records, read_batch_header
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import read_batch_header
+from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

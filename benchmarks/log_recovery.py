@@ -24,8 +24,8 @@ from pathlib import Path
 from benchmarks.figures import Figure, machine
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.records import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 

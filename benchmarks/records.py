@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 
 from kbroker.log.validator import AppendOrigin, validate_batches
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import check_crc, read_batch_header
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import build_batch, check_crc, iter_records, read_batch_header
+from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_800_000_000_000

@@ -43,6 +43,7 @@ from benchmarks.halts import HaltWatch, Span, overlap_s
 from kbroker.node import run
 from kbroker.node.garbage import CollectorPolicy
 from kbroker.node.node import Broker
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
@@ -52,7 +53,6 @@ from kbroker.protocol.messages.groups import (
 )
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.protocol.records import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call, frame_of, receive_exactly

@@ -18,21 +18,28 @@ from typing import TypeVar
 from kbroker.client.cluster import Client as Cluster
 from kbroker.client.cluster import check
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import (
+    ATTRIBUTES_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    BATCH_OVERHEAD,
+    CRC_POSITION,
+    LENGTH_OVERHEAD,
+    SCAN_FIELDS,
+)
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.codec import decode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, build_batch
 from kbroker.protocol.schema import Message, Request, Response
 from kbroker.testing.process import BrokerProcess
 
 PRODUCE_VERSION = 12
 FETCH_VERSION = 12
 IN_FLIGHT = 5
-SEQUENCE_POSITION = 53
-TIMES_POSITION = 27
 
 _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
@@ -99,8 +106,8 @@ class ProduceRequests:
         now_ms = time.time_ns() // 1_000_000
         _INT32.pack_into(self.frame, 8, self._number)
         for start in self._batches:
-            _TIMES.pack_into(self.frame, start + TIMES_POSITION, now_ms, now_ms)
-            _INT32.pack_into(self.frame, start + SEQUENCE_POSITION, self._sequence)
+            _TIMES.pack_into(self.frame, start + BASE_TIMESTAMP_POSITION, now_ms, now_ms)
+            _INT32.pack_into(self.frame, start + BASE_SEQUENCE_POSITION, self._sequence)
             checksum = crc32c(self._view[start + ATTRIBUTES_POSITION : start + self._size])
             _UINT32.pack_into(self.frame, start + CRC_POSITION, checksum)
         self._sequence += self._count
@@ -231,12 +238,12 @@ class Consumer:
 def next_offset(records: memoryview) -> int:
     """Behind the last whole batch."""
     position, following = 0, 0
-    while position + 61 <= len(records):
-        base, length = struct.unpack_from(">qi", records, position)
-        if position + 12 + length > len(records):
+    while position + BATCH_OVERHEAD <= len(records):
+        base_offset, length, _, last_offset_delta, _ = SCAN_FIELDS.unpack_from(records, position)
+        if position + LENGTH_OVERHEAD + length > len(records):
             break
-        following = base + _INT32.unpack_from(records, position + 23)[0] + 1
-        position += 12 + length
+        following = base_offset + last_offset_delta + 1
+        position += LENGTH_OVERHEAD + length
     return following
 
 

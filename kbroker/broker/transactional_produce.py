@@ -8,7 +8,6 @@ makes sure. The neighbour is `transaction_gate`, which asks the coordinator.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -21,23 +20,20 @@ from kbroker.broker.transaction_gate import (
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import (
-    ATTRIBUTES_POSITION,
+from kbroker.protocol.batch_header import (
     BATCH_OVERHEAD,
+    FLAGS_POSITION,
     MAGIC,
     MAGIC_POSITION,
+    PRODUCER_FIELDS,
     TRANSACTIONAL_FLAG,
 )
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 
 TOPIC_IDS_SINCE: Final = 13
-
-_ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
-_PRODUCER: Final = struct.Struct(">qh")
-_PRODUCER_POSITION: Final = 43
 
 
 def is_transactional(records: memoryview | bytearray) -> bool:
@@ -45,8 +41,8 @@ def is_transactional(records: memoryview | bytearray) -> bool:
     refuses.
     """
     return (
-        len(records) > _ATTRIBUTES_LOW_BYTE
-        and bool(records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG)
+        len(records) > FLAGS_POSITION
+        and bool(records[FLAGS_POSITION] & TRANSACTIONAL_FLAG)
         and records[MAGIC_POSITION] == MAGIC
     )
 
@@ -67,7 +63,7 @@ def verify_partitions(
             if partition is None or not partition.is_leader or not records:
                 continue
             if len(records) >= BATCH_OVERHEAD and is_transactional(records):
-                found = _PRODUCER.unpack_from(records, _PRODUCER_POSITION)
+                found = PRODUCER_FIELDS.unpack_from(records)
                 producers[partition.topic_partition] = Producer(*found)
     if not producers:
         return {}
@@ -93,7 +89,7 @@ def reverify(
     """
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
-    producer = Producer(*_PRODUCER.unpack_from(records, _PRODUCER_POSITION))
+    producer = Producer(*PRODUCER_FIELDS.unpack_from(records))
     key = partition.topic_partition
     transactional_id = request.transactional_id or ""  # the request holds the receive buffer
 

@@ -23,17 +23,13 @@ from kbroker.client.cluster import (
     group_by_topic,
 )
 from kbroker.model import TopicPartition
+from kbroker.protocol.any_magic import check_any_crc, iter_any_batches, iter_any_records
+from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.compression import Buffer
+from kbroker.protocol.control_records import ControlType, control_type
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import check_any_crc, iter_any_batches, iter_any_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import (
-    BatchHeader,
-    Buffer,
-    ControlType,
-    Header,
-    control_type,
-    iter_records,
-)
+from kbroker.protocol.records import Header, iter_records
 
 Reset = Literal["earliest", "latest", "none"]
 Position = int | Literal["earliest", "latest"]

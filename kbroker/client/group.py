@@ -19,6 +19,7 @@ from kbroker.client.cluster import Client, check, group_by_topic
 from kbroker.client.consumer import ConsumedRecord, Consumer, ConsumerConfig, Position, Reset
 from kbroker.model import TopicPartition
 from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.compression import Buffer
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -40,7 +41,6 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.records import Buffer
 from kbroker.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)

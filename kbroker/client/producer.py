@@ -17,17 +17,13 @@ from typing import Final, NamedTuple, Self
 from kbroker.client.cluster import Client, TopicView, check
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kbroker.protocol.records import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    Header,
-    build_batch,
-)
+from kbroker.protocol.records import Header
 
 ACKS_ALL: Final = -1
 RECORD_OVERHEAD_BYTES: Final = 32

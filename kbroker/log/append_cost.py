@@ -8,13 +8,18 @@ checking, `replication.preparation` keeps the queue for the worker.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from kbroker.log.validator import BATCHES_SINCE_PRODUCE_VERSION, CODEC_NAMES, LOG_APPEND_TIME
+from kbroker.protocol.batch_header import (
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    FLAGS_POSITION,
+    MAX_TIMESTAMP_FIELD,
+    RECORD_COUNT_FIELD,
+)
 from kbroker.protocol.compression import Compression, unpacked_size
 from kbroker.protocol.legacy_records import is_legacy, unpacked_set_size
-from kbroker.protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, CODEC_MASK
 from kbroker.settings.log_config import NO_LOWER_BOUND_MS, LogConfig
 
 LOOP_BYTES: Final = 32 * 1024
@@ -34,9 +39,6 @@ CONVERSION_COST: Final = 8
 
 A_WORKERS: Final = 1 << 62
 """The cost of batches that are a worker's by their size or header alone."""
-
-_MAX_TIMESTAMP: Final = struct.Struct(">35xq")
-_RECORD_COUNT: Final = struct.Struct(">57xi")
 
 
 def loop_cost(
@@ -66,14 +68,14 @@ def loop_cost(
         or config.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS
         or (
             config.message_timestamp_type != LOG_APPEND_TIME
-            and _MAX_TIMESTAMP.unpack_from(batches)[0]
+            and MAX_TIMESTAMP_FIELD.unpack_from(batches)[0]
             > now_ms + config.message_timestamp_after_max_ms
         )
     )
-    codec = batches[ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    codec = batches[FLAGS_POSITION] & CODEC_MASK
     if not is_decoded and config.compression_type in ("producer", CODEC_NAMES.get(codec)):
         return 0
-    least = _RECORD_COUNT.unpack_from(batches)[0] * RECORD_COST_BYTES if is_decoded else 0
+    least = RECORD_COUNT_FIELD.unpack_from(batches)[0] * RECORD_COST_BYTES if is_decoded else 0
     if codec == Compression.NONE or codec > Compression.ZSTD:
         least = max(least, size)
         return A_WORKERS if least > limit else least

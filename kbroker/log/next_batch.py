@@ -9,36 +9,28 @@ tests/log/test_next_batch.py.
 
 from __future__ import annotations
 
-from struct import Struct
 from struct import error as StructError
 from typing import Final
 
 from kbroker.log.producer.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.records import (
+from kbroker.protocol.batch_header import (
+    APPEND_FIELDS,
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
+    LEADER_FIELDS,
     LENGTH_OVERHEAD,
     MAGIC,
-    MIN_RECORD_BYTES,
     TRANSACTIONAL_FLAG,
-    most_records,
 )
+from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.records import MIN_RECORD_BYTES, most_records
 
 SINCE_PRODUCE_VERSION: Final = 7
 """Requests before it have rules of their own for message sets and zstd."""
 
 OUT_OF_THE_ORDINARY: Final = -1
-
-_HEADER: Final = Struct(">qi4xbIhI8xqqhiI")
-"""base offset, length, magic, CRC, attributes, last offset delta, max timestamp, producer id and
-epoch, base sequence, record count. Delta and count are read as unsigned: a negative one is too
-large for any batch.
-"""
-_PLACE: Final = Struct(">qii")
-"""base offset, length, leader epoch: what the leader writes, and what lies between."""
 
 _ATTRIBUTES: Final = frozenset(
     codec | flag for codec in range(5) for flag in (0, TRANSACTIONAL_FLAG)
@@ -74,7 +66,7 @@ def append_next_batch(
         (
             base_offset, length, magic, crc, attributes, delta, latest,
             producer_id, epoch, sequence, count,
-        ) = _HEADER.unpack_from(batches)  # fmt: skip
+        ) = APPEND_FIELDS.unpack_from(batches)  # fmt: skip
     except StructError:  # fewer bytes than a header
         return OUT_OF_THE_ORDINARY
     if (
@@ -120,7 +112,7 @@ def append_next_batch(
         or crc32c(view[ATTRIBUTES_POSITION:]) != crc
     ):
         return OUT_OF_THE_ORDINARY
-    _PLACE.pack_into(batches, 0, offset, length, leader_epoch)
+    LEADER_FIELDS.pack_into(batches, 0, offset, length, leader_epoch)
     try:
         segment.append_sized(view, ((size, last_offset, latest),))
     except LogDirectoryError as error:

@@ -19,16 +19,11 @@ from typing import Final, NamedTuple
 from kbroker.log.storage.files import FileSlice
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
+from kbroker.protocol.any_magic import iter_any_records, read_any_header
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, MAGIC, BatchHeader
 from kbroker.protocol.compression import Compression, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import iter_any_records, read_any_header
-from kbroker.protocol.records import (
-    BATCH_OVERHEAD,
-    MAGIC,
-    BatchHeader,
-    Record,
-    iter_unpacked_records,
-)
+from kbroker.protocol.records import Record, iter_unpacked_records
 
 LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
 """What one batch may unpack to; of a larger one the header is believed."""

@@ -13,16 +13,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import (
-    MAX_CONVERTED_BYTES,
-    check_any_crc,
-    is_legacy,
-    read_any_header,
-    to_record_batch,
-)
-from kbroker.protocol.records import (
+from kbroker.protocol.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batch_builder import recompress
+from kbroker.protocol.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     LEADER_EPOCH_POSITION,
@@ -33,12 +26,14 @@ from kbroker.protocol.records import (
     NO_TIMESTAMP,
     BatchHeader,
     check_crc,
-    iter_records,
-    most_records,
     read_batch_header,
-    recompress,
     set_max_timestamp,
 )
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import is_legacy
+from kbroker.protocol.record_conversion import MAX_CONVERTED_BYTES, to_record_batch
+from kbroker.protocol.records import iter_records, most_records
 
 BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""

@@ -1,69 +1,66 @@
-"""Message sets of magic 0 and 1, the formats before record batches; and both kinds side by side.
+"""Message sets of magic 0 and 1, the formats before record batches. KIP-31, KIP-32.
 
     0  offset    int64           17  attributes  int8 (bits 0-2 codec, 3 LogAppendTime in magic 1)
     8  size      int32           18  timestamp   int64, magic 1 only
    12  CRC-32    uint32          ..  key         int32 length (-1 null), bytes
    16  magic     int8            ..  value       int32 length (-1 null), bytes
 
-The CRC covers all after it. With a codec the value is a whole compressed message set and the
-message around it a wrapper: its offset is that of the last message in it, its timestamp the largest
-one. Offsets inside are absolute in magic 0 and count from 0 in magic 1 (KIP-31); with LogAppendTime
-the wrapper's timestamp is everybody's (KIP-32). Sets do not nest deeper.
+The CRC covers the message from the magic on. With a codec, the value is a whole compressed message
+set and the message around it is a wrapper: its offset is that of the last message in it, its
+timestamp the largest one. Offsets inside are absolute in magic 0 and relative, from 0 on, in magic
+1 (KIP-31); with LogAppendTime the wrapper's timestamp applies to every message in it (KIP-32). Sets
+do not nest deeper.
 
-Where a log or a Fetch response may hold either kind, `read_any_header` describes a message as a
-batch of one, and a wrapper as if its last message were its only one: its first offset is known only
-to who unpacks it. Record batches are in records.py.
+This module alone knows the layout. Code that reads message sets and record batches alike is in
+any_magic.py, conversion from one to the other in record_conversion.py.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from kbroker.protocol.compression import Compression, compress, decompress, unpacked_size
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
+from kbroker.protocol.batch_header import (
     CODEC_MASK,
-    DEFAULT_MAX_DECOMPRESSED_BYTES,
     LENGTH_OVERHEAD,
-    LENGTH_POSITION,
     LOG_APPEND_TIME_FLAG,
     MAGIC,
     MAGIC_POSITION,
-    MIN_RECORD_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    OFFSET_AND_LENGTH,
     BatchHeader,
-    Buffer,
-    Record,
-    build_batch,
-    check_crc,
-    iter_records,
-    read_batch_header,
 )
+from kbroker.protocol.compression import Buffer, Compression, decompress, unpacked_size
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_lz4 import FRAME_DESCRIPTOR, with_lz4_checksum
+from kbroker.protocol.records import DEFAULT_MAX_DECOMPRESSED_BYTES, invalid_record
 
 HEAD_BYTES: Final = 17
 """Offset, size, CRC and magic: enough to tell the formats apart."""
 MIN_MESSAGE_BYTES: Final = 26
 """The shortest message: magic 0, null key, null value."""
-MAX_CONVERTED_BYTES: Final = 32 * 1024 * 1024
-"""What a message set may unpack to when it is converted on its way in."""
 
-_CRC_END: Final = 16
-_BODY: Final = (18, 26)
-"""Where the key's length stands, by magic."""
+_CRC_COVERS_FROM: Final = 16
+_TIMESTAMP_POSITION: Final = 18
+_KEY_POSITIONS: Final = (18, 26)
+"""Position of the key's length, by magic."""
+_EMPTY_BYTES: Final = 8
+"""A null key and a null value."""
 _HEAD: Final = struct.Struct(">qiIbb")
+_WRITTEN_HEAD: Final = struct.Struct(">qiI")
+_MAGIC_1_FIELDS: Final = struct.Struct(">bbq")
+"""Magic, attributes, timestamp."""
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
-_UINT32: Final = struct.Struct(">I")
 
 
 class Message:
-    """One message, or a wrapper with its set still packed. timestamp: -1 in magic 0."""
+    """One message, or a wrapper whose set is still compressed. timestamp: -1 in magic 0."""
 
     __slots__ = ("attributes", "crc", "is_valid", "key", "magic", "offset", "timestamp", "value")
 
@@ -93,69 +90,62 @@ class Message:
 
     @property
     def codec(self) -> Compression:
-        """Raises KafkaError(CORRUPT_MESSAGE) for a codec these formats do not have, zstd too."""
+        """Raises KafkaError(CORRUPT_MESSAGE) for zstd and unknown codecs."""
         codec = self.attributes & CODEC_MASK
         if codec > Compression.LZ4:
-            raise _corrupt(f"compression type {codec} in a message of magic {self.magic}")
+            raise corrupt_message(f"compression type {codec} in a message of magic {self.magic}")
         return Compression(codec)
 
 
-def _corrupt(why: str) -> KafkaError:
+def corrupt_message(why: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, why)
 
 
-def _invalid(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, why)
-
-
-# -- reading --------------------------------------------------------------------------------------
-
-
 def is_legacy(buffer: Buffer, position: int = 0) -> bool:
-    """Whether what begins at position says it is of magic 0 or 1."""
+    """Whether the magic of the message or batch at position is 0 or 1."""
     return len(buffer) - position >= HEAD_BYTES and buffer[position + MAGIC_POSITION] < MAGIC
 
 
 def read_message(buffer: Buffer, position: int = 0) -> tuple[Message, int]:
-    """(the message at position, position after it). The CRC is compared, not insisted on.
+    """(the message at position, position after it). A wrong CRC is told in `is_valid`, not raised.
 
-    Raises KafkaError(CORRUPT_MESSAGE) where the bytes are no whole message.
+    Raises KafkaError(CORRUPT_MESSAGE) if the bytes are not a whole message.
     """
     left = len(buffer) - position
     if left < MIN_MESSAGE_BYTES:
-        raise _corrupt(f"{left} bytes are no message")
+        raise corrupt_message(f"{left} bytes are no message")
     offset, size, crc, magic, attributes = _HEAD.unpack_from(buffer, position)
     if not 0 <= magic < MAGIC:
-        raise _corrupt(f"magic {magic} in a message set")
-    if not _BODY[magic] + 8 - LENGTH_OVERHEAD <= size <= left - LENGTH_OVERHEAD:
-        raise _corrupt(f"a message of {size} bytes, {left - LENGTH_OVERHEAD} left")
+        raise corrupt_message(f"magic {magic} in a message set")
+    if not _KEY_POSITIONS[magic] + _EMPTY_BYTES - LENGTH_OVERHEAD <= size <= left - LENGTH_OVERHEAD:
+        raise corrupt_message(f"a message of {size} bytes, {left - LENGTH_OVERHEAD} left")
     end = position + LENGTH_OVERHEAD + size
-    covered = memoryview(buffer)[position + _CRC_END : end]
+    covered = memoryview(buffer)[position + _CRC_COVERS_FROM : end]
     timestamp = NO_TIMESTAMP
     if magic:
-        (timestamp,) = _INT64.unpack_from(buffer, position + 18)
-    key, at = _read_bytes(buffer, position + _BODY[magic], end)
+        (timestamp,) = _INT64.unpack_from(buffer, position + _TIMESTAMP_POSITION)
+    key, at = _read_bytes(buffer, position + _KEY_POSITIONS[magic], end)
     value, at = _read_bytes(buffer, at, end)
     if at != end:
-        raise _corrupt(f"{end - at} bytes after the value of a message")
+        raise corrupt_message(f"{end - at} bytes after the value of a message")
     is_valid = zlib.crc32(covered) == crc
     return Message(offset, magic, crc, is_valid, attributes, timestamp, key, value), end
 
 
 def _read_bytes(buffer: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
     if end - position < 4:
-        raise _corrupt("a message is cut short")
+        raise corrupt_message("a message is cut short")
     (length,) = _INT32.unpack_from(buffer, position)
     position += 4
     if length == -1:
         return None, position
     if not 0 <= length <= end - position:
-        raise _corrupt(f"a key or value of {length} bytes, {end - position} left")
+        raise corrupt_message(f"a key or value of {length} bytes, {end - position} left")
     return bytes(memoryview(buffer)[position : position + length]), position + length
 
 
 def iter_messages(buffer: Buffer) -> Iterator[Message]:
-    """The messages of a set that lies whole in buffer, wrappers packed. Raises as read_message."""
+    """The messages of the whole set in buffer, wrappers as they are. Raises as `read_message`."""
     position = 0
     while position < len(buffer):
         message, position = read_message(buffer, position)
@@ -165,10 +155,12 @@ def iter_messages(buffer: Buffer) -> Iterator[Message]:
 def iter_unpacked(
     message: Message, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Iterator[Message]:
-    """What a wrapper holds, with absolute offsets and the timestamps that count; else itself.
+    """The messages in a wrapper, with absolute offsets and effective timestamps; a message without
+    codec itself.
 
-    Raises KafkaError(CORRUPT_MESSAGE; MESSAGE_TOO_LARGE if it unpacks to more than
-    max_decompressed_bytes; INVALID_RECORD for an empty set, a set within the set, another magic).
+    Raises KafkaError(CORRUPT_MESSAGE; MESSAGE_TOO_LARGE if the set decompresses to
+    more than max_decompressed_bytes; INVALID_RECORD for an empty set, a set within the set, another
+    magic).
     """
     codec = message.codec
     if codec is Compression.NONE:
@@ -179,15 +171,17 @@ def iter_unpacked(
     if message.magic:
         last_offset = _last_offset(plain)
         if message.offset and message.offset < last_offset:
-            raise _invalid(f"a set up to offset {last_offset} in a wrapper of {message.offset}")
-        # some librdkafka sent wrappers of offset 0
+            raise invalid_record(
+                f"a set up to offset {last_offset} in a wrapper of {message.offset}"
+            )
+        # some librdkafka versions send wrappers of offset 0
         shift = message.offset - last_offset if message.offset else 0
     append_time = message.timestamp if message.is_log_append_time else None
     for inner in iter_messages(plain):
         if inner.magic != message.magic:
-            raise _invalid(f"magic {inner.magic} within a wrapper of magic {message.magic}")
+            raise invalid_record(f"magic {inner.magic} within a wrapper of magic {message.magic}")
         if inner.attributes & CODEC_MASK:
-            raise _invalid("a compressed message set within a compressed message set")
+            raise invalid_record("a compressed message set within a compressed message set")
         inner.offset += shift
         if append_time is not None:
             inner.timestamp = append_time
@@ -195,8 +189,8 @@ def iter_unpacked(
 
 
 def unpacked_set_size(message_set: Buffer, *, limit: int) -> int:
-    """Bytes of a message set with its wrappers unpacked; limit + 1 for more than limit, which also
-    bounds the work. What is no sound message ends the set.
+    """Bytes of a message set with its wrappers decompressed, at most limit + 1, which bounds the
+    work too. An invalid message ends the set.
     """
     size = position = 0
     try:
@@ -214,55 +208,51 @@ def unpacked_set_size(message_set: Buffer, *, limit: int) -> int:
 
 
 def _packed(codec: Compression, message: Message) -> bytes:
-    """The compressed set in a wrapper, in a form that every reader of the codec takes."""
+    """The compressed set in a wrapper, in the form that the codec's library reads."""
     value = message.value
     if not value:
-        raise _invalid("a compressed message set without bytes")
+        raise invalid_record("a compressed message set without bytes")
     if codec is Compression.LZ4 and message.magic == 0:
-        value = _with_lz4_checksum(value, _FRAME_DESCRIPTOR)
+        value = with_lz4_checksum(value, FRAME_DESCRIPTOR)
     return value
 
 
 def _unpack(codec: Compression, message: Message, max_bytes: int) -> Buffer:
     plain = decompress(codec, _packed(codec, message), max_bytes=max_bytes)
     if not plain:
-        raise _invalid("an empty compressed message set")
+        raise invalid_record("an empty compressed message set")
     return plain
 
 
 def _last_offset(message_set: Buffer) -> int:
-    """Of the last message: by sizes alone."""
+    """The offset of the last message; only sizes are read."""
     position = offset = 0
     end = len(message_set)
     while position < end:
         if end - position < MIN_MESSAGE_BYTES:
-            raise _corrupt(f"{end - position} bytes are no message")
-        offset, size = struct.unpack_from(">qi", message_set, position)
+            raise corrupt_message(f"{end - position} bytes are no message")
+        offset, size = OFFSET_AND_LENGTH.unpack_from(message_set, position)
         if size < MIN_MESSAGE_BYTES - LENGTH_OVERHEAD:
-            raise _corrupt(f"a message of {size} bytes")
+            raise corrupt_message(f"a message of {size} bytes")
         position += LENGTH_OVERHEAD + size
     return offset
 
 
-# -- either kind ----------------------------------------------------------------------------------
+def read_message_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The message at position as the header of a batch of one record; a wrapper as if its last
+    message were its only one. The key and value need not be in buffer.
 
-
-def read_any_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch or message at position; the bytes behind it need not be there.
-
-    Raises KafkaError(CORRUPT_MESSAGE) as read_batch_header does.
+    Raises KafkaError(CORRUPT_MESSAGE) as `read_batch_header` does.
     """
-    if not is_legacy(buffer, position):
-        return read_batch_header(buffer, position)
     left = len(buffer) - position
     if left < MIN_MESSAGE_BYTES:
-        raise _corrupt(f"a message needs {MIN_MESSAGE_BYTES} bytes, {left} left")
+        raise corrupt_message(f"a message needs {MIN_MESSAGE_BYTES} bytes, {left} left")
     offset, size, crc, magic, attributes = _HEAD.unpack_from(buffer, position)
-    if not 0 <= magic < MAGIC or size < _BODY[magic] + 8 - LENGTH_OVERHEAD:
-        raise _corrupt(f"a message of {size} bytes, magic {magic}")
+    if not 0 <= magic < MAGIC or size < _KEY_POSITIONS[magic] + _EMPTY_BYTES - LENGTH_OVERHEAD:
+        raise corrupt_message(f"a message of {size} bytes, magic {magic}")
     timestamp = NO_TIMESTAMP
     if magic:
-        (timestamp,) = _INT64.unpack_from(buffer, position + 18)
+        (timestamp,) = _INT64.unpack_from(buffer, position + _TIMESTAMP_POSITION)
         attributes &= CODEC_MASK | LOG_APPEND_TIME_FLAG
     else:
         attributes &= CODEC_MASK
@@ -283,233 +273,15 @@ def read_any_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     )
 
 
-def iter_any_batches(
-    buffer: Buffer, *, partial_ok: bool = False
-) -> Iterator[tuple[int, BatchHeader]]:
-    """As iter_batches, over batches and messages of any magic."""
-    position = 0
-    end = len(buffer)
-    while position < end:
-        if partial_ok and end - position < MIN_MESSAGE_BYTES:
-            return
-        try:
-            header = read_any_header(buffer, position)
-        except KafkaError:
-            if partial_ok and not is_legacy(buffer, position) and _is_cut(buffer, position):
-                return
-            raise
-        following = position + header.size_bytes
-        if following > end:
-            if partial_ok:
-                return
-            raise _corrupt(f"a batch of {header.size_bytes} bytes, {end - position} left")
-        yield position, header
-        position = following
-
-
-def _is_cut(buffer: Buffer, position: int) -> bool:
-    (size,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
-    return bool(size > len(buffer) - position - LENGTH_OVERHEAD)
-
-
-def iter_any_records(
-    batch: Buffer,
-    header: BatchHeader,
-    *,
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-) -> Iterator[Record]:
-    """As iter_records, of a batch or message of any magic that lies whole in batch."""
-    if header.magic >= MAGIC:
-        return iter_records(batch, header, max_decompressed_bytes=max_decompressed_bytes)
-    return _message_records(batch, max_decompressed_bytes)
-
-
-def _message_records(batch: Buffer, max_decompressed_bytes: int) -> Iterator[Record]:
-    message, _ = read_message(batch)
-    for inner in iter_unpacked(message, max_decompressed_bytes=max_decompressed_bytes):
-        yield Record(inner.offset, inner.timestamp, inner.key, inner.value)
-
-
-def check_any_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """As check_crc, of a batch or message of any magic."""
-    if header.magic >= MAGIC:
-        return check_crc(buffer, position, header)
+def check_message_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether buffer holds the whole message at position and its bytes have the header's CRC."""
     end = position + header.size_bytes
     if end > len(buffer):
         return False
-    return zlib.crc32(memoryview(buffer)[position + _CRC_END : end]) == header.crc
+    return zlib.crc32(memoryview(buffer)[position + _CRC_COVERS_FROM : end]) == header.crc
 
 
-# -- old to new -----------------------------------------------------------------------------------
-
-
-def to_record_batch(
-    message_set: Buffer,
-    *,
-    max_message_bytes: int,
-    max_decompressed_bytes: int = MAX_CONVERTED_BYTES,
-    compression_level: int | None = None,
-) -> bytearray:
-    """One record batch, offsets from 0 on, of what a client before 0.11 sent for a partition.
-
-    Messages without codec, or one wrapper, whose codec is kept. Offsets inside are not looked at:
-    clients of old had them wrong. The records are converted one by one; a set that cannot become a
-    batch of max_message_bytes is not converted to its end.
-
-    Raises KafkaError(CORRUPT_MESSAGE; MESSAGE_TOO_LARGE for a message above max_message_bytes, a
-    set that as a batch is above it, or one that unpacks to more than max_decompressed_bytes;
-    INVALID_TIMESTAMP for LogAppendTime, which is the broker's to say; INVALID_RECORD).
-    """
-    if not message_set:
-        raise _invalid("no message for the partition")
-    records = _new_records(message_set, max_message_bytes, max_decompressed_bytes)
-    codec = read_message(message_set)[0].codec
-    return build_batch(records, compression=codec, compression_level=compression_level)
-
-
-def _new_records(
-    message_set: Buffer, max_message_bytes: int, max_decompressed_bytes: int
-) -> Iterator[Record]:
-    """The records of `to_record_batch`, checked as it says."""
-    codec = Compression.NONE
-    count = size = position = 0
-    while position < len(message_set):
-        if count and codec is not Compression.NONE:
-            raise _invalid("a compressed message set is not the only one for its partition")
-        message, end = read_message(message_set, position)
-        if end - position > max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a message of {end - position} bytes, max.message.bytes is {max_message_bytes}",
-            )
-        if not message.is_valid:
-            raise _corrupt(f"the CRC is not {message.crc}, as the message says")
-        if message.is_log_append_time:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                "producers may not set the timestamp type LogAppendTime",
-            )
-        codec = message.codec
-        if count and codec is not Compression.NONE:
-            raise _invalid("a compressed message set is not the only one for its partition")
-        for inner in iter_unpacked(message, max_decompressed_bytes=max_decompressed_bytes):
-            if not inner.is_valid:
-                raise _corrupt(f"the CRC is not {inner.crc}, as the message says")
-            size += MIN_RECORD_BYTES + len(inner.key or b"") + len(inner.value or b"")
-            if codec is Compression.NONE and size > max_message_bytes:
-                raise KafkaError(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a message set of more than {size} bytes as a batch, max.message.bytes is "
-                    f"{max_message_bytes}",
-                )
-            yield Record(count, inner.timestamp, inner.key, inner.value)
-            count += 1
-        position = end
-
-
-# -- new to old -----------------------------------------------------------------------------------
-
-
-class ConversionBudget:
-    """How much one answer may still convert: bytes read, unpacked or written, whichever is most.
-    Shared by the partitions of the answer.
-    """
-
-    __slots__ = ("left_bytes",)
-
-    def __init__(self, max_bytes: int) -> None:
-        self.left_bytes = max_bytes
-
-
-def down_convert(
-    batches: Buffer,
-    *,
-    magic: int,
-    first_offset: int = 0,
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-    budget: ConversionBudget | None = None,
-) -> bytearray:
-    """A message set of that magic with the records of whole batches, for a client before 0.11.
-
-    Headers and, in magic 0, timestamps are lost; control records are left out. Without codec what
-    is below first_offset is left out too; a compressed batch stays one, its records below
-    first_offset with it. zstd cannot be told to such a client: what is before it comes alone, and
-    nothing before it raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE). budget: with none left, the
-    batches behind the first one that gave a message are left for the next request.
-    """
-    out = bytearray()
-    for position, header in iter_any_batches(batches):
-        if budget is not None and out and budget.left_bytes <= 0:
-            break
-        batch = memoryview(batches)[position : position + header.size_bytes]
-        if header.magic <= magic:
-            out += batch
-            if budget is not None:
-                budget.left_bytes -= header.size_bytes
-            continue
-        if header.is_control:
-            continue
-        codec = header.codec
-        if codec is Compression.ZSTD:
-            if out:
-                break
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                f"a zstd batch cannot be told to a client of magic {magic}",
-            )
-        records = iter_any_records(batch, header, max_decompressed_bytes=max_decompressed_bytes)
-        if codec is Compression.NONE:
-            records = (record for record in records if record.offset >= first_offset)
-        written = write_message_set(
-            out, records, magic=magic, codec=codec, log_append_time=header.is_log_append_time
-        )
-        if budget is not None:
-            budget.left_bytes -= max(header.size_bytes, written)
-    return out
-
-
-def write_message_set(
-    out: bytearray,
-    records: Iterable[Record],
-    *,
-    magic: int,
-    codec: Compression = Compression.NONE,
-    log_append_time: bool = False,
-) -> int:
-    """Append records, whose offsets rise, as messages, with a codec as one wrapper. Returns the
-    bytes of the messages before they are compressed.
-    """
-    append_time_flag = LOG_APPEND_TIME_FLAG if log_append_time and magic else 0
-    if codec is Compression.NONE:
-        begin = len(out)
-        for record in records:
-            _write(
-                out, record.offset, magic, append_time_flag, record.timestamp,
-                record.key, record.value,
-            )  # fmt: skip
-        return len(out) - begin
-    inner = bytearray()
-    base_offset: int | None = None
-    last_offset = latest = -1
-    for record in records:
-        last_offset = record.offset
-        latest = max(latest, record.timestamp)
-        if base_offset is None:
-            base_offset = last_offset if magic else 0
-        _write(
-            inner, last_offset - base_offset, magic, append_time_flag, record.timestamp,
-            record.key, record.value,
-        )  # fmt: skip
-    if base_offset is None:
-        return 0
-    packed = compress(codec, inner)
-    if codec is Compression.LZ4 and magic == 0:
-        packed = _with_lz4_checksum(packed, 0)
-    _write(out, last_offset, magic, append_time_flag | codec, latest, None, packed)
-    return len(inner)
-
-
-def _write(
+def write_message(
     out: bytearray,
     offset: int,
     magic: int,
@@ -518,53 +290,12 @@ def _write(
     key: bytes | None,
     value: bytes | None,
 ) -> None:
+    """Append one message to out. timestamp: not written in magic 0."""
     start = len(out)
-    body = struct.pack(">bbq", magic, attributes, timestamp) if magic else bytes((0, attributes))
+    body = _MAGIC_1_FIELDS.pack(magic, attributes, timestamp) if magic else bytes((0, attributes))
     body += _INT32.pack(-1) if key is None else _INT32.pack(len(key)) + key
     body += _INT32.pack(-1) if value is None else _INT32.pack(len(value)) + value
-    out += bytes(_CRC_END)
+    out += bytes(_CRC_COVERS_FROM)
     out += body
-    struct.pack_into(">qiI", out, start, offset, len(body) + 4, zlib.crc32(body))
-
-
-# -- the lz4 of magic 0 ---------------------------------------------------------------------------
-
-_FRAME_DESCRIPTOR: Final = 4
-"""Where the part of an lz4 frame begins that its header checksum covers."""
-_FRAME_HEADER_BYTES: Final = 7
-_MASK: Final = 0xFFFFFFFF
-_PRIMES: Final = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
-
-
-def _with_lz4_checksum(frame: bytes, covered_from: int) -> bytes:
-    """The frame with the header checksum taken from covered_from on.
-
-    Kafka's first lz4 took it over the frame's magic number too (from 0); readers of magic 0 in
-    clients of that time insist on it, as every other reader insists on the right one.
-    """
-    if len(frame) < _FRAME_HEADER_BYTES:
-        raise _corrupt("an lz4 frame is cut short")
-    flags = frame[_FRAME_DESCRIPTOR]
-    at = 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
-    if len(frame) <= at:
-        raise _corrupt("an lz4 frame is cut short")
-    checksum = _xxh32(frame[covered_from:at]) >> 8 & 0xFF
-    return frame[:at] + bytes((checksum,)) + frame[at + 1 :]
-
-
-def _xxh32(data: bytes) -> int:
-    """xxHash32 with seed 0 of fewer than 16 bytes; of more, what it covers is not looked for."""
-    first, second, third, fourth, fifth = _PRIMES
-    if len(data) >= 16:
-        raise _corrupt("an lz4 frame header of unusual size")
-    value = fifth + len(data) & _MASK
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        value = value + int.from_bytes(data[at : at + 4], "little") * third & _MASK
-        value = (value << 17 | value >> 15) * fourth & _MASK
-    for byte in data[whole:]:
-        value = value + byte * fifth & _MASK
-        value = (value << 11 | value >> 21) * first & _MASK
-    value = (value ^ value >> 15) * second & _MASK
-    value = (value ^ value >> 13) * third & _MASK
-    return value ^ value >> 16
+    size = len(out) - start - LENGTH_OVERHEAD
+    _WRITTEN_HEAD.pack_into(out, start, offset, size, zlib.crc32(body))

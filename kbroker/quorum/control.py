@@ -7,13 +7,15 @@ type; value the schema.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kbroker.model import Uuid
 from kbroker.protocol import codec
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.control_records import ControlType, control_key, control_type
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -21,10 +23,8 @@ from kbroker.protocol.messages.control_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from kbroker.protocol.records import ControlType, Record, build_batch, iter_records
+from kbroker.protocol.records import Record, iter_records
 from kbroker.protocol.schema import Message
-
-_KEY: Final = struct.Struct(">hh")
 
 SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
 
@@ -123,8 +123,7 @@ def control_batch(
     rows: list[
         tuple[int | None, bytes | None, bytes | None, Sequence[tuple[bytes, bytes | None]]]
     ] = [
-        (timestamp_ms, _KEY.pack(0, kind), codec.encode(message, 0), ())
-        for kind, message in records
+        (timestamp_ms, control_key(kind), codec.encode(message, 0), ()) for kind, message in records
     ]
     return build_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, is_control=True)
 
@@ -155,10 +154,10 @@ def snapshot_footer() -> tuple[ControlType, Message]:
 
 def control_kind(record: Record) -> ControlType:
     """What a control record is; UNKNOWN for one this release does not know, which is skipped."""
-    if record.key is None or len(record.key) < _KEY.size:
+    try:
+        return control_type(record)
+    except KafkaError:
         return ControlType.UNKNOWN
-    kind: int = _KEY.unpack_from(record.key)[1]
-    return ControlType(kind) if kind in ControlType._value2member_map_ else ControlType.UNKNOWN
 
 
 def control_records(batch: bytes | bytearray | memoryview) -> list[Record]:

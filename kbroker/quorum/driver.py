@@ -18,7 +18,7 @@ from typing import assert_never
 from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
 from kbroker.ports import ClosableOffload, Deferred, Timers
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.quorum.format import MetaProperties, static_voters
 from kbroker.quorum.raft import (
     MAX_BATCH_BYTES,

@@ -16,14 +16,14 @@ from typing import Final
 from kbroker.log.storage import names
 from kbroker.log.storage.files import exists, list_directory, modified_ms, read_file
 from kbroker.model import StartupError
-from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import (
+from kbroker.protocol.batch_header import (
     BATCH_OVERHEAD,
     MAGIC_POSITION,
     BatchHeader,
     check_crc,
     read_batch_header,
 )
+from kbroker.protocol.errors import KafkaError
 
 _MAGIC_BYTE: Final = b"\x02"
 _MAX_GAP: Final = 1 << 31

@@ -22,15 +22,11 @@ from kbroker.log.storage.files import (
     write_read_only,
 )
 from kbroker.model import StartupError
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import BatchHeader, check_crc, iter_batches
+from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import (
-    BatchHeader,
-    ControlType,
-    build_batch,
-    check_crc,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.records import iter_records
 from kbroker.quorum.control import (
     QuorumConfiguration,
     control_batch,

@@ -21,7 +21,8 @@ from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import FileSlice, file_size, make_directory, unlink
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.records import iter_records
 from kbroker.quorum.control import (
     QuorumConfiguration,
     Voter,

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from struct import Struct
 from typing import Final
 
 from kbroker.log.append_cost import A_WORKERS, LOOP_BYTES, loop_cost
@@ -33,8 +32,8 @@ from kbroker.log.validator import (
 )
 from kbroker.model import TopicPartition
 from kbroker.ports import ClosableOffload, Memory, Timers, UnlimitedMemory
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, RECORD_COUNT_FIELD
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BATCH_OVERHEAD
 from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,6 @@ MAPPED_BYTES: Final = 128 * 1024
 APPEND_TURN_BYTES: Final = 4 << 20
 """What one turn of the loop appends of a queue; the rest has further turns."""
 
-_RECORD_COUNT: Final = Struct(">57xi")
 
 Checked = ValidatedBatches | KafkaError | bytearray | memoryview
 Append = Callable[[Checked], None]
@@ -298,7 +296,7 @@ def _most_error_bytes(batches: bytearray | memoryview, config: LogConfig) -> int
     """What the refused records of a batch may take, if all it says it has are refused."""
     if not config.needs_records or len(batches) < BATCH_OVERHEAD:
         return 0
-    count: int = _RECORD_COUNT.unpack_from(batches)[0]
+    count: int = RECORD_COUNT_FIELD.unpack_from(batches)[0]
     return RECORD_ERROR_BYTES * min(max(count, 0), MAX_RECORD_ERRORS)
 
 

@@ -20,10 +20,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from kbroker.ports import Chained, Deferred, Offload, Timers
+from kbroker.protocol.any_magic import iter_any_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import ConversionBudget, down_convert, iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.pieces import pieces
+from kbroker.protocol.record_conversion import ConversionBudget, down_convert
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch import ANSWER_BYTES, size_of
 from kbroker.server.network.memory_pool import MemoryPool, Ticket

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from kbroker.log.storage.files import FileSlice
 from kbroker.model import TopicIdPartition
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
+from kbroker.protocol.batch_header import (
     BATCH_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
     read_batch_header,
 )
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Records
 from kbroker.share.acquisition import Acquired
 from kbroker.share.partitions import OpenSharePartition

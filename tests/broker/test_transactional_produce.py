@@ -18,9 +18,10 @@ from kbroker.broker.transactional_produce import (
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import Record, build_batch
+from kbroker.protocol.records import Record
 
 
 def batch(producer_id: int = 7, *, transactional: bool = True) -> bytearray:

@@ -13,7 +13,7 @@ import pytest
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.testing import EmbeddedBroker
 from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem

@@ -12,6 +12,7 @@ from typing import Any, Self
 import pytest
 
 from kbroker.protocol.apis import ApiKey, request_class, valid_versions
+from kbroker.protocol.batch_header import assign_offsets
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_request_header, encode_response_frame
@@ -22,7 +23,6 @@ from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.protocol.messages.produce import ProduceResponse
 from kbroker.protocol.messages.transactions import InitProducerIdResponse
-from kbroker.protocol.records import assign_offsets
 
 TOPIC_ID = bytes(range(16))
 DROP = object()

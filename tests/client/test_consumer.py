@@ -14,15 +14,13 @@ from kbroker.client.consumer import Consumer, ConsumerConfig, decode_fetched
 from kbroker.client.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
-from kbroker.protocol.records import (
-    build_batch,
-    build_end_transaction_marker,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.records import iter_records
 
 Run = Callable[[Callable[[Any], Any]], None]
 GOLDEN = Path(__file__).parents[1] / "data" / "kafka-4.3.1" / "data"

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call
 

@@ -16,14 +16,9 @@ from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_header import assign_offsets, check_crc, iter_batches, read_batch_header
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import (
-    assign_offsets,
-    check_crc,
-    iter_batches,
-    iter_records,
-    read_batch_header,
-)
+from kbroker.protocol.records import iter_records
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.sim.timers import SimTimers
 

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from kbroker.protocol.apis import ApiKey, response_class
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.codec import decode
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
@@ -29,7 +30,6 @@ from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from tests.e2e.wire import frame_of
 

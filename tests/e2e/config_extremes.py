@@ -23,6 +23,7 @@ from typing import Final
 from kbroker.client.cluster import Client
 from kbroker.client.consumer import Consumer, ConsumerConfig
 from kbroker.model import StartupError, TopicPartition
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import (
@@ -40,7 +41,6 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.records import build_batch
 from kbroker.settings.group_table import GROUP_KEYS
 from kbroker.settings.keys import ConfigError, ResourceType
 from kbroker.settings.topic_configs import validate_topic_configs

@@ -18,11 +18,12 @@ import pytest
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call

@@ -16,6 +16,7 @@ from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.offsets import (
@@ -24,7 +25,6 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.records import build_batch
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.model import StartupError
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import build_batch
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.test_bad_files import create, offsets, produce
 from tests.e2e.wire import call

@@ -10,13 +10,14 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, build_batch
 from kbroker.server.network.receive_buffer import INITIAL_BYTES
 from kbroker.testing import BrokerProcess, EmbeddedBroker
 from tests.e2e.wire import call, frame_of, receive_frame

@@ -13,6 +13,8 @@ import pytest
 
 from kbroker.model import Uuid
 from kbroker.node.node import Broker
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.produce import ProduceRequest
@@ -23,7 +25,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from kbroker.protocol.records import build_batch, iter_batches, iter_records
+from kbroker.protocol.records import iter_records
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

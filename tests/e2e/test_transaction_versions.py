@@ -14,9 +14,10 @@ import pytest
 from kbroker.client.cluster import Client
 from kbroker.coordinator.transaction.records import TransactionRecord, decode_transaction_record
 from kbroker.coordinator.transaction.state import TransactionState
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.records import iter_records
 from kbroker.testing.process import BrokerProcess
 from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem

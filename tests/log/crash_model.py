@@ -23,7 +23,9 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin, ValidatedBatches
 from kbroker.model import StartupError, TopicPartition
-from kbroker.protocol.records import Compression, build_batch, build_end_transaction_marker
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.compression import Compression
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.crash_truth import Truth, parse, read_all, stored

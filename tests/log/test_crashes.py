@@ -16,7 +16,7 @@ from kbroker.log.storage.files import atomic_write, read_file
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.crash_truth import Batch, read_all

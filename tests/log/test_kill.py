@@ -9,7 +9,8 @@ from pathlib import Path
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
 
 WRITER = """

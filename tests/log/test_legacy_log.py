@@ -18,14 +18,12 @@ from kbroker.log.tools.dump import dump_file
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
+from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.legacy_records import (
-    iter_any_batches,
-    iter_any_records,
-    write_message_set,
-)
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.records import Record, build_batch
+from kbroker.protocol.record_conversion import write_message_set
+from kbroker.protocol.records import Record
 from kbroker.settings.log_config import LogConfig
 
 Unpack = Callable[[str], Path]

@@ -14,8 +14,9 @@ from kbroker.log.storage import files, names
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError, TopicPartition, random_uuid
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 

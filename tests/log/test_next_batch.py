@@ -19,15 +19,12 @@ from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import LARGEST_RATIO, Compression
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import (
-    ATTRIBUTES_POSITION,
-    CRC_POSITION,
-    build_batch,
-    build_end_transaction_marker,
-)
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

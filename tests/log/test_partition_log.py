@@ -18,14 +18,12 @@ from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, uuid_from_string
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.compression import Compression
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
-    build_batch,
-    build_end_transaction_marker,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

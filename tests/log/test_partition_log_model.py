@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch, iter_batches, iter_records
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -17,9 +17,10 @@ from kbroker.log.time_search import (
     search_max_timestamp,
     search_time,
 )
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import read_batch_header
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import build_batch, read_batch_header
 from kbroker.settings.log_config import LogConfig
 
 T = 1_700_000_000_000

@@ -22,8 +22,9 @@ from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
 from kbroker.ports import TimerHandle
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.records import iter_records
 from kbroker.quorum.format import ensure_formatted
 from kbroker.settings.broker import BrokerConfig
 

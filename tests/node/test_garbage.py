@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
@@ -20,7 +21,6 @@ from kbroker.protocol.messages.groups import DeleteGroupsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.e2e.wire import call, frame_of

@@ -3,9 +3,12 @@ the versions of 3.9.0 that 4 dropped."""
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import io
 import json
 import pkgutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +85,16 @@ def schema_facts() -> dict[str, dict[str, Any]]:
         if isinstance(group, list):
             facts |= {message["name"]: message for message in group}
     return {name: fact for name, fact in facts.items() if fact["validVersions"] != "none"}
+
+
+@pytest.fixture(scope="module")
+def kafka_logs() -> dict[str, bytes]:
+    """The log of each folder `v<magic>-<codec>`."""
+    archive_path = DATA / "kafka-4.3.1" / "legacy.tar.gz"
+    logs = {}
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive_path.read_bytes()))) as archive:
+        for member in archive.getmembers():
+            stream = archive.extractfile(member)
+            if stream is not None:
+                logs[Path(member.name).parent.name] = stream.read()
+    return logs

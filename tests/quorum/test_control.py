@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kbroker.protocol import codec
+from kbroker.protocol.batch_header import read_batch_header
+from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.messages.control_records import LeaderChangeMessage, SnapshotHeaderRecord
-from kbroker.protocol.records import ControlType, Record, read_batch_header
+from kbroker.protocol.records import Record
 from kbroker.quorum.control import (
     QuorumConfiguration,
     Voter,

@@ -20,7 +20,7 @@ from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
 from kbroker.node.offload import ExecutorOffload
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.format import ensure_formatted
 from kbroker.quorum.raft import MAX_BATCH_BYTES

@@ -10,7 +10,8 @@ import pytest
 
 from kbroker.log.storage import names
 from kbroker.model import StartupError
-from kbroker.protocol.records import Record, build_batch
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.records import Record
 from kbroker.quorum.log_check import check_metadata_log
 
 

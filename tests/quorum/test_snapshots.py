@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.model import StartupError, uuid_to_string
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint
 from kbroker.quorum.snapshots import (
     Snapshot,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.model import InvariantError, StartupError
-from kbroker.protocol.records import Record, build_batch
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.records import Record
 from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint, control_batch
 from kbroker.quorum.election import ElectionState, LogPosition
 from kbroker.quorum.snapshots import SnapshotId

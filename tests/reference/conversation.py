@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.model import ZERO_UUID, Uuid
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import (
     AlterConfigsResponse,
@@ -37,7 +38,6 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Struct
 from tests.e2e.wire import call
 from tests.reference.alter_configs import alter_config_steps

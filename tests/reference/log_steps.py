@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.messages.list_offsets import (
     ListOffsetsRequest,
@@ -19,7 +20,6 @@ from kbroker.protocol.messages.log_dirs import (
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteRecordsRequest
 from kbroker.protocol.messages.transactions import DescribeProducersRequest
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 

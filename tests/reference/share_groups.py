@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.model import Uuid
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -36,7 +37,6 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 

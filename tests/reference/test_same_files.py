@@ -18,6 +18,8 @@ import pytest
 
 from kbroker.log.producer.producer_state import read_snapshot
 from kbroker.log.storage.names import LEADER_EPOCHS
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
@@ -31,7 +33,7 @@ from kbroker.protocol.messages.transactions import (
     EndTxnRequest,
     InitProducerIdRequest,
 )
-from kbroker.protocol.records import build_batch, iter_batches, iter_records
+from kbroker.protocol.records import iter_records
 from kbroker.protocol.schema import Message
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
@@ -35,7 +36,6 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from tests.e2e.wire import call
 from tests.reference.step import State, Step

@@ -15,10 +15,10 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.records import build_batch
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.settings.log_config import LogConfig
 from tests.replication.world import (

@@ -21,11 +21,13 @@ from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol import compression
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import write_message_set
-from kbroker.protocol.records import Record, build_batch, iter_batches
+from kbroker.protocol.record_conversion import write_message_set
+from kbroker.protocol.records import Record
 from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.preparation import APPEND_TURN_BYTES, LOOP_TURN_BYTES
 from kbroker.server.network.memory_pool import MemoryPool

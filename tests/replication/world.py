@@ -13,8 +13,10 @@ from kbroker.log.manager import LogManager
 from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, Offload, OffloadFactory
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
+from kbroker.protocol.records import Record, iter_records
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition

@@ -20,7 +20,7 @@ from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
 

@@ -12,8 +12,8 @@ from threading import Event, Thread, get_ident
 import pytest
 
 from kbroker.ports import Deferred
+from kbroker.protocol.any_magic import iter_any_batches
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.legacy_records import iter_any_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import ANSWER_BYTES
 from kbroker.server.down_conversion import COPIES, share_of

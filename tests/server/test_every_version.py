@@ -14,6 +14,7 @@ import pytest
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, response_class
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.codec import decode, encode, part_size
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
@@ -95,7 +96,6 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.schema import Message
 from kbroker.server.handlers import all_handlers
 from kbroker.server.session import Session

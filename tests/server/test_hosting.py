@@ -13,9 +13,9 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
 from kbroker.node import broker_role as broker_module
 from kbroker.node.node import Broker
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.protocol.records import build_batch
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import build_batch
 from kbroker.server.requests import LARGE_PRODUCE_BYTES, PRODUCE_PARTITIONS
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call, frame_of

@@ -13,9 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.model import StartupError
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import build_batch
 from kbroker.server import metrics
 from kbroker.server.metrics_endpoint import MAX_REQUEST_BYTES
 from kbroker.settings.broker import BrokerConfig

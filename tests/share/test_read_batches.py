@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.records import ControlType, Record, build_batch
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.records import Record
 from kbroker.share.acquisition import Acquired
 from kbroker.share.read_batches import Readable, ReadBatches
 

@@ -17,8 +17,9 @@ from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinato
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import iter_batches, iter_records, read_batch_header
+from kbroker.protocol.records import iter_records
 from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.offsets import ListedOffset

@@ -10,9 +10,9 @@ from typing import NamedTuple, cast
 
 from kbroker.model import TopicPartition
 from kbroker.ports import Chained, Deferred
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
-from kbroker.protocol.records import build_batch
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateWrite
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher

@@ -11,9 +11,10 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kbroker.protocol.codec import encode
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, build_batch
 from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 _INT16: Final = struct.Struct(">h")

@@ -17,13 +17,10 @@ from kbroker.coordinator.runtime.host import Host, HostStatus, S
 from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_batch
 from kbroker.log_lines import shown
 from kbroker.ports import Deferred, Timers
+from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kbroker.protocol.compression import Compression
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    build_end_transaction_marker,
-)
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from kbroker.coordinator.runtime.coordinator_log import AppendOutcome, Coordinat
 from kbroker.coordinator.runtime.result import OutgoingRequest, Results
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Timers, gather_by_key
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import build_end_transaction_marker
 
 MARKER_TIMEOUT_MS: Final = 30_000
 """How long a marker waits for its replicas; after that it is written again."""

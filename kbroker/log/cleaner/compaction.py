@@ -21,30 +21,15 @@ from typing import Final, NamedTuple
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.protocol.batch_builder import build_batch, replace_records
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.compression import Compression, decompress
+from kbroker.protocol.control_records import ControlType, control_type
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
-    BATCH_OVERHEAD,
-    MIN_RECORD_BYTES,
-    BatchHeader,
-    ControlType,
-    append_varint,
-    build_batch,
-    control_type,
-    iter_records,
-    read_varint,
-    read_varlong,
-    replace_records,
-)
+from kbroker.protocol.records import StoredRecord, append_varint, iter_records, scan_records
 from kbroker.settings.log_config import MAX_UNPACKED_BYTES
 
 Buffer = bytes | bytearray | memoryview
-
-
-StoredRecord = tuple[int, int, int, int, int, bytes | None, bool]
-"""Where a record lies in the unpacked records of its batch, and what compaction asks of it: start,
-end of its timestamp delta, end, timestamp delta, offset delta, key (None without one), whether it
-has a value. A plain tuple: there are millions of them."""
 
 
 LISTED_RECORDS: Final = 10_000
@@ -88,68 +73,6 @@ class _Scan:
 def _records(data: bytes, count: int) -> Iterable[StoredRecord]:
     scan = _Scan(data, count)
     return list(scan) if count <= LISTED_RECORDS else scan
-
-
-def scan_records(data: bytes, count: int) -> Iterator[StoredRecord]:
-    """The count records in data, values and headers not looked at.
-
-    Raises KafkaError(INVALID_RECORD) where the bytes are no records or others are left over.
-    """
-    if not 0 <= count <= len(data) // MIN_RECORD_BYTES:
-        raise _invalid(f"{count} records in {len(data)} bytes")
-    position = 0
-    size = len(data)
-    try:
-        for _ in range(count):
-            start = position
-            byte, following = data[position], data[position + 1]
-            if byte >= 0x80 > following:  # two bytes, as nearly all lengths have
-                byte = byte & 0x7F | following << 7
-                length = (byte >> 1) ^ -(byte & 1)
-                position += 2
-            else:
-                length, position = read_varint(data, position)
-            end = position + length
-            if length < 0 or end > size:
-                raise _invalid(f"a record of {length} bytes, {size - position} left")
-            position += 1  # attributes
-            byte = data[position]
-            if byte < 0x80:
-                timestamp_delta = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            else:
-                timestamp_delta, position = read_varlong(data, position)
-            timestamp_end = position
-            byte = data[position]
-            if byte < 0x80:
-                offset_delta = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            else:
-                offset_delta, position = read_varint(data, position)
-            byte = data[position]
-            if byte < 0x80:
-                length = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            else:
-                length, position = read_varint(data, position)
-            key = None
-            if length >= 0:
-                key = data[position : position + length]
-                position += length
-            # a value of -1 bytes is none; its length is a varint whose lowest bit is the sign
-            has_value = not data[position] & 1
-            if position >= end:
-                raise _invalid(f"a record's key runs past its end at byte {end}")
-            yield start, timestamp_end, end, timestamp_delta, offset_delta, key, has_value
-            position = end
-    except IndexError:
-        raise _invalid("a record runs past the end of its batch") from None
-    if position != size:
-        raise _invalid(f"{size - position} bytes after the last record")
-
-
-def _invalid(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, why)
 
 
 class _OpenAborted:
@@ -309,10 +232,11 @@ class BatchFilter:
         kept = bytearray()
         has_tombstone = False
         for record in records:
-            offset = base_offset + record[4]
-            has_value = record[6]
+            offset = base_offset + record[5]
+            # the length of a value is a varint, whose lowest bit is the sign: -1 for null
+            has_value = not data[record[2]] & 1
             if offset <= latest_offset:
-                key = record[5]
+                key = record[6]
                 if key is None or offset < last_offset_of(key):
                     kept.append(0)
                     continue
@@ -348,7 +272,7 @@ class BatchFilter:
         records' times within 64 bits of it. (Kafka's overflows, and the tombstones go at once.)
         """
         horizon_ms = self._now_ms + self._delete_retention_ms
-        oldest_ms = header.base_timestamp + min(record[3] for record in records)
+        oldest_ms = header.base_timestamp + min(record[4] for record in records)
         return min(horizon_ms, MAX_TIMESTAMP + min(oldest_ms, 0))
 
     def _rebuild(
@@ -372,7 +296,7 @@ class BatchFilter:
         elif header.is_log_append_time:
             base_timestamp = header.max_timestamp
         else:
-            base_timestamp = header.base_timestamp + next(compress(records, kept))[3]
+            base_timestamp = header.base_timestamp + next(compress(records, kept))[4]
         body = bytearray()
         if header.is_log_append_time:
             max_timestamp = header.max_timestamp
@@ -382,11 +306,11 @@ class BatchFilter:
             shift = header.base_timestamp - base_timestamp
             largest_delta = _NO_DELTA
             for record in compress(records, kept):
-                largest_delta = max(largest_delta, record[3])
+                largest_delta = max(largest_delta, record[4])
                 if shift:
-                    _append_moved(body, data, record, record[3] + shift)
+                    _append_moved(body, data, record, record[4] + shift)
                 else:
-                    body += data[record[0] : record[2]]
+                    body += data[record[0] : record[3]]
             max_timestamp = header.base_timestamp + largest_delta
         return replace_records(
             header,
@@ -400,7 +324,7 @@ class BatchFilter:
 
 def _append_moved(body: bytearray, data: bytes, record: StoredRecord, delta: int) -> None:
     """Append a record with another timestamp delta."""
-    _, timestamp_end, end, *_ = record
+    _, timestamp_end, _, end, *_ = record
     moved = bytearray(_NO_ATTRIBUTES)
     append_varint(moved, delta)
     append_varint(body, len(moved) + end - timestamp_end)
@@ -455,7 +379,7 @@ def index_batch(
             records = scan_records(data, header.record_count)
         except BatchTooLarge:
             records = iter(())
-        for _, _, _, _, delta, key, _ in records:
+        for _, _, _, _, _, delta, key in records:
             offset = header.base_offset + delta
             if key is not None and offset >= first_dirty_offset:
                 if offsets.is_full:

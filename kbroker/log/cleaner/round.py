@@ -30,16 +30,17 @@ from kbroker.log.storage.files import LogFile, set_modified_ns
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.transaction_index import AbortedTransaction
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import check_any_crc, iter_any_records, read_any_header
-from kbroker.protocol.records import (
+from kbroker.protocol.any_magic import check_any_crc, iter_any_records, read_any_header
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import (
+    LENGTH_FIELD,
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
-    build_batch,
     read_batch_header,
 )
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.log_config import LogConfig
 
 T = TypeVar("T")
@@ -271,7 +272,7 @@ def _size_at(data: memoryview, at: int) -> int | None:
     """Of the batch or message at a position; None if its header is not all there."""
     if len(data) - at <= MAGIC_POSITION:
         return None
-    return int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD
+    return int(LENGTH_FIELD.unpack_from(data, at)[0]) + LENGTH_OVERHEAD
 
 
 def _converted(header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, memoryview]:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kbroker.protocol.records import (
-    CONTROL_FLAG,
-    LENGTH_OVERHEAD,
-    BatchHeader,
-    ControlType,
-    control_type,
-    iter_records,
-    marker_coordinator_epoch,
-)
+from kbroker.protocol.batch_header import CONTROL_FLAG, LENGTH_OVERHEAD, BatchHeader
+from kbroker.protocol.control_records import ControlType, control_type, marker_coordinator_epoch
+from kbroker.protocol.records import iter_records
 
 Marker = tuple[ControlType, int]
 """An end-of-transaction marker: abort or commit, coordinator epoch."""

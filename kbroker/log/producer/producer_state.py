@@ -13,15 +13,10 @@ from typing import Final, NamedTuple
 
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_header import CONTROL_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
-    CONTROL_FLAG,
-    NO_SEQUENCE,
-    TRANSACTIONAL_FLAG,
-    BatchHeader,
-    ControlType,
-)
 
 REMEMBERED_BATCHES: Final = 5
 MAX_SEQUENCE: Final = 0x7FFFFFFF

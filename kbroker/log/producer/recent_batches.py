@@ -14,8 +14,8 @@ from typing import Final
 from kbroker.log.producer.producer_state import REMEMBERED_BATCHES, ProducerStateManager
 from kbroker.log.storage.files import LogFile
 from kbroker.log.storage.segments import Segments
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_batch_header
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader, read_batch_header
 
 RECALL_BYTES: Final = 1 << 20
 """How far back, at least; a batch more, and what lies between two index entries."""

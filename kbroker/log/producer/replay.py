@@ -13,9 +13,7 @@ from kbroker.log.producer.producer_state import (
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.validator import AppendOrigin
-from kbroker.protocol.records import (
-    BatchHeader,
-)
+from kbroker.protocol.batch_header import BatchHeader
 
 
 def check_producers(

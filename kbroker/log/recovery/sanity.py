@@ -13,9 +13,9 @@ from kbroker.log.storage.index import OFFSET_ENTRY_BYTES
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.protocol.any_magic import read_any_header
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.legacy_records import read_any_header
-from kbroker.protocol.records import BATCH_OVERHEAD, BatchHeader
 
 MAX_CHECKED: Final = 1_000
 """Aborted transactions looked up in the log, per segment: two short reads each."""

@@ -27,10 +27,8 @@ from kbroker.log.storage.files import (
 from kbroker.log.storage.index import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP
 from kbroker.log.storage.segment import Segment
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import check_any_crc, read_any_header
-from kbroker.protocol.records import (
+from kbroker.protocol.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batch_header import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CONTROL_FLAG,
@@ -40,6 +38,8 @@ from kbroker.protocol.records import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
+from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 

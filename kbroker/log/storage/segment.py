@@ -17,10 +17,7 @@ from kbroker.log.storage.index import (
 )
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP, IndexedSegment
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.protocol.records import (
-    LENGTH_OVERHEAD,
-    BatchHeader,
-)
+from kbroker.protocol.batch_header import LENGTH_OVERHEAD, BatchHeader
 from kbroker.settings.log_config import LogConfig
 
 

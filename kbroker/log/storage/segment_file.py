@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from struct import Struct
 from typing import Final
 
 from kbroker.log.storage.files import (
@@ -16,19 +15,20 @@ from kbroker.log.storage.files import (
     modified_ms,
 )
 from kbroker.log.storage.open_files import LoadedIndexes, OpenFiles
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import is_legacy, read_any_header
-from kbroker.protocol.records import (
+from kbroker.protocol.any_magic import read_any_header
+from kbroker.protocol.batch_header import (
     BATCH_OVERHEAD,
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    SCAN_FIELDS,
 )
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.legacy_records import is_legacy
 
 SCAN_CHUNK_BYTES: Final = 8 * 1024
 """One read of headers: covers the default index interval and the batch behind it."""
 
-_SCAN = Struct(">qi4xb6xi8xq")
 """base offset, length, magic, last offset delta, max timestamp: the first 43 bytes of a batch."""
 
 
@@ -89,11 +89,11 @@ class SegmentFile:
         if end is None:
             end = self.size
         file = self.log_file()
-        unpack = _SCAN.unpack_from
+        unpack = SCAN_FIELDS.unpack_from
         while position < end:
             data = file.read_at(position, min(SCAN_CHUNK_BYTES, end - position))
             at = 0
-            last = len(data) - _SCAN.size
+            last = len(data) - SCAN_FIELDS.size
             while at <= last:
                 base_offset, length, magic, last_offset_delta, max_timestamp = unpack(data, at)
                 size = length + LENGTH_OVERHEAD

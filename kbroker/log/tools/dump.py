@@ -20,14 +20,12 @@ from kbroker.log.storage.index import (
     TimeIndex,
 )
 from kbroker.log.storage.transaction_index import TransactionIndex
+from kbroker.protocol.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from kbroker.protocol.codec import decode
+from kbroker.protocol.control_records import ControlType, control_type, marker_coordinator_epoch
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.protocol.legacy_records import (
-    check_any_crc,
-    iter_unpacked,
-    read_any_header,
-    read_message,
-)
+from kbroker.protocol.legacy_records import iter_unpacked, read_message
 from kbroker.protocol.message_json import json_text, to_json
 from kbroker.protocol.messages.control_records import (
     KRaftVersionRecord,
@@ -36,17 +34,7 @@ from kbroker.protocol.messages.control_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from kbroker.protocol.records import (
-    BATCH_OVERHEAD,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    BatchHeader,
-    ControlType,
-    Record,
-    control_type,
-    iter_records,
-    marker_coordinator_epoch,
-)
+from kbroker.protocol.records import Record, iter_records
 from kbroker.protocol.schema import Data
 
 RecordText = Callable[[Record], str]

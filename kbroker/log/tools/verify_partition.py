@@ -29,10 +29,8 @@ from kbroker.log.tools.verify_node_files import (
 )
 from kbroker.log.tools.verify_segment import SegmentCheck
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_header import BatchHeader
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import (
-    BatchHeader,
-)
 
 _FOREVER_MS: Final = 1 << 62
 

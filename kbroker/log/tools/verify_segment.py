@@ -22,9 +22,9 @@ from kbroker.log.storage.index import (
 )
 from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.log.tools.dump import DumpError, batches_of
+from kbroker.protocol.any_magic import check_any_crc, iter_any_records
+from kbroker.protocol.batch_header import MAGIC, BatchHeader
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.legacy_records import check_any_crc, iter_any_records
-from kbroker.protocol.records import MAGIC, BatchHeader
 
 Wrong = tuple[Path, str]
 MAX_PER_FILE: Final = 5

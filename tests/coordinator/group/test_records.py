@@ -21,6 +21,7 @@ from kbroker.coordinator.runtime.records import (
     encode_value,
 )
 from kbroker.model import ZERO_UUID, uuid_to_string
+from kbroker.protocol.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.codec import decode
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import KafkaError
@@ -31,7 +32,7 @@ from kbroker.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.records import Record, iter_batches, iter_records, read_batch_header
+from kbroker.protocol.records import Record, iter_records
 from kbroker.protocol.schema import CoordinatorKey
 
 DATA = Path(__file__).parents[2] / "data" / "coordinator"

@@ -18,6 +18,8 @@ from kbroker.coordinator.runtime.result import Results
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
@@ -29,7 +31,6 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
-from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.group.offsets.test_offsets import commit, fetch, fetch_all
@@ -388,7 +389,7 @@ def test_log_that_cannot_be_read() -> None:
 
 
 def test_corrupt_record_is_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    from kbroker.protocol.records import build_batch
+    from kbroker.protocol.batch_builder import build_batch
 
     world = World()
     commit(world, {0: 1})

@@ -13,8 +13,8 @@ import pytest
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareState
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_header import read_batch_header
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import read_batch_header
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
 from kbroker.settings.share_groups import ShareGroupConfig
 from tests.coordinator.simulation import FakeTopics, MemoryLog

@@ -25,13 +25,14 @@ from kbroker.coordinator.transaction.state import (
     TransactionState,
 )
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.records import iter_records
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 

@@ -13,9 +13,10 @@ from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
-from kbroker.protocol.records import iter_batches, iter_records
+from kbroker.protocol.records import iter_records
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
 from tests.coordinator.simulation import Context, FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers

@@ -14,14 +14,10 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import (
-    BatchHeader,
-    Record,
-    build_batch,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.records import Record, iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.replication.world import run_inline

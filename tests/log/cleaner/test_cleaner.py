@@ -19,14 +19,11 @@ from kbroker.log.storage import disk_jobs, files, segments
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.legacy_records import write_message_set
-from kbroker.protocol.records import (
-    Record,
-    build_end_transaction_marker,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.record_conversion import write_message_set
+from kbroker.protocol.records import Record, iter_records
 from tests.log.cleaner.cleaning import (
     FILLED_CLEAN,
     TOPIC,

@@ -10,7 +10,8 @@ from kbroker.log.cleaner.plan import NO_LAG_LIMIT, DirtyRange, dirty_range, grou
 from kbroker.log.storage.index import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.records import build_batch, read_batch_header
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import read_batch_header
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

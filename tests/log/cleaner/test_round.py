@@ -11,9 +11,11 @@ from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogFile
 from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import write_message_set
-from kbroker.protocol.records import Record, build_batch, iter_batches, iter_records
+from kbroker.protocol.record_conversion import write_message_set
+from kbroker.protocol.records import Record, iter_records
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -8,7 +8,7 @@ from random import Random
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 

@@ -16,7 +16,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 

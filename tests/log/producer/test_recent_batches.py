@@ -10,8 +10,8 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer import recent_batches
 from kbroker.log.storage import names
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

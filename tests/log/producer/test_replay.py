@@ -13,14 +13,10 @@ from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import BatchHeader, read_batch_header
+from kbroker.protocol.control_records import ControlType, build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import (
-    BatchHeader,
-    ControlType,
-    build_batch,
-    build_end_transaction_marker,
-    read_batch_header,
-)
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_795_246_900_000

@@ -18,13 +18,10 @@ from kbroker.log.storage import names
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.model import TopicPartition, uuid_to_string
-from kbroker.protocol.records import (
-    ControlType,
-    build_batch,
-    control_type,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.records import iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.conftest import KAFKA_DATA

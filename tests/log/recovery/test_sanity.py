@@ -11,12 +11,9 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.storage.transaction_index import AbortedTransaction
-from kbroker.protocol.records import (
-    build_batch,
-    build_end_transaction_marker,
-    iter_batches,
-    read_batch_header,
-)
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

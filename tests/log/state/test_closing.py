@@ -16,7 +16,7 @@ from kbroker.log.state.closing import close_logs
 from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_750_000_000_000

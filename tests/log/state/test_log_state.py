@@ -9,7 +9,7 @@ import pytest
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.log_state import LogState
 from kbroker.model import InvariantError, TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

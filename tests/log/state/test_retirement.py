@@ -18,7 +18,7 @@ from kbroker.log.state.flush import DirectoryNames
 from kbroker.log.storage import disk_jobs
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 

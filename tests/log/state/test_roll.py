@@ -15,7 +15,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

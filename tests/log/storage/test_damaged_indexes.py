@@ -15,8 +15,9 @@ from kbroker.log.storage import names
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import build_batch, iter_batches
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -15,8 +15,8 @@ from kbroker.log.storage import descriptor_reserve, files
 from kbroker.log.storage.descriptor_reserve import DescriptorReserve
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition, random_uuid
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 

@@ -13,7 +13,8 @@ from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.model import InvariantError
-from kbroker.protocol.records import build_batch, iter_batches, read_batch_header
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches, read_batch_header
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -20,7 +20,9 @@ from kbroker.log.tools.verify import verify_folder
 from kbroker.log.tools.verify_partition import PartitionCheck
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import BatchHeader, build_batch, build_end_transaction_marker
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -13,7 +13,8 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.tools.verify_segment import MAX_PER_FILE, SegmentCheck
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch, read_batch_header
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import read_batch_header
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

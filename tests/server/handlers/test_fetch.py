@@ -13,13 +13,14 @@ from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Offload
+from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode, encode_parts
 from kbroker.protocol.compression import Compression
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.legacy_records import iter_any_batches, iter_any_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import Record, build_end_transaction_marker
+from kbroker.protocol.records import Record
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.fetch import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool

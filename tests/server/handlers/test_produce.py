@@ -22,18 +22,14 @@ from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.legacy_records import write_message_set
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.records import (
-    BatchHeader,
-    Record,
-    build_batch,
-    iter_batches,
-    iter_records,
-)
+from kbroker.protocol.record_conversion import write_message_set
+from kbroker.protocol.records import Record, iter_records
 from kbroker.server.handlers.produce import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, RequestContext

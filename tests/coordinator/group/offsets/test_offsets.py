@@ -9,6 +9,7 @@ import pytest
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -16,7 +17,6 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.records import BatchHeader, iter_batches
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.members import ClientMember, settle
