@@ -46,7 +46,7 @@ def kinds_of(item: Acknowledgement) -> list[tuple[int, int, int]]:
 
 
 def check_acknowledgements(items: Sequence[Acknowledgement], *, may_renew: bool) -> ErrorCode:
-    """What is wrong with these by themselves: order, overlaps of what follows, types."""
+    """Validate acknowledgements on their own: order, overlaps, types."""
     last = -1
     for item in items:
         count = item.last - item.first + 1

@@ -31,7 +31,7 @@ class AcquireLimits(NamedTuple):
 
 
 def few_of(run: Run, delivery_limit: int) -> int | None:
-    """How many of these records to deliver at most, if their last deliveries are near."""
+    """Limit on the number of records to acquire, which shrinks near their delivery limit."""
     threshold = max(2, -(-delivery_limit // 2))
     if run.deliveries < threshold:
         return None

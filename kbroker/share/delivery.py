@@ -30,7 +30,7 @@ Opened = OpenSharePartition | ErrorCode
 
 
 class ReadLimits(NamedTuple):
-    """What a ShareFetch asks for at most. is_strict: max_records exactly."""
+    """The limits of a ShareFetch. is_strict: max_records is exact, not rounded to whole batches."""
 
     max_wait_ms: int
     min_bytes: int
@@ -71,8 +71,8 @@ class Delivery:
     def look(
         self, session: ShareSession, limits: ReadLimits
     ) -> Generator[None, None, tuple[list[Readable], Failures]]:
-        """What can be delivered now, and what is wrong; in steps. What was found before a pause is
-        read again after the last one, since another member may have acquired it.
+        """The batches that can be delivered now, and the errors; in steps. Batches found before a
+        pause are read again after the last pause, since another member may have acquired them.
         """
         config = self._config_of(session.key[0])
         found: list[Readable] = []
@@ -156,7 +156,7 @@ class Delivery:
     def acquire(
         self, session: ShareSession, readable: Readable, limits: ReadLimits, max_records: int
     ) -> PartitionData | None:
-        """Deliver of what can be; None if there was nothing for this session after all."""
+        """Acquire records from these batches and return them; None if none could be acquired."""
         group_id, member_id = session.key
         config = self._config_of(group_id)
         found = readable.found
@@ -198,8 +198,8 @@ class Delivery:
         )
 
     def has_skipped(self, session: ShareSession, found: Iterable[Readable]) -> bool:
-        """Whether one of these share partitions now reads elsewhere, though nothing was acquired:
-        the records that were read are of aborted transactions, or compacted away.
+        """Whether the next fetch offset of a share partition has advanced although nothing was
+        acquired: the batches held only records of aborted transactions or compacted offsets.
         """
         max_locks = self._config_of(session.key[0]).group_share_partition_max_record_locks
         next_offsets = [
@@ -209,7 +209,7 @@ class Delivery:
         return any(offset not in (None, former) for offset, former in next_offsets)
 
     def wait_on(self, session: ShareSession) -> list[OpenSharePartition]:
-        """What a fetch of this session waits for."""
+        """The share partitions on which a fetch of this session waits."""
         group_id = session.key[0]
         return [
             found

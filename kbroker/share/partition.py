@@ -1,5 +1,5 @@
-"""A partition as one share group reads it (KIP-932): which records are available, acquired by
-whom, done with, and how often each was delivered.
+"""A share partition (KIP-932): a partition as one share group reads it. Which records are
+available, acquired (by which member), acknowledged or archived, and how often each was delivered.
 
     available -> acquired            acquire: a delivery more, a lock with a deadline
     acquired -> acknowledged         accept
@@ -26,12 +26,12 @@ from kbroker.share.runs import ACQUIRED, ARCHIVED, AVAILABLE, TERMINAL, Change, 
 
 
 class SharePartition:
-    """See the module's docstring. Fields are read freely, changed only by the methods."""
+    """See the module docstring. Only the methods change the fields."""
 
     __slots__ = ("_available", "_runs", "end_offset", "start_offset")
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
-        """batches: as they were kept, in order, without overlaps; what lies between them was never
+        """batches: the stored state, in order, without overlaps; offsets between them were never
         delivered.
         """
         self.start_offset = start_offset
@@ -58,21 +58,23 @@ class SharePartition:
 
     @property
     def delivery_complete_count(self) -> int:
-        """Records from the start on that are done with, or will be once all changes count."""
+        """Number of records from the start on that are acknowledged or archived, or will be once
+        all changes are written.
+        """
         return sum(run.last - run.first + 1 for run in self._runs if run.state in TERMINAL)
 
     @property
     def run_count(self) -> int:
-        """What it costs to keep."""
+        """Number of runs: the memory that the state takes."""
         return len(self._runs)
 
     def batches(self) -> list[StateBatch]:
-        """All there is between start and end."""
+        """The state of all records from start_offset to end_offset."""
         return [StateBatch(run.first, run.last, run.state, run.deliveries) for run in self._runs]
 
     def next_fetch_offset(self, max_locks: int) -> int | None:
-        """Where to read for the next delivery. None: there are as many records under way as may
-        be.
+        """The offset to read for the next delivery. None while the maximum number of records is in
+        flight.
         """
         if self._available:
             for run in self._runs:
@@ -83,7 +85,7 @@ class SharePartition:
         return self.end_offset
 
     def next_deadline_ms(self) -> int | None:
-        """When the first lock ends."""
+        """When the first lock expires."""
         deadlines = [
             run.deadline_ms for run in self._runs if run.state == ACQUIRED and run.change is None
         ]
@@ -106,11 +108,11 @@ class SharePartition:
         limits: AcquireLimits,
         now_ms: int,
     ) -> list[Acquired]:
-        """Give records to a member. batches: (first, last) of the batches that were read, in order;
-        no more of them are taken than are needed.
+        """Acquire records for a member. batches: (first, last) of the batches that were read, in
+        order; only as many are taken as are needed.
 
-        A record near its last delivery comes with few others, at last alone: it may be the one its
-        readers break at.
+        A record near its delivery limit is acquired with few others, in the end alone: it may be
+        the record that makes its consumers fail.
         """
         acquired = self._acquire(member_id, batches, limits, now_ms)
         self._merge()
@@ -159,8 +161,8 @@ class SharePartition:
         return acquired
 
     def skip(self, first: int, last: int) -> None:
-        """Offsets that are not for this group's readers (compacted away, of an aborted
-        transaction): done with, as far as they are available. Nothing of it has to be kept.
+        """Archive the available records among these offsets, which this group cannot read
+        (compacted away, or of an aborted transaction). This change need not be written.
         """
         while first <= last:
             run = self._available_at(first, last)
@@ -216,11 +218,11 @@ class SharePartition:
         delivery_limit: int,
         renewed_until_ms: int,
     ) -> Change:
-        """What a member says of records it has acquired: all of it, or nothing if anything is
-        wrong. Offsets below the start are done with anyway.
+        """Apply a member's acknowledgements: all of them, or none if one is invalid. Offsets below
+        the start are ignored, since they are final.
 
-        Raises KafkaError: INVALID_RECORD_STATE for records it does not have, INVALID_REQUEST for
-        such as nobody has.
+        Raises KafkaError: INVALID_RECORD_STATE for records that this member has not acquired,
+        INVALID_REQUEST for records that were not delivered.
         """
         change = Change()
         renewed: list[Run] = []
@@ -266,7 +268,7 @@ class SharePartition:
                 self._transit(run, STATE_AFTER[kind], change, delivery_limit)
 
     def release(self, member_id: str, *, delivery_limit: int) -> Change:
-        """A member is gone: its records are available again."""
+        """Release all records of a member that has left: they are available again."""
         change = Change()
         for run in self._runs:
             if run.state == ACQUIRED and run.change is None and run.member == member_id:
@@ -274,7 +276,7 @@ class SharePartition:
         return change
 
     def expire(self, now_ms: int, *, delivery_limit: int) -> Change:
-        """The locks that end now."""
+        """Release the records whose locks have expired."""
         change = Change()
         for run in self._runs:
             if run.state == ACQUIRED and run.change is None and run.deadline_ms <= now_ms:
@@ -295,7 +297,7 @@ class SharePartition:
             batches.append(batch)
 
     def commit(self, change: Change) -> None:
-        """The change was written: it counts."""
+        """The change was written: make its states final."""
         for run in self._runs:
             if run.change is change:
                 run.change = None
@@ -305,7 +307,9 @@ class SharePartition:
         self._advance()
 
     def rollback(self, change: Change) -> None:
-        """The change could not be written: as before, though locks may have ended meanwhile."""
+        """The change could not be written: restore the former states. Locks that expired in the
+        meantime are released.
+        """
         self._undo(change)
         self._merge()
 
@@ -316,7 +320,7 @@ class SharePartition:
                 run.state, run.member, run.deadline_ms = run.former
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """What lies below is no more."""
+        """Drop the state of offsets below the log start offset."""
         if log_start_offset <= self.start_offset:
             return
         if log_start_offset < self.end_offset:
@@ -335,11 +339,11 @@ class SharePartition:
     # -- runs --------------------------------------------------------------------------------
 
     def _index(self, offset: int) -> int:
-        """Of the run that holds offset."""
+        """Index of the run that holds offset."""
         return max(bisect_right(self._runs, offset, key=lambda run: run.first) - 1, 0)
 
     def _split(self, offset: int) -> None:
-        """Let a run begin at offset."""
+        """Split the run that holds offset, so that one begins there."""
         index = self._index(offset)
         run = self._runs[index]
         if run.first < offset <= run.last:
@@ -347,7 +351,7 @@ class SharePartition:
             run.last = offset - 1
 
     def _within(self, first: int, last: int) -> list[Run]:
-        """The runs of these offsets, cut to them."""
+        """The runs of these offsets, split at both ends."""
         self._split(first)
         self._split(last + 1)
         begin = self._index(first)
@@ -357,7 +361,7 @@ class SharePartition:
         return self._runs[begin:end]
 
     def _merge(self) -> None:
-        """Neighbours in the same state become one."""
+        """Merge neighbouring runs in the same state."""
         runs: list[Run] = []
         for run in self._runs:
             if runs and runs[-1].is_like(run):
@@ -367,7 +371,7 @@ class SharePartition:
         self._runs = runs
 
     def _advance(self) -> None:
-        """Forget the beginning as far as it is done with."""
+        """Advance start_offset past the leading runs in a terminal state."""
         done = 0
         for run in self._runs:
             if run.state not in TERMINAL or run.change is not None:

@@ -1,8 +1,9 @@
-"""The share partitions led here: opened from their kept states, changed, and kept (KIP-932).
+"""The share partitions that this broker leads: opening, changes and their writes (KIP-932).
 
-The shell round `partition`, which decides changes of a share partition. A change is written through
-the persister, one write at a time that includes all changes made meanwhile, and then counts. One
-timer per share partition ends the locks of records. Reading is in `reader`.
+The shell around `partition`, which decides changes of a share partition. Changes are written
+through the persister, one write at a time; changes made during a write go into the next one. A
+change is final once it is written. One timer per share partition expires the locks of records.
+Reading is in `reader`.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ from kbroker.share.runs import Change
 logger = logging.getLogger(__name__)
 
 _MOVED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
-"""The state is another one by now, or another broker's: read it again."""
+"""Errors after which the state must be read again: it has changed, or belongs to another broker."""
 _BY_DURATION: Final = "by_duration:"
 
 
 class Outcome(NamedTuple):
-    """What an acknowledgement came to: NONE, or an error with words."""
+    """The result of an acknowledgement: NONE, or an error with its message."""
 
     error: ErrorCode
     message: str = ""
 
 
 class Waiting(Protocol):
-    """Who waits for records of a share partition."""
+    """A fetch that waits for records of a share partition."""
 
     def more(self, size_bytes: int) -> None:
-        """So many more bytes can be read."""
+        """size_bytes more can be read."""
         ...
 
     def wake(self) -> None:
-        """Records are available again, or something is wrong: look now."""
+        """Records are available again, or an error occurred: check now."""
         ...
 
 
 class OpenSharePartition:
-    """One share partition at work. waiting: fetches that wait for it."""
+    """An open share partition. waiting: fetches that wait for its records."""
 
     __slots__ = (
         "changes",
@@ -92,30 +93,30 @@ class OpenSharePartition:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing would be forgotten with it."""
+        """Whether it can be closed without losing state: no lock, no unwritten change."""
         return not (self.is_writing or self.changes) and self.core.next_deadline_ms() is None
 
     def wait(self, waiting: Waiting) -> None:
-        """Tell waiting when there is more to read."""
+        """Notify waiting when more records can be read."""
         if not self.waiting:
             self.replica.watch(self)
         self.waiting[waiting] = None
 
     def leave(self, waiting: Waiting) -> None:
-        """It waits no longer."""
+        """Stop notifying waiting."""
         self.waiting.pop(waiting, None)
         if not self.waiting:
             self.replica.unwatch(self)
 
     def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
-        """The partition has more records."""
+        """The high watermark or last stable offset of the partition has advanced."""
         added = stable_bytes if self.reads_committed else high_watermark_bytes
         if added:
             for waiting in tuple(self.waiting):
                 waiting.more(added)
 
     def lost(self) -> None:
-        """The partition is not led here any more as it was."""
+        """The leadership of the partition has changed."""
         self.wake()
 
     def wake(self) -> None:
@@ -124,7 +125,7 @@ class OpenSharePartition:
 
 
 class SharePartitions:
-    """Those of all groups on this broker. config_of: a group's settings."""
+    """The share partitions of all groups on this broker. config_of: a group's settings."""
 
     def __init__(
         self,
@@ -140,13 +141,13 @@ class SharePartitions:
         self._open: dict[SharePlace, OpenSharePartition] = {}
         self._opening: dict[SharePlace, Deferred[OpenSharePartition | ErrorCode]] = {}
         self.is_read: Callable[[str], bool] = lambda group_id: True
-        """Whether anybody reads as that group here."""
+        """Whether a session of that group exists on this broker."""
         replicas.on_leadership(self._on_leadership)
 
     # -- opening -----------------------------------------------------------------------------
 
     def find(self, key: SharePlace) -> OpenSharePartition | None:
-        """A share partition that is open."""
+        """The share partition if it is open and its leadership has not changed."""
         found = self._open.get(key)
         if found is not None and found.replica.leader_epoch != found.leader_epoch:
             self._close(found)
@@ -154,8 +155,8 @@ class SharePartitions:
         return found
 
     def open(self, key: SharePlace) -> Deferred[OpenSharePartition | ErrorCode]:
-        """The share partition, its state read if need be; or why not. NOT_LEADER_OR_FOLLOWER and
-        COORDINATOR_NOT_AVAILABLE pass.
+        """The share partition, opened by reading its state if necessary, or the error.
+        NOT_LEADER_OR_FOLLOWER and COORDINATOR_NOT_AVAILABLE are retriable.
         """
         found = self.find(key)
         if found is not None:
@@ -210,7 +211,7 @@ class SharePartitions:
         return found
 
     def _first_offset(self, group_id: str, partition: TopicPartition) -> Deferred[ListedOffset]:
-        """Where a group begins that has no state yet."""
+        """The start offset of a group without a state, from share.auto.offset.reset."""
         reset = self._config_of(group_id).auto_offset_reset
         timestamp = {"earliest": EARLIEST, "latest": LATEST}.get(reset)
         if timestamp is None:
@@ -231,7 +232,7 @@ class SharePartitions:
                 self._close(found)
 
     def _close(self, found: OpenSharePartition) -> None:
-        """Forget it: its state is read again when somebody asks."""
+        """Close the share partition: its state is read again at the next use."""
         if self._open.get(found.key) is found:
             del self._open[found.key]
         if found.timer is not None:
@@ -243,19 +244,19 @@ class SharePartitions:
         found.wake()
 
     def close_group(self, group_id: str) -> None:
-        """Nobody reads as this group here any more: forget what is at rest."""
+        """The group has no session on this broker any more: close its share partitions at rest."""
         for found in list(self._open.values()):
             if found.key.group_id == group_id and found.is_at_rest:
                 self._close(found)
 
     def forget(self, key: SharePlace) -> None:
-        """Its state was begun anew, or deleted."""
+        """Close the share partition, because its state was initialized again or deleted."""
         found = self._open.get(key)
         if found is not None:
             self._close(found)
 
     def close(self) -> None:
-        """The broker stops."""
+        """Close all share partitions, when the broker stops."""
         for found in list(self._open.values()):
             self._close(found)
 
@@ -268,7 +269,7 @@ class SharePartitions:
         batches: Iterable[tuple[int, int]],
         limits: AcquireLimits,
     ) -> list[Acquired]:
-        """Give records to a member, and see to their locks."""
+        """Acquire records for a member, and start the timer of their locks."""
         now_ms = self._timers.monotonic_ms()
         acquired = found.core.acquire(member_id, batches, limits, now_ms)
         if acquired and found.timer is None:
@@ -278,7 +279,7 @@ class SharePartitions:
     def acknowledge(
         self, key: SharePlace, member_id: str, items: Sequence[Acknowledgement], *, may_renew: bool
     ) -> Deferred[Outcome]:
-        """What a member says of records: answered when it is kept."""
+        """Apply acknowledgements of a member; resolves when the change is written."""
         error = check_acknowledgements(items, may_renew=may_renew)
         if error is not ErrorCode.NONE:
             return Deferred.of(Outcome(error, "The acknowledgements are malformed."))
@@ -300,7 +301,9 @@ class SharePartitions:
         return acknowledged.recover(lambda failure: Outcome(failure.code, failure.message))
 
     def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
-        """A member is gone: all it had acquired here is available again once that is kept."""
+        """Release all records that a departed member has acquired on this broker; resolves when the
+        changes are written.
+        """
         limit = self._config_of(group_id).group_share_delivery_count_limit
         return gather_by_key(
             {
@@ -313,7 +316,7 @@ class SharePartitions:
     def _change(
         self, found: OpenSharePartition, change: Change, *, must_write: bool = False
     ) -> Deferred[ErrorCode]:
-        """Keep a change, with those that wait before it."""
+        """Write a change, together with earlier ones that wait."""
         if not change.batches and not must_write:
             return Deferred.of(ErrorCode.NONE)
         result: Deferred[ErrorCode] = Deferred()
@@ -388,7 +391,7 @@ class SharePartitions:
 
 
 def _told(error: ErrorCode) -> ErrorCode:
-    """What a client is told of an error of the state's coordinator."""
+    """The error for a client when the share coordinator has returned this error."""
     if error in _MOVED:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if error in COORDINATOR_IN_TRANSITION:

@@ -1,4 +1,6 @@
-"""The port to the states of the share partitions led here, wherever their coordinator is."""
+"""The port to the states of the share partitions that this broker leads, wherever their coordinator
+is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from kbroker.protocol.share_partition_state import SharePlace, StateFound, State
 
 
 class SharePersister(Protocol):
-    """The errors are those of the share coordinator, after some retries of those that pass."""
+    """Errors are those of the share coordinator, after retries of retriable ones."""
 
     def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
         """Read the state for a new leader of the partition; earlier leader epochs are fenced from

@@ -26,7 +26,7 @@ from kbroker.share.partitions import OpenSharePartition
 
 
 class Readable(NamedTuple):
-    """Batches that hold what is next for a share partition. size_bytes: all of them."""
+    """Batches from the next fetch offset of a share partition on. size_bytes: of all batches."""
 
     place: TopicIdPartition
     found: OpenSharePartition
@@ -37,7 +37,7 @@ class Readable(NamedTuple):
 
 
 class ReadBatches:
-    """The batches that were read, as they are asked for: their headers only."""
+    """The batches that were read; only headers are decoded, on demand."""
 
     def __init__(self, readable: Readable, aborted: list[tuple[int, int]]) -> None:
         self._readable = readable

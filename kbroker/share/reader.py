@@ -49,7 +49,7 @@ PASSING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Errors that do not hurry an answer."""
+"""Errors for which a fetch keeps waiting."""
 
 STEP_PLACES: Final = 512
 """Partitions that a request adds to its session in one step."""
@@ -83,7 +83,7 @@ class ShareReader:
         self.sessions = ShareSessions(max_sessions, memory)
         self.memory = memory or UnlimitedMemory()
         self.heavy: set[_Wait] = set()
-        """Waits that are charged for."""
+        """Waits that are charged to the memory limit."""
         partitions.is_read = self.sessions.has_group
 
     # -- sessions ----------------------------------------------------------------------------
@@ -102,9 +102,9 @@ class ShareReader:
         added: Iterable[TopicIdPartition],
         forgotten: Iterable[TopicIdPartition],
     ) -> Generator[None, None, None]:
-        """What a request says of the partitions to read, in steps. Raises
-        KafkaError(SHARE_SESSION_LIMIT_REACHED) where memory has no room for them; the session has
-        ended then.
+        """Update the session's partitions from a request, in steps. Raises
+        KafkaError(SHARE_SESSION_LIMIT_REACHED) if they exceed the memory limit; the session has
+        then ended.
         """
         was_alive = self.sessions.is_alive(session)  # not with its last request
         leaving, coming = iter(forgotten), iter(added)
@@ -122,13 +122,13 @@ class ShareReader:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
 
     def disconnected(self, connection_id: str) -> None:
-        """A connection is gone, and with it its sessions."""
+        """End the sessions of a closed connection."""
         for session in self.sessions.of_connection(connection_id):
             self.sessions.end(session.key)
             self.release(session)
 
     def release(self, session: ShareSession) -> Deferred[None]:
-        """A session has ended: what its member had acquired is available again."""
+        """Release the records acquired by the member of a session that has ended."""
         group_id = session.key[0]
 
         def released(_: object) -> None:
@@ -147,7 +147,9 @@ class ShareReader:
     def acknowledge(
         self, session: ShareSession, acknowledgements: Acknowledgements, *, may_renew: bool
     ) -> Generator[None, None, Deferred[Outcomes]]:
-        """What became of each partition's, once it is kept; passed on in steps."""
+        """Apply acknowledgements; resolves with the outcome of each partition once it is written.
+        Runs in steps.
+        """
         group_id, member_id = session.key
         may_renew = may_renew and self.config_of(group_id).may_renew
         outcomes: dict[TopicIdPartition, Outcome] = {}
@@ -168,14 +170,14 @@ class ShareReader:
     # -- reading -----------------------------------------------------------------------------
 
     def fetch(self, session: ShareSession, limits: ReadLimits) -> Deferred[Answer]:
-        """Records, or errors, of the session's partitions; waits if there are none."""
+        """Fetch records, or errors, of the session's partitions; waits if there are none."""
         pending = PendingFetch(self, session, limits)
         pending.begin()
         return pending.answer
 
     # Any: only its failure is set here
     def in_slices(self, steps: SlicedSteps, answer: Deferred[Any]) -> None:
-        """Take these steps, the first ones at once. answer: fails if a step raises; of a Chained,
+        """Run these steps in slices, the first slice at once. answer: fails if a step raises; its
         `cancel` ends the steps.
         """
 
@@ -191,12 +193,12 @@ class ShareReader:
         return self._timers.monotonic_ms()
 
     def waiter(self, fetch: PendingFetch) -> _Wait:
-        """One turn of waiting for a fetch."""
+        """Create a wait for a fetch."""
         return _Wait(self._replicas, fetch)
 
 
 class PendingFetch:
-    """One ShareFetch from its first look to its answer."""
+    """One ShareFetch from its first read to its response."""
 
     def __init__(self, reader: ShareReader, session: ShareSession, limits: ReadLimits) -> None:
         self._reader = reader
@@ -206,12 +208,12 @@ class PendingFetch:
         self.answer: Chained[Answer] = Chained()
 
     def begin(self) -> None:
-        """Open the partitions, then look."""
+        """Open the partitions, then read."""
         self._reader.in_slices(self._open(), self.answer)
 
     def look(self) -> None:
-        """Answer if there is enough, something is wrong, or there is no memory to wait; else wait.
-        Nothing once the answer is cancelled.
+        """Respond if min_bytes are reached, there is an error, or there is no memory to wait;
+        otherwise wait. No effect once the response is cancelled.
         """
         if not self.answer.is_cancelled:
             self._reader.in_slices(self._look(), self.answer)
@@ -250,7 +252,7 @@ class PendingFetch:
             self.answer.resolve({**failed, **self._acquired(found)})
 
     def hurry(self) -> int:
-        """Memory is short: answer within SHORT_WAIT_MS. Returns the ms that are left."""
+        """Under memory pressure: respond within SHORT_WAIT_MS. Returns the remaining ms."""
         now_ms = self._reader.monotonic_ms()
         self._deadline_ms = min(self._deadline_ms, now_ms + SHORT_WAIT_MS)
         return self._deadline_ms - now_ms
@@ -272,7 +274,7 @@ class PendingFetch:
 
 
 class _Wait(Waiter):
-    """One turn of waiting for a fetch's share partitions. On many of them it is charged for."""
+    """One wait of a fetch on its share partitions. It is charged if they are many."""
 
     __slots__ = ("_charged_bytes", "_fetch", "_missing_bytes", "_watched")
 
@@ -284,7 +286,7 @@ class _Wait(Waiter):
         self._watched: list[OpenSharePartition] = []
 
     def begin(self, wait_ms: int, missing_bytes: int) -> bool:
-        """Wait, for so many bytes more. Returns False if memory has no room for it."""
+        """Wait for more bytes. Returns False if the memory limit does not allow the wait."""
         reader = self._fetch._reader
         self._missing_bytes = missing_bytes
         watched = reader.delivery.wait_on(self._fetch.session)
@@ -304,7 +306,7 @@ class _Wait(Waiter):
         return True
 
     def hurry(self) -> None:
-        """Memory is short: wait no longer than SHORT_WAIT_MS."""
+        """Under memory pressure: wait no longer than SHORT_WAIT_MS."""
         self.set_deadline(self._fetch.hurry())
 
     def more(self, size_bytes: int) -> None:

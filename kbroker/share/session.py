@@ -1,4 +1,4 @@
-"""Share sessions (KIP-932): what a member of a share group reads, from request to request.
+"""Share sessions (KIP-932): the partitions that a member of a share group reads, across requests.
 
 Epoch 0 begins a session, every further request counts on, -1 ends it. A session belongs to the
 connection it was begun on and ends with it. Room is a place, as in Kafka, and memory for each
@@ -26,7 +26,7 @@ SessionKey = tuple[str, str]
 
 
 class ShareSession:
-    """One session. partitions: what it reads; the next one to be served is first."""
+    """One session. partitions: in the order in which they are served."""
 
     __slots__ = ("charged_bytes", "connection_id", "epoch", "key", "partitions")
 
@@ -44,20 +44,20 @@ class ShareSession:
     def update(
         self, added: Iterable[TopicIdPartition], forgotten: Iterable[TopicIdPartition]
     ) -> None:
-        """What a request says of the partitions to read."""
+        """Add and remove partitions."""
         for place in forgotten:
             self.partitions.pop(place, None)
         for place in added:
             self.partitions.setdefault(place)
 
     def served(self, place: TopicIdPartition) -> None:
-        """It had records: the others come first next time."""
+        """Move a partition that returned records to the end of the order."""
         if place in self.partitions:
             del self.partitions[place]
             self.partitions[place] = None
 
     def count(self) -> None:
-        """A request of this session was accepted."""
+        """Advance the epoch after a request of this session was accepted."""
         self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
 
 
@@ -77,11 +77,11 @@ class ShareSessions:
         return len(self._sessions)
 
     def is_alive(self, session: ShareSession) -> bool:
-        """Whether it has neither ended nor been replaced."""
+        """Whether the session has neither ended nor been replaced."""
         return self._sessions.get(session.key) is session
 
     def has_group(self, group_id: str) -> bool:
-        """Whether anybody reads as this group."""
+        """Whether the group has a session."""
         return any(key[0] == group_id for key in self._sessions)
 
     def begin(self, key: SessionKey, connection_id: str) -> ShareSession:
