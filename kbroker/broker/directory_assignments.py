@@ -63,7 +63,7 @@ class LogDirectoryReporter:
         return deferred
 
     def directory_failed(self, path: Path) -> None:
-        """A disk failed; its partitions are offline already."""
+        """Report a failed disk; its partitions are offline already."""
         failure = self._logs.offline_directories.get(path)
         is_last = not self._logs.directories
         if failure is not None and (is_last or path == self._metadata_directory):

@@ -22,7 +22,7 @@ MOVE_LIMIT: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class ReplicaOrders(Protocol):
-    """The replica manager, as far as the metadata gives it orders."""
+    """The part of the replica manager that carries out orders of the metadata."""
 
     def apply(self, orders: Iterable[Order]) -> None: ...
 
@@ -30,7 +30,7 @@ class ReplicaOrders(Protocol):
 
 
 class MoveLimit(Protocol):
-    """Who moves logs between directories."""
+    """The mover of logs between directories."""
 
     bytes_per_second: int
 

@@ -65,7 +65,7 @@ class ProducerIdManager:
         allocated.on_done(self._arrived, self._failed)
 
     def _failed(self, error: KafkaError) -> None:
-        """The controller lost leadership: who waits tries again."""
+        """The controller lost leadership: fail the waiting requests, which clients retry."""
         self._asked = False
         waiting, self._waiting = self._waiting, deque()
         for deferred in waiting:

@@ -94,7 +94,7 @@ class PartitionGate:
 
 
 def produce_error_of(error: ErrorCode, version: int) -> ErrorCode:
-    """What a producer is told for the coordinator's error, in words that its version knows."""
+    """The Produce error for the coordinator's error, among those that the request version knows."""
     if error in _LOOK_AGAIN:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     match error:
@@ -108,7 +108,7 @@ def produce_error_of(error: ErrorCode, version: int) -> ErrorCode:
 
 
 def produce_message_of(error: ErrorCode) -> str | None:
-    """What is said beside an error of `produce_error_of` whose name alone would mislead."""
+    """The error message for an error of `produce_error_of` whose name alone would mislead."""
     match error:
         case ErrorCode.INVALID_TXN_STATE:
             return "the partition is not part of the producer's transaction"

@@ -28,7 +28,7 @@ def allocate(
     image: MetadataImage, *, broker_id: int, broker_epoch: int
 ) -> tuple[ProducerIdsRecord, ProducerIdBlock]:
     """The next block, and the record that gives it away. Raises KafkaError(STALE_BROKER_EPOCH) for
-    a broker of old.
+    an older broker.
     """
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:

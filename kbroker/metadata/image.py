@@ -96,7 +96,7 @@ class ControllerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. leader: NO_LEADER (-1) while nobody may lead; leader_recovery_state: 0
+    """One partition. leader: NO_LEADER (-1) without a leader; leader_recovery_state: 0
     recovered, 1 recovering.
 
     elr, last_known_elr: eligible leader replicas (KIP-966), out of the ISR but known to hold every

@@ -113,14 +113,14 @@ class CoordinatorLog:
         return outcome
 
     def end_offset(self, topic_partition: TopicPartition) -> int:
-        """Where the next record goes."""
+        """The log end offset."""
         found = self._replicas.partition(topic_partition)
         if found is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return found.log.log_end_offset
 
     def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Let the log begin later."""
+        """Advance the log start offset."""
         self._replicas.delete_records(topic_partition, offset)
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:

@@ -32,7 +32,7 @@ but for a second or two only, and a walk in the middle of one would be in vain.
 """
 
 REST_LOOK_SECONDS: Final = 600.0
-"""How often a broker at rest looks whether much was frozen."""
+"""How often a broker at rest checks how many objects were frozen."""
 
 
 CallLater = Callable[[float, Callable[[], None]], object]
@@ -40,7 +40,9 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class CollectorPolicy:
-    """What is frozen, and when all of it is walked. One per process, as the collector is."""
+    """Freezes surviving objects, and decides when they are walked. One per process, like the
+    collector.
+    """
 
     __slots__ = ("_growth_looks", "_known")
 
@@ -49,7 +51,7 @@ class CollectorPolicy:
         self._growth_looks = 0  # the last ones, in a row, that found the growth
 
     def begin(self) -> None:
-        """Freeze what there is, and from now on what outlives a full collection."""
+        """Freeze all present objects, and from now on those that survive a full collection."""
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
         self._known = gc.get_freeze_count()

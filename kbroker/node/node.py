@@ -50,12 +50,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_BACKLOG: Final = 1024
-"""Unless configured. The loop accepts between requests, so a burst of clients must find room: one
-that does not tries again a second later."""
+"""Backlog unless configured. The loop accepts connections between requests, so the backlog must
+hold a burst of clients: one that finds no room retries a second later.
+"""
 
 SWEEP_SECONDS: Final = 5.0
 PRESSED_SWEEP_SECONDS: Final = 1.0
-"""While connections wait for memory."""
+"""Interval of sweeps while connections wait for memory."""
 
 DRAIN_SECONDS: Final = 3.0
 """How long a stop waits for responses to leave."""
@@ -93,7 +94,7 @@ class Broker:
 
     @property
     def services(self) -> Services:
-        """The parts, once the broker has started."""
+        """The broker's services, once it has started."""
         if self._role is None:
             raise InvariantError("the broker has not started")
         return self._role.services
@@ -114,7 +115,7 @@ class Broker:
 
     @property
     def bound_listeners(self) -> list[BoundListener]:
-        """Where the broker listens, with real ports."""
+        """The listeners' addresses, with real ports."""
         return [listener.bound for listener in self._listeners]
 
     @property
@@ -123,7 +124,7 @@ class Broker:
         return [] if self._shared is None else list(self._shared.connections)
 
     async def wait_failed(self) -> BaseException:
-        """Wait until the broker cannot go on; what happened."""
+        """Wait until the broker cannot continue; returns the error."""
         await self._failed.wait()
         return self.failure or InvariantError("failed without a reason")
 
@@ -142,8 +143,8 @@ class Broker:
     # start
 
     async def start(self) -> None:
-        """Start in order. Raises StartupError for what the user can mend; nothing stays open or
-        locked then, nor if the start is cancelled.
+        """Start in order. Raises StartupError for problems that the user can fix. After an error,
+        or if the start is cancelled, nothing stays open or locked.
         """
         try:
             await self._start()
@@ -284,7 +285,9 @@ class Broker:
             self._role.give_back_memory()
 
     async def _serve_metrics(self, dispatcher: Dispatcher, shared: ConnectionShared) -> None:
-        """Where they are asked for; prometheus-client is imported then only."""
+        """Start the metrics endpoint if it is configured; only then is prometheus-client
+        imported.
+        """
         address = self.config.get_string("kbroker.metrics.listener")
         if not address:
             return
@@ -298,11 +301,11 @@ class Broker:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where metrics are served, None if they are not."""
+        """The port of the metrics endpoint, None without one."""
         return None if self._metrics is None else self._metrics.port
 
     def _sweep(self, loop: asyncio.AbstractEventLoop, max_idle_seconds: float) -> None:
-        """One timer for all connections: memory given back, idle ones ended."""
+        """Sweep all connections by one timer: release buffers, close idle connections."""
         if self._shared is None:
             return
         now = loop.time()
@@ -334,7 +337,7 @@ class Broker:
     # stop
 
     async def stop(self) -> None:
-        """Stop in order. Harmless the second time."""
+        """Stop in order. No effect the second time."""
         if self._stopped:
             return
         self._stopped = True

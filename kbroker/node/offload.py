@@ -35,7 +35,7 @@ def _run(
     work: Callable[[], None],
     then: Callable[[OSError | None], None],
 ) -> None:
-    """In the thread."""
+    """Run work in the thread, and post its result to the loop."""
     failure: OSError | None = None
     try:
         work()

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s [node {node_id}] %(name)s: %(message)s"
 SWITCH_SECONDS: Final = 0.0005
-"""How long a worker that computes may keep the interpreter while the loop wants it: Python's 5 ms
-would be added to each of the loop's system calls, all of which let go of it.
+"""How long a worker that computes may hold the interpreter while the loop waits for it: Python's 5
+ms would be added to each of the loop's system calls, all of which release it.
 """
 
 ROOM_FOR_FILES: Final = 16_384
@@ -41,7 +41,7 @@ STOP_AT_ONCE: Final = 130
 
 
 def serve(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
-    """Run a broker until it is told to stop. Returns the exit code."""
+    """Run a broker until a signal stops it. Returns the exit code."""
     configure_logging(config.node_id, log_level)
     raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)

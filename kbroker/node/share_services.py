@@ -25,7 +25,7 @@ from kbroker.share.reader import ShareReader
 
 @dataclass(frozen=True, slots=True)
 class ShareServices:
-    """The parts."""
+    """The share services of a broker."""
 
     coordinator: ShareCoordinator
     partitions: SharePartitions
@@ -33,7 +33,7 @@ class ShareServices:
     groups: ShareGroupCoordinator
 
     def close(self) -> None:
-        """The broker stops."""
+        """Close all of them, when the broker stops."""
         self.partitions.close()
         self.coordinator.close()
 
@@ -50,7 +50,7 @@ def build_share_services(
     group_configs: GroupConfigs,
     memory: Memory | None = None,
 ) -> ShareServices:
-    """All of it, connected."""
+    """Build the share services and connect them."""
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)
 
     def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:

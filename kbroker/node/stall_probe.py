@@ -1,4 +1,4 @@
-"""How long the event loop makes its connections wait: a timer that measures how late it fires.
+"""Measures stalls of the event loop: a timer that records how late it fires.
 
 While the broker works it is due every `busy_seconds`, so a stall is seen with at most that much of
 it missing; a broker at rest is woken `1 / REST_SECONDS` times a second, and the first request wakes
@@ -14,18 +14,18 @@ from typing import Final, Protocol
 from kbroker.metrics import Histogram
 
 BUSY_SECONDS: Final = 0.010
-"""A look that wakes an idle processor costs tens of microseconds."""
+"""A broker at rest is woken rarely: waking an idle processor costs tens of microseconds."""
 
 REST_SECONDS: Final = 0.2
 WORK_SHARE: Final = 0.02
-"""With less of the time spent than this the broker is at rest."""
+"""Share of CPU time below which the broker counts as at rest."""
 
 RECENT_SECONDS: Final = 60.0
-"""`recent_maximum` forgets what is older than one or two of these."""
+"""`recent_maximum` covers the last one or two of these intervals."""
 
 
 class Cancellable(Protocol):
-    """What a timer gives."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None: ...
 
@@ -67,40 +67,42 @@ class StallProbe:
         self._cpu_clock = cpu_clock
         self._handle: Cancellable | None = None
         self.busy_seconds = BUSY_SECONDS
-        """Between two looks while the broker works."""
+        """Seconds between two measurements while the broker works."""
         self.due = self._last = self._cpu_s = 0.0
         self._recent = self._previous = self._recent_since = 0.0
         self.resting = False
-        """Whether the next look is far off; then `wake` is wanted."""
+        """Whether the next measurement is far off, so that `wake` is needed."""
         self.stalls = Histogram()
         self.on_stall: Callable[[float], None] | None = None
-        """Told of each look's lateness, in seconds (for benchmarks)."""
+        """Called with each measured delay, in seconds (for benchmarks)."""
 
     @property
     def recent_maximum(self) -> float:
-        """Seconds, the longest of the last minute or two."""
+        """The longest delay of the last one or two minutes, in seconds."""
         return max(self._recent, self._previous)
 
     def start(self) -> None:
-        """Begin to look, on the loop's thread."""
+        """Begin to measure, on the loop's thread."""
         self._last = self._recent_since = self._clock()
         self._cpu_s = self._cpu_clock()
         self._plan(self.busy_seconds)
 
     def reset(self) -> None:
-        """Forget what was seen: from now on there are clients to wait."""
+        """Reset the measurements, when the broker begins to serve clients."""
         self.stalls = Histogram()
         self._recent = self._previous = 0.0
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self.resting = False
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def wake(self) -> None:
-        """Work has come: look soon. Cheap to leave out while `resting` is false."""
+        """Measure again soon, since a request has arrived. Callers skip it while `resting` is
+        false.
+        """
         if self._handle is not None:
             self._handle.cancel()
             self._last = self._clock()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class LoopTimers:
-    """Wall clock for what is stored, the loop's monotonic clock for what waits."""
+    """The wall clock for stored timestamps, the loop's monotonic clock for deadlines."""
 
     __slots__ = ("_loop",)
 
@@ -20,7 +20,7 @@ class LoopTimers:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """The loop's clock, which nobody sets."""
+        """The loop's monotonic clock, in ms."""
         return int(self._loop.time() * 1000)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:

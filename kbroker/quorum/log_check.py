@@ -1,4 +1,4 @@
-"""Is the metadata log damaged in a way that no crash leaves? Asked before recovery cuts it.
+"""Checks before recovery truncates the metadata log: is it damaged in a way that no crash causes?
 
 What was committed was synced before. So bytes that are no sound batch are torn only if they are the
 last ones, nothing sound follows them and the last stop was not clean. Any other damage would cost

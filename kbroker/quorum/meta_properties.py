@@ -14,7 +14,7 @@ META_PROPERTIES: Final = "meta.properties"
 
 
 class CorruptMetaProperties(StartupError):
-    """A file that makes no sense."""
+    """A file with invalid content."""
 
 
 class DirectoryProperties(NamedTuple):

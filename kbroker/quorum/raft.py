@@ -144,7 +144,7 @@ class Raft:
         return []
 
     def epoch_seen(self, epoch: int, leader_id: int = -1) -> list[Effect]:
-        """Another node speaks of that epoch: perhaps this one has been overtaken."""
+        """Another node sent that epoch: this node follows it if it is higher."""
         led = self.is_leader
         if not self.election.epoch_seen(epoch, leader_id):
             return []

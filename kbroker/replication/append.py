@@ -342,8 +342,8 @@ class Appender:
         acks: int,
         timeout_ms: int,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """flush.messages is reached: whoever wants an answer gets it after the fsync, which is done
-        off the loop (docs/adr/0010).
+        """flush.messages is reached: requests with acks get their response after the fsync, which
+        runs off the loop (docs/adr/0010).
         """
         answer: Chained[PartitionAppendResult] = Chained()
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PartitionData = FetchResponse.PartitionData
 
-# Defaults of the response, shared by all partitions: nobody changes one in place.
+# Defaults of the response, shared by all partitions and never changed in place.
 _NO_EPOCH: Final = FetchResponse.EpochEndOffset()
 _NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
 _NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
@@ -229,7 +229,7 @@ class FetchReader:
         return response
 
     def give_back_memory(self) -> None:
-        """Somebody begins to wait for memory: large fetches wait only a little longer."""
+        """Called when memory pressure begins: large fetches wait only a little longer."""
         for fetch in self._heavy:
             fetch.hurry()
 

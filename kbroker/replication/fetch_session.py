@@ -237,7 +237,7 @@ class FetchSet:
             partition.unwatch()
 
     def clear(self) -> None:
-        """Once nobody reads the set any more: no circle is left for the garbage collector."""
+        """Called when the set is no longer read: leaves no reference cycle."""
         self.partitions.clear()
         self.dirty.clear()
 
@@ -501,7 +501,7 @@ class FetchSessionCache:
         return True
 
     def _evict_for_memory(self, session: FetchSession, now_ms: int) -> bool:
-        """Remove one that nobody used for long, or, for a follower's, that of a client.
+        """Evict a session that was not used for long, or, for a follower's, that of a client.
 
         The larger one does not win here: it would take the place of many.
         """

@@ -232,7 +232,7 @@ class Hosting:
             self.on_directory(key, order.topic_id, here)
 
     def _report_lost(self, order: HostPartition) -> None:
-        """The metadata has to know that nobody can lead the replica that is here."""
+        """Report to the controller that this broker's replica cannot lead."""
         if self.on_directory is not None and order.directory_id != LOST_DIRECTORY:
             self.on_directory(order.topic_partition, order.topic_id, LOST_DIRECTORY)
 

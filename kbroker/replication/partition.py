@@ -251,7 +251,7 @@ class Partition:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The committed ISR and whoever is being admitted."""
+        """The maximal ISR: the committed ISR and the members of a pending proposal."""
         return self.isr if self.pending_isr is None else self.isr | self.pending_isr
 
     # what moves the ends
@@ -434,7 +434,7 @@ class Partition:
         return len(self._watchers) + len(self._end_watchers)
 
     def _abandon_waiters(self) -> None:
-        """Nobody can say any more that the records will be committed: the waiters find out why."""
+        """Wake all waiters: leadership is lost, so their records may never be committed."""
         waiters, self._offset_waiters = self._offset_waiters, deque()
         for waiter in waiters:
             waiter.ready()

@@ -44,7 +44,7 @@ class PendingResponse(Deferred[T], Generic[T]):
         self._waiter: Waiter | None = waiter
 
     def resolve(self, value: T) -> None:
-        self._waiter = None  # no circle is left: a waiter knows its response
+        self._waiter = None  # leaves no reference cycle: a waiter holds its response
         super().resolve(value)
 
     def fail(self, error: KafkaError) -> None:

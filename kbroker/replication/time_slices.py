@@ -89,7 +89,7 @@ class TimeSlices:
             self._slice()
 
     def close(self) -> None:
-        """Drop what is left and what comes; nobody is called back."""
+        """Drop queued and future work without callbacks."""
         self._closed = True
         self._work.clear()
 

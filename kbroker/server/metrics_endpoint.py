@@ -27,7 +27,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_REQUEST_BYTES: Final = 16 * 1024
 REQUEST_SECONDS: Final = 10.0
 MAX_SCRAPES: Final = 10
-"""At a time; whoever comes then is turned away."""
+"""Connections at a time; further ones are closed."""
 
 
 class MetricsEndpoint:
@@ -54,7 +54,7 @@ class MetricsEndpoint:
         logger.info("metrics at http://%s:%d/metrics", host, self.port)
 
     def close(self) -> None:
-        """Listen no more. Harmless the second time."""
+        """Stop listening. No effect the second time."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -34,7 +34,7 @@ Steps = Generator[Deferred[Any] | None, None, Any]
 
 
 class CloseConnection(Exception):
-    """Raised by a handler to end this connection without an answer, with one log line (a failed
+    """Raised by a handler to close this connection without a response, with one log line (a failed
     Produce with acks=0).
     """
 
@@ -58,7 +58,7 @@ class RequestContext:
 
 
 class RefusedRequest(Exception):
-    """The request is not answered; its connection is to be closed."""
+    """The request gets no response; its connection is to be closed."""
 
 
 class _AnyVersion:

@@ -5,7 +5,7 @@ low watermark is where the log begins afterwards. Records beyond the high waterm
 (OFFSET_OUT_OF_RANGE), topics without the cleanup policy `delete` keep theirs (POLICY_VIOLATION),
 and internal topics are not to be touched (INVALID_TOPIC_EXCEPTION). Segments that lie wholly before
 the new start go at the next retention run. timeout_ms is for followers, which move their own start
-with their next fetch; nobody waits for them here.
+with their next fetch; the response does not wait for them.
 """
 
 from __future__ import annotations

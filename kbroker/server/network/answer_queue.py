@@ -121,7 +121,7 @@ class AnswerQueue(deque[PendingResponse]):
         self.account()
 
     def abandon(self) -> None:
-        """The connection is gone: give up all responses, and cancel what waits for them."""
+        """The connection is closed: drop all responses, and cancel the requests that wait."""
         while self:
             pending = self.popleft()
             self._abandon(pending)

@@ -61,7 +61,7 @@ class ConnectionLimits:
         return None
 
     def release(self, host: str) -> None:
-        """A connection that was admitted is gone."""
+        """An admitted connection was closed."""
         self.count -= 1
         left = self._by_host[host] - 1
         if left:
@@ -74,7 +74,7 @@ class PipelineBudget:
     """`queued.max.requests`: requests in progress beyond the first of each connection, over all
     connections.
 
-    The first of a connection is never refused, so nobody waits for a stranger's slow request; a
+    The first request of a connection is never refused, so no client waits for another's requests; a
     connection that gets no place reads on when its own requests are answered.
     """
 

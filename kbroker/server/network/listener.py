@@ -22,7 +22,9 @@ ANY_HOSTS = ("", "0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class BoundListener:
-    """Where a listener really is. host: as configured, "" for all interfaces; port: never 0."""
+    """The bound address of a listener. host: as configured, "" for all interfaces; port:
+    never 0.
+    """
 
     name: str
     host: str
@@ -77,7 +79,7 @@ class ListenerServer:
             raise _startup_error(name, self.bound.host, self.bound.port, error) from error
 
     def close(self) -> None:
-        """Accept no more; connections stay. Harmless the second time."""
+        """Stop accepting; open connections stay. No effect the second time."""
         if self._server is not None:
             self._server.close()
             self._server = None

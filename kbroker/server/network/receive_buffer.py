@@ -164,7 +164,9 @@ class ReceiveBuffer:
         return self._view[body : self._start]
 
     def start_over(self) -> bool:
-        """Whether all that came is handed out; what comes next then has the whole buffer."""
+        """Whether all received bytes were handed out, so that the next read has the whole
+        buffer.
+        """
         if self._start != self._end:
             return False
         self._start = self._end = 0
@@ -178,7 +180,7 @@ class ReceiveBuffer:
             self._move_to(self.needed_bytes)
 
     def close(self) -> None:
-        """Hold nothing more; nothing is received after this."""
+        """Free the buffer; nothing is received after this."""
         self._start = self._end = 0
         self._move_to(0)
 
@@ -226,7 +228,7 @@ class ReceiveBuffer:
             self._start, self._end = 0, pending
 
     def _move_to(self, size: int) -> None:
-        """Into a new buffer: an old view that someone still holds keeps the old one alive and
+        """Copy into a new buffer. A view that is still in use keeps the old one alive and
         unchanged.
         """
         pending = self._end - self._start

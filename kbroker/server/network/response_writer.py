@@ -167,7 +167,7 @@ class ResponseWriter:
         self._go_on()
 
     def close(self) -> None:
-        """Forget what is left and give the descriptor back. Harmless the second time."""
+        """Drop the remaining parts and close the descriptor. No effect the second time."""
         self._closed = True
         # no reference cycle with the connection is left
         self._on_idle = self._on_error = self._on_buffered = _nothing
@@ -371,4 +371,4 @@ class ResponseWriter:
 
 
 def _nothing(error: Exception | None = None) -> None:
-    """Nobody is to be told any more."""
+    """A callback without effect, after `close`."""

@@ -205,7 +205,7 @@ class LargeRequests:
             self._begin_next()
 
     def _cancel(self, request: LargeRequest) -> None:
-        """Its connection is gone."""
+        """Abandon the request, because its connection is closed."""
         if request.work is None:
             if request in self._waiting:
                 self._waiting.remove(request)
