@@ -164,7 +164,7 @@ class Deferred(Generic[T]):
         other exception fails the result with `Surprise`; InvariantError is raised to the caller of
         `resolve`. cancels_source: whether `cancel` of the result also cancels this Deferred and
         skips function, which is right for reads. By default work that has begun is completed when
-        its client is gone.
+        its client has disconnected.
         """
         result: Deferred[U] = Chained(self) if cancels_source else Deferred()
         self.on_done(partial(_continue, result, function), result.fail)
@@ -183,7 +183,7 @@ class Deferred(Generic[T]):
 
         A subclass that can stop waiting does so; it then neither resolves nor fails, which is the
         only case in which a Deferred stays pending for ever. No callback is called, and callers
-        that hold resources for the answer release them in their own `cancel`.
+        that hold resources for the response release them in their own `cancel`.
         """
 
 
@@ -197,7 +197,7 @@ class Chained(Deferred[T], Generic[T]):
     """A Deferred that passes `cancel` on to what it waits for at present.
 
     waits_for: the step in progress. is_cancelled: the next step need not begin. One caller waits
-    for it, since a second one would lose its answer when the first one cancels.
+    for it, since a second one would lose its response when the first one cancels.
     """
 
     __slots__ = ("is_cancelled", "waits_for")

@@ -250,7 +250,7 @@ class LocalControllerChannel:
         )
 
     def _applied(self, answer: Deferred[R]) -> Deferred[R]:
-        """The controller's answer, once this broker has carried out what it changes here."""
+        """The controller's response, once this broker has carried out what it changes here."""
         return answer.then(self._after_hosting)
 
     def _after_hosting(self, response: R) -> Deferred[R]:

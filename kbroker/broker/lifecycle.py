@@ -92,7 +92,7 @@ Effect = (
 class LifecycleCore:
     """Decides; every method returns effects. Times are monotonic.
 
-    At most one request is under way, so the controller's answers arrive in order.
+    At most one request is under way, so the controller's responses arrive in order.
     registration_timeout_ms: for how long a registration is retried.
     """
 
@@ -138,7 +138,7 @@ class LifecycleCore:
         return self._send()
 
     def registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
-        """The controller's answer to a registration."""
+        """The controller's response to a registration."""
         self._answered()
         self.broker_epoch = broker_epoch
         if self.state is BrokerState.STARTING:
@@ -158,7 +158,7 @@ class LifecycleCore:
         return []
 
     def heartbeat_answered(self, reply: HeartbeatReply, now_ms: int) -> list[Effect]:
-        """The controller's answer to a heartbeat."""
+        """The controller's response to a heartbeat."""
         self._answered()
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if reply.should_shut_down:
@@ -187,14 +187,14 @@ class LifecycleCore:
         self._due_ms = now_ms + delay_ms
 
     def _send_soon(self, now_ms: int) -> list[Effect]:
-        """Now, or with the answer to the request that is under way."""
+        """Now, or with the response to the request that is under way."""
         if self.broker_epoch == NO_BROKER_EPOCH or self._is_waiting:
             return []
         self._due_ms = now_ms
         return self._send()
 
     def _send_next(self, now_ms: int) -> list[Effect]:
-        """After an answer: at once if the controller does not know yet that this broker wants to
+        """After a response: at once if the controller does not know yet that this broker wants to
         lead, or to shut down; also after the first request to shut down, whose answer says only
         that the leaderships are being moved. Otherwise after an interval.
         """

@@ -50,7 +50,7 @@ def is_transactional(records: memoryview | bytearray) -> bool:
 def verify_partitions(
     replicas: ReplicaManager, gate: PartitionGate, version: int, request: ProduceRequest
 ) -> Verdicts | Deferred[Verdicts]:
-    """The coordinator's answer for every partition led here that gets a transactional batch."""
+    """The coordinator's response for every partition led here that gets a transactional batch."""
     producers: dict[TopicPartition, Producer] = {}
     for asked in request.topic_data:
         by_id = version >= TOPIC_IDS_SINCE

@@ -1,7 +1,7 @@
 """Which log directory of a broker holds a replica, and what follows if its disk fails (KIP-858).
 
 A broker with several directories places a replica itself and reports where; a directory that failed
-is taken out of its registration, and leadership of what was in it goes to whoever may lead.
+is taken out of its registration, and leadership of the partitions in it moves to eligible replicas.
 """
 
 from __future__ import annotations

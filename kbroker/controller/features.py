@@ -75,7 +75,7 @@ def update_features(
 
 
 def updated(request: UpdateFeaturesRequest, api_version: int) -> UpdateFeaturesResponse:
-    """The answer when all is well: up to v1 each update has its line."""
+    """The response when all is well: up to v1 each update has its line."""
     if api_version >= ONE_OUTCOME_SINCE:
         return UpdateFeaturesResponse(error_message=None)
     return UpdateFeaturesResponse(

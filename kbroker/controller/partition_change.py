@@ -33,8 +33,8 @@ def partition_change(
     min_insync_replicas: int,
     elr_enabled: bool,
 ) -> PartitionChangeRecord | None:
-    """The change that follows from `leaving` dropping out (-1: nobody) and from who is acceptable
-    as leader now.
+    """The change that follows from `leaving` dropping out (-1: no replica) and from who is
+    acceptable as leader now.
 
     unclean: the leaving broker may have lost its unsynced tail, so it is in no ISR and no ELR any
     more. Without ELR the last member always stays in the ISR. Returns None if nothing changes.

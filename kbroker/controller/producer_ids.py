@@ -28,7 +28,7 @@ def allocate(
     image: MetadataImage, *, broker_id: int, broker_epoch: int
 ) -> tuple[ProducerIdsRecord, ProducerIdBlock]:
     """The next block, and the record that gives it away. Raises KafkaError(STALE_BROKER_EPOCH) for
-    an older broker.
+    a former incarnation of a broker.
     """
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:

@@ -2,7 +2,7 @@
 answers once they are committed (Kafka's QuorumController).
 
 A decision is made on the image that contains every earlier proposal, committed or not, so the same
-topic is never created twice. The answer goes out when the quorum has committed the records; it
+topic is never created twice. The response goes out when the quorum has committed the records; it
 never waits for a broker. When this node loses leadership, all open proposals fail with
 NOT_CONTROLLER: whether their records will be committed by the next leader is unknown.
 

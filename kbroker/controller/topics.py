@@ -310,7 +310,7 @@ def delete_topics(
     answered: set[tuple[str | None, Uuid]] = set()
     for name, topic_id in asked:
         if name is None and topic_id in named:
-            continue  # the answer to its name is one for both
+            continue  # the response to its name is one for both
         code, message = _deletion_problem(image, name, topic_id, names, ids)
         if message.startswith("Duplicate"):
             if (name, topic_id) in answered:

@@ -175,7 +175,7 @@ class PartitionLog(LogState):
         """Give whole batches the next offsets and append them; they are written in place. Those
         that were checked before are not checked again.
 
-        A batch its producer sent before is not written again: the answer has its old offsets.
+        A batch its producer sent before is not written again: the response has its old offsets.
         Raises KafkaError for what must not be appended, LogDirectoryError for a fault of the disk;
         with defer_roll RollDue, where they need a new segment, rather than make its files.
         """

@@ -197,7 +197,7 @@ def _search_segment(
     *,
     is_largest: bool,
 ) -> Search:
-    """Look through one segment from position on; None also if it is gone meanwhile."""
+    """Search one segment from position on; None also if it was deleted in the meantime."""
     for count, (at, _, last_offset, size, max_timestamp) in enumerate(segment.scan(position), 1):
         is_candidate = (
             max_timestamp == timestamp

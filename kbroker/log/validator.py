@@ -44,7 +44,7 @@ MAX_RECORD_ERRORS: Final = 1_000
 client gives the others the error of the batch.
 """
 RECORD_ERROR_BYTES: Final = 320
-"""Memory that a refused record takes until its answer is encoded."""
+"""Memory that a refused record takes until its response is encoded."""
 LOG_APPEND_TIME: Final = "LogAppendTime"
 NO_KEY: Final = "a compacted topic takes no record without a key"
 

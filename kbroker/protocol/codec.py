@@ -8,7 +8,7 @@ how messages are declared, `framing` adds headers and lengths.
 What a decoder promises: it raises `BufferUnderflow` or `MalformedRequest` and nothing else,
 whatever the bytes; no list, string or view is made from a length before that many bytes are known
 to be there; bytes and records are views on the buffer (no copy), so a receive buffer must not be
-reused while its message lives. Tagged fields nobody here knows are skipped, so they are lost when a
+reused while its message lives. Unknown tagged fields are skipped, so they are lost when a
 message is written again.
 """
 

@@ -2,11 +2,11 @@
 no clock.
 
     from         event                          to
-    unattached   start, nobody leads            candidate (epoch + 1, own vote)
+    unattached   start, no leader known         candidate (epoch + 1, own vote)
     candidate    votes of a majority            leader
     candidate    a higher epoch is seen         follower
     leader       a higher epoch is seen         follower
-    follower     its leader is gone             candidate (epoch + 1, own vote)
+    follower     its leader is lost             candidate (epoch + 1, own vote)
 
 A quorum of one voter goes from start to leader within one step. What is granted is on disk before
 it counts (`raft.PersistState` comes before everything that rests on it).

@@ -1,6 +1,6 @@
 """Appending to one partition: stage one of Produce, and the waiting of those who want more of it.
 
-Checks, the write and the wake-up happen in one call. Four things make an answer wait: batches that
+Checks, the write and the wake-up happen in one call. Four things make a response wait: batches that
 are costly to check or need a new segment (`preparation`), flush.messages (docs/adr/0010), and
 acks=-1 with followers that have not got the records yet (`purgatory`).
 """
@@ -168,7 +168,7 @@ class Appender:
         transaction_version: of the transaction that a marker ends, or of its producer. admit: asked
         again if batches are written later than in this call; anything but NONE refuses them.
 
-        The answer is there at once unless acks is -1 and a follower has not got the records yet.
+        The response is there at once unless acks is -1 and a follower has not got the records yet.
         Never raises for what the client or the disk did: the result says it.
         """
         if partition.role is not _LEADER:

@@ -1,7 +1,7 @@
 """Batches that are looked into for a time, one after the other in a thread.
 
 ListOffsets finds them (`offsets`); what is done with one is in `log.time_search`. One batch at a
-time is read and unpacked, whoever asks, so what is unpacked takes the memory of one; the batches of
+time is read and unpacked over all requests, so only one takes memory; the batches of
 several searches take turns.
 """
 

@@ -1,4 +1,4 @@
-"""Reading for Fetch: one pass over the partitions that may have something, then an answer or one
+"""Reading for Fetch: one pass over the partitions that may have something, then a response or one
 waiter.
 
 KIP-74 (at least one whole batch for the first partition that has any, however small the limits),
@@ -37,7 +37,7 @@ _NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
 _NONE: Final = int(ErrorCode.NONE)
 
 ANSWER_BYTES: Final = 384
-"""Memory of a partition's part of an answer that is not sent yet, the records left out."""
+"""Memory of a partition's part of a response that is not sent yet, the records left out."""
 
 FREE_BYTES: Final = 4096
 """A fetch that holds less while it waits is not accounted for."""
@@ -58,7 +58,7 @@ _NOT_FOUND: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Errors that do not hurry an answer, as in Kafka: the metadata may just be on its way."""
+"""Errors that do not hurry a response, as in Kafka: the metadata may just be on its way."""
 
 
 class FetchLimits:
@@ -151,7 +151,7 @@ class FetchReader:
         """As `fetch`, for a set of perhaps very many partitions: a step for each few of them.
 
         Another request of the session meanwhile, its end, and a partition that is lost make this
-        one answer as soon as it is through.
+        one response as soon as it is through.
         """
         fetch_set = context.fetch_set
         progress = _Progress()
@@ -354,7 +354,7 @@ class FetchReader:
                             for found in log.aborted_transactions(offset, read.end_offset)
                         ]
             elif offset == end:
-                # nothing to find, but the log keeps the place for whoever waits there
+                # no records there, but the log caches the position for waiting fetches
                 log.read(offset, max_bytes=0, upper_offset=end)
             if owner.replica_id >= 0:
                 self._follower_fetched(partition, wanted, owner.replica_id)
@@ -476,7 +476,7 @@ def size_of(records: Records) -> int:
 
 
 def _held_bytes(fetch_set: FetchSet, progress: _Progress) -> int:
-    """What a fetch holds until its answer; 0 if it is little. A session is accounted for."""
+    """What a fetch holds until its response; 0 if it is little. A session is accounted for."""
     held_bytes = len(progress.outgoing) * ANSWER_BYTES
     if not fetch_set.lasts:
         held_bytes += fetch_set.held_bytes
@@ -575,7 +575,7 @@ class _PendingSteps(_PendingFetch):
     __slots__ = ()
 
     def complete(self) -> None:
-        """The answer is made in steps."""
+        """The response is made in steps."""
         self.forget_what_moved()
         self.response.resolve(FetchResponse())
 

@@ -4,8 +4,8 @@ names only changes.
 A session remembers which of its partitions may have something new. Partitions are watched
 (`partition.watch`): one that was read to its end leaves `dirty` and comes back when its high
 watermark, last stable offset, log start or leader moves. A poll looks at dirty partitions only, so
-a thousand idle ones cost it nothing. The order of `dirty` is the order of reading: whoever gave
-records goes to the end, so a small max_bytes starves nobody (as Kafka rotates its sessions).
+a thousand idle ones cost it nothing. The order of `dirty` is the order of reading: a partition that
+returned records goes to the end, so a small max_bytes starves none (as Kafka rotates its sessions).
 
 A request without a session gets a `FetchSet` of its own, made and forgotten with it; both are read
 by `fetch`. Which context a request has, by its (session id, session epoch):
@@ -443,8 +443,8 @@ class FetchSessionCache:
             session.charged_bytes = 0
 
     def give_back_memory(self) -> None:
-        """Somebody waits for memory: the stalest sessions go, as far as they have more than their
-        share.
+        """Called under memory pressure: the stalest sessions go, as far as they have more than
+        their share.
         """
         while self._sessions and self._memory.overdrawn:
             self.evictions += 1
@@ -519,8 +519,8 @@ class FetchSessionCache:
         return False
 
     def _evict(self, size: int, *, privileged: bool, now_ms: int) -> bool:
-        """Make room: the stalest if nobody used it for long, else one that is worth less than the
-        new one.
+        """Make room: evict the stalest if it was not used for long, else one that is worth less
+        than the new one.
 
         Worth more: a follower's, then the larger. Young sessions stay (but a follower pushes young
         clients out).

@@ -2,7 +2,7 @@
 the intervals.
 
 Syncing blocks, so it leaves the loop thread: the thread gets file handles or finished checkpoints
-only, and what follows from a flush (the recovery point, the answers that waited for it) is done
+only, and what follows from a flush (the recovery point, the responses that waited for it) is done
 back on the loop (docs/adr/0010). Neighbour: `log.manager` knows how each
 thing is done.
 """

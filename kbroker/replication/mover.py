@@ -49,8 +49,8 @@ fails if the controller refuses it or loses leadership.
 
 
 class _Move:
-    """One move. future: the log that is being made; is_assigned: None while nobody was asked;
-    throttled: the end of a rest that only the limit asks for.
+    """One move. future: the log that is being made; is_assigned: None before the report to the
+    controller; throttled: the end of a rest that only the limit asks for.
     """
 
     __slots__ = ("copied_bytes", "future", "is_assigned", "key", "throttled", "unsynced_bytes")

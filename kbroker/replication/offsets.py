@@ -3,7 +3,7 @@ KIP-1005, KIP-1023).
 
 `latest` is the high watermark or last stable offset: it never goes back for a consumer. After an
 election the new leader's high watermark may still be behind the old one's; until it has reached the
-start of its own epoch the answer is OFFSET_NOT_AVAILABLE, and the client asks again.
+start of its own epoch the response is OFFSET_NOT_AVAILABLE, and the client asks again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SINCE_VERSION: Final[Mapping[int, int]] = {
 
 
 class ListedOffset:
-    """An answer; -1 for what is not known, as on the wire."""
+    """A response; -1 for what is not known, as on the wire."""
 
     __slots__ = ("error", "leader_epoch", "offset", "timestamp")
 

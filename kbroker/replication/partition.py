@@ -178,7 +178,7 @@ class Partition:
         replicas: Sequence[int],
         isr: Sequence[int],
     ) -> bool:
-        """Follow leader (NO_LEADER: nobody may lead). Returns whether anything changed; stale
+        """Follow leader (NO_LEADER: there is none). Returns whether anything changed; stale
         orders change nothing.
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
@@ -273,7 +273,7 @@ class Partition:
         if self.commits_alone:
             if self._watchers or self._offset_waiters or log.on_high_watermark(end) is not None:
                 self._move_high_watermark(end, size_bytes)
-            else:  # nobody waits and nothing is unstable
+            else:  # no waiter, and no open transaction
                 self.high_watermark = self.last_stable_offset = end
                 self._stable_bytes = 0
             return True

@@ -3,7 +3,7 @@ polling.
 
 A partition knows its watchers and tells them that one of its ends moved (`partition`). Who has seen
 enough is put on the purgatory's list, and the list is worked off in a turn of the loop of its own:
-an answer never leaves from inside the append that made it possible, and a request that appends to
+a response never leaves from inside the append that made it possible, and a request that appends to
 six partitions wakes a consumer of all six once. A deadline is one timer per waiting request.
 Neighbours: the fetch that waits is in `fetch`, the produce in `manager`.
 """
@@ -83,7 +83,7 @@ class Waiter:
         self.complete()
 
     def withdraw(self) -> None:
-        """Leave the partitions' lists. Called once, however the wait ends, before the answer."""
+        """Leave the partitions' lists. Called once, however the wait ends, before the response."""
 
     def set_deadline(self, delay_ms: int) -> None:
         """Wait no longer than this; an earlier word on it does not count any more."""
@@ -100,11 +100,11 @@ class Waiter:
             self._purgatory.enqueue(self)
 
     def cancel(self) -> None:
-        """End without an answer."""
+        """End without a response."""
         self._end()
 
     def finish(self) -> None:
-        """End with the answer: the purgatory calls it."""
+        """End with the response: the purgatory calls it."""
         if self._end():
             self.complete()
 

@@ -2,7 +2,7 @@
 
 Ten thousand partitions are made or looked through one after the other: each is a matter of a
 millisecond at most, all of them together would make every client wait for seconds. So steps are
-taken for `SLICE_SECONDS`, then the loop has its turn. `TimeSlices` keeps the order of what was
+run for `SLICE_SECONDS`, then the loop does other work. `TimeSlices` keeps the order of what was
 added; in `FairSlices` pieces of work that do not concern one another take turns.
 """
 

@@ -1,7 +1,7 @@
 """What `dispatch` and the connection need to know of an API before its handler runs, as data.
 
 Each registration in `handlers/` carries an `ApiPolicy`. Handlers contain none of it; the resources
-that only a handler can name (topics of a session, the groups of an answer) are listed too, as
+that only a handler can name (topics of a session, the groups of a response) are listed too, as
 `Extent.EACH`, `LISTED` and `SOME`. Sources: `KafkaApis`, `ControllerApis` and `AuthHelper` of Kafka
 4.3.1 for authorisation, forwarding and quotas; docs/adr/0016 for memory.
 """

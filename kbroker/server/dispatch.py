@@ -110,7 +110,9 @@ class _Route:
         return request_type
 
     def kept(self, request: Any) -> Any:  # of the API's own class
-        """The request without its views on the receive buffer, for as long as its answer waits."""
+        """The request without its views on the receive buffer, for as long as its response
+        waits.
+        """
         if self.view_fields:
             request = copy(request)
             for field in self.view_fields:

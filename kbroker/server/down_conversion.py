@@ -1,15 +1,15 @@
-"""What a Fetch answer becomes for a client before 0.11: message sets of magic 0 or 1.
+"""What a Fetch response becomes for a client before 0.11: message sets of magic 0 or 1.
 
-The records of an answer are read and converted in a worker thread, which gets file ranges and
+The records of a response are read and converted in a worker thread, which gets file ranges and
 gives bytes back (docs/adr/0007, 0011). Kafka converts while it sends and pads what came out shorter
-with a message that is cut short; here the answer is as long as it is. A stretch that holds nothing
-such a client may see (control batches, batches emptied by compaction) is passed over and the next
-one read, since the client could not get beyond it otherwise.
+with a message that is cut short; here the response is as long as it is. A stretch that holds
+nothing such a client may see (control batches, batches emptied by compaction) is passed over and
+the next one read, since the client could not get beyond it otherwise.
 
-What an answer holds is charged to the memory account until it is resolved: while it waits for its
-turn, and for as long as the worker needs, even if the client is gone by then. After that the
-connection charges it. Everything is charged and released on the loop, never by a destructor, which
-would run in the thread that drops the last reference.
+What a response holds is charged to the memory account until it is resolved: while it waits for its
+turn, and for as long as the worker needs, even if the client has disconnected by then. After that
+the connection charges it. Everything is charged and released on the loop, never by a destructor,
+which would run in the thread that drops the last reference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kbroker.server.network.memory_pool import MemoryPool, Ticket
 logger = logging.getLogger(__name__)
 
 MAX_SOURCE_BYTES: Final = 16 * 1024 * 1024
-"""Of stored batches in one answer, but for a first batch that is larger: bounds time and memory.
+"""Of stored batches in one response, but for a first batch that is larger: bounds time and memory.
 The batches behind the one with which as many bytes were unpacked or written are left for the next
 request.
 """
@@ -43,30 +43,30 @@ MEMORY_SHARE: Final = 16
 """One answer converts at most this part of `kbroker.memory.limit.bytes`."""
 
 MAX_ROUNDS: Final = 64
-"""How many stretches without a record are passed over in one answer."""
+"""How many stretches without a record are passed over in one response."""
 
 PartitionData = FetchResponse.PartitionData
 Key = tuple[str, int]
 """Topic name, partition index."""
 
 _Sources = dict[Key, tuple[PartitionData, Records]]
-"""Partitions of an answer that have records, and those records."""
+"""Partitions of a response that have records, and those records."""
 
 STEP_ITEMS: Final = 512
-"""Topics and partitions of a wide answer, or of its request, that are looked at in one step."""
+"""Topics and partitions of a wide response, or of its request, that are looked at in one step."""
 
 ReadOn = Callable[[FetchRequest], FetchResponse]
 """Answers a Fetch request at once, waiting for nothing."""
 
 
 def share_of(memory: MemoryPool) -> int:
-    """Bytes that one answer may convert under this memory limit."""
+    """Bytes that one response may convert under this memory limit."""
     return min(MAX_SOURCE_BYTES, memory.limit // MEMORY_SHARE)
 
 
 class _Conversion:
     """The worker's part of one partition: stored batches, and what they became. It knows nothing of
-    the answer.
+    the response.
     """
 
     __slots__ = ("error", "fetch_offset", "is_left", "key", "next_offset", "result", "source")
@@ -141,7 +141,7 @@ class _Work:
 
 
 class _Turn:
-    """A place in the pool's queue for large answers."""
+    """A place in the pool's queue for large responses."""
 
     __slots__ = ("_memory", "ticket")
 
@@ -156,11 +156,11 @@ class _Turn:
 
 
 class DownConversion(Chained[FetchResponse]):
-    """The answer to one Fetch request of such a client, from the wait for records on.
+    """The response to one Fetch request of such a client, from the wait for records on.
 
-    on_read: called with what was read before it is converted. on_converted: called with the answer
-    before it resolves. `cancel` ends whatever it waits for; a partition that the worker is busy
-    with is converted to its end, and charged until then.
+    on_read: called with what was read before it is converted. on_converted: called with the
+    response before it resolves. `cancel` ends whatever it waits for; a partition that the worker is
+    busy with is converted to its end, and charged until then.
     """
 
     __slots__ = (
@@ -256,7 +256,7 @@ class DownConversion(Chained[FetchResponse]):
 
     def _begin(self, is_pressed: bool) -> None:
         """Convert in its turn, or resolve at once if there is nothing to convert. Where so much
-        waits for memory that this cannot too, the answer leaves without the records: the client
+        waits for memory that this cannot too, the response leaves without the records: the client
         asks for them again.
         """
         memory = self._memory
@@ -318,8 +318,8 @@ class DownConversion(Chained[FetchResponse]):
     def _behind(
         self, empty: list[tuple[PartitionData, _Conversion]]
     ) -> list[tuple[PartitionData, _Conversion]]:
-        """What follows the stretches that gave no record. The answer of the first round is the one
-        that is sent.
+        """What follows the stretches that gave no record. The response of the first round is the
+        one that is sent.
         """
         topics = [
             FetchRequest.FetchTopic(

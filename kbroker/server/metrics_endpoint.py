@@ -95,7 +95,7 @@ class MetricsEndpoint:
 
 
 def _head(status: str, content_type: str) -> bytes:
-    """The answer ends with its connection, so it needs no length."""
+    """The response ends with its connection, so it needs no length."""
     lines = (f"HTTP/1.1 {status}", f"Content-Type: {content_type}", "Connection: close", "", "")
     return "\r\n".join(lines).encode()
 

@@ -1,5 +1,5 @@
 """Acquisitions of a share partition's records (KIP-932): their limits, and the pieces in which the
-answer names them. A core.
+response names them. A core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Acquired(NamedTuple):
 
 class AcquireLimits(NamedTuple):
     """How much to acquire. is_strict: max_records exactly, not whole batches; batch_size: where the
-    answer may be cut.
+    response may be cut.
     """
 
     max_records: int

@@ -2,7 +2,7 @@
 
 A request's acknowledgements are written first, then the request reads: from each share partition
 of its session the batches that hold deliverable records, as file ranges (`delivery`). The acquired
-offsets in the answer tell the client which records of these batches are delivered. A fetch that
+offsets in the response tell the client which records of these batches are delivered. A fetch that
 finds nothing waits on its share partitions until an append, a release or an expired lock wakes it;
 a fetch whose records were all skipped reads again in the next turn of the loop.
 """

@@ -178,8 +178,8 @@ class GroupKind(Protocol[D_co]):
 
 
 class ClassicProtocol(Protocol):
-    """The answers to clients of the classic protocol, of a kind whose groups may have such members.
-    Every group id below is one of the kind's.
+    """The responses to clients of the classic protocol, of a kind whose groups may have such
+    members. Every group id below is one of the kind's.
     """
 
     def join(self, group_id: str, join: Join, now_ms: int) -> CoordinatorResult[Message]: ...

@@ -171,7 +171,7 @@ class OffsetService:
     ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
         """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
         for. Answered once everything written before is committed. A group of which all offsets are
-        asked for again is answered once. charge: whether the answer may have so many bytes more.
+        asked for again is answered once. charge: whether the response may have so many bytes more.
         """
         named = dict.fromkeys(group.group_id for group in request.groups)
         for count, group_id in enumerate(named, 1):

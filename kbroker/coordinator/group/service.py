@@ -1,8 +1,8 @@
 """The group coordinator: requests of members and of tools, answered by shards.
 
 A request finds its shard by the hash of its group id and is decided there (`shard`); `runtime`
-writes the records and sends the answers. Every method takes the request as decoded and returns the
-response, or a Deferred of it; bytes fields are copied before it returns. Requests for committed
+writes the records and sends the responses. Every method takes the request as decoded and returns
+the response, or a Deferred of it; bytes fields are copied before it returns. Requests for committed
 offsets are in `offset_service`, those for share groups in `share_service`.
 """
 
@@ -318,7 +318,7 @@ class GroupCoordinator:
     def streams_heartbeat(
         self, context: CallContext, request: StreamsGroupHeartbeatRequest
     ) -> Deferred[StreamsHeartbeat]:
-        """StreamsGroupHeartbeat: the answer, and the topics to be created, once the decision is
+        """StreamsGroupHeartbeat: the response, and the topics to be created, once the decision is
         committed. Raises KafkaError; the result fails if the decision cannot be written.
         """
         check_streams_heartbeat(request)
@@ -414,7 +414,7 @@ class GroupCoordinator:
 
 
 def now_or_later(answer: Deferred[T]) -> T | Deferred[T]:
-    """The answer itself if it is there already. Raises its KafkaError."""
+    """The response itself if it is there already. Raises its KafkaError."""
     return answer.value if answer.done else answer
 
 

@@ -21,13 +21,13 @@ from kbroker.protocol.schema import Message
 R_co = TypeVar("R_co", covariant=True)
 
 Waiter = Deferred[Message]
-"""The answer to a request that waits in a shard, for a rebalance for example. The shard keeps it
+"""The response to a request that waits in a shard, for a rebalance for example. The shard keeps it
 and answers it with a Reply; only the runtime resolves it.
 """
 
 
 class Reply:
-    """The answer to a request that waits in the shard."""
+    """The response to a request that waits in the shard."""
 
     __slots__ = ("response", "waiter")
 
@@ -91,7 +91,7 @@ class CoordinatorResult(Generic[R_co]):
 
 
 Result = CoordinatorResult[object] | Reply
-"""A decision that answers no request of its own, or the answer to a request that waits."""
+"""A decision that answers no request of its own, or the response to a request that waits."""
 
 Results = Sequence[Result]
 """Decisions of deadlines, of loading, of what follows a write. They are appended in order, each as

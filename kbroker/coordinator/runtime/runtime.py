@@ -7,7 +7,7 @@ they are committed. A shard exists for each partition of the topic that this bro
 loaded by replay of its log (`loader`); if a write fails in a way that leaves the end of the log
 unknown, the shard is discarded and loaded again.
 
-A record is replayed when it is in the log, an answer leaves when it is committed. Reads wait for
+A record is replayed when it is in the log, a response leaves when it is committed. Reads wait for
 the records that were appended before them, so no client sees state that may still be lost.
 """
 
@@ -201,10 +201,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def carry_out(self, host: Host[S], results: Results) -> None:
         """Carry out decisions that answer no request of their own: appends in order, then the
-        answers to others.
+        responses to others.
 
-        An answer may make its connection send the next request within this very call. The answers
-        of that request queue up behind the present ones, so no shard sees half of another
+        A response may make its connection send the next request within this very call. The
+        responses of that request queue up behind the present ones, so no shard sees half of another
         operation.
         """
         self._carry_out(host, results)

@@ -54,7 +54,7 @@ END_V2_RETRY: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
     _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
 }
-"""The same with the epoch that the last EndTxn raised: the client did not get its answer."""
+"""The same with the epoch that the last EndTxn raised: the client did not get its response."""
 
 
 def decide_end_v1(

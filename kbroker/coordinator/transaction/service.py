@@ -1,7 +1,7 @@
 """The transaction coordinator: requests of transactional producers, answered by shards.
 
 A request finds its shard by the hash of its transactional id and is decided there (`shard`); the
-runtime writes its records and lets its answer out. Every method takes the decoded request and
+runtime writes its records and lets its response out. Every method takes the decoded request and
 returns the response, or a Deferred of it. A fresh producer id may have to be waited for; the shard
 is looked up after that.
 """
@@ -274,7 +274,7 @@ class TransactionCoordinator:
     def list_transactions(
         self, request: ListTransactionsRequest
     ) -> Generator[None, None, ListTransactionsResponse]:
-        """ListTransactions, for the partitions that this broker leads, in steps. The answer is
+        """ListTransactions, for the partitions that this broker leads, in steps. The response is
         COORDINATOR_LOAD_IN_PROGRESS while one of them is loading.
         """
         states: set[TransactionState] = set()

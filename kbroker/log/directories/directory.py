@@ -160,7 +160,7 @@ class LogDirectory:
 
 
 def remove_all(paths: Iterable[str]) -> None:
-    """Delete files and folders; what is gone already is no error. Blocks.
+    """Delete files and folders; missing ones are no error. Blocks.
 
     They may belong to several logs and disks, so all are tried. Raises the first LogDirectoryError
     afterwards.

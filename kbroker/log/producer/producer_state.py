@@ -348,7 +348,7 @@ class ProducerStateManager:
             }
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
-        """Records before log_start_offset are gone; producers stay known until they expire."""
+        """Records before log_start_offset were deleted; producers stay known until they expire."""
         self.on_high_watermark(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
 

@@ -17,7 +17,7 @@ READ_CHUNK_BYTES: Final = 1024 * 1024
 
 
 def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of the batches, or messages of old, in a file from position (where one
+    """Headers and bytes of the batches, or old messages, in a file from position (where one
     begins) to end; unchecked.
 
     Stops without a word where the bytes are no whole batch.

@@ -110,7 +110,7 @@ class SegmentFile:
                     max_timestamp,
                 )
                 at += size
-            if at == 0:  # too short for a batch, but messages of old are short
+            if at == 0:  # too short for a batch, but messages of magic 0 and 1 are short
                 message = self._message_at(data, 0, position, end)
                 yield message
                 at = message[3]

@@ -147,7 +147,7 @@ def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
 
 
 def batches_of(path: Path, position: int = 0) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """(position, header, bytes) of the batches, or messages of old, of a file, sound or not, from
+    """(position, header, bytes) of the batches, or old messages, of a file, valid or not, from
     a position on where one begins.
 
     Raises DumpError, after the batches before it, for bytes that are no batch, TornTailError for a

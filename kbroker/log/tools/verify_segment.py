@@ -131,7 +131,7 @@ class SegmentCheck:
         return self._wrong_records(header, batch) if self._records else None
 
     def _wrong_records(self, header: BatchHeader, batch: bytes) -> str | None:
-        # of a message set of old the first offset is known only now
+        # the first offset of a compressed message set is known only now
         offset = header.base_offset - 1 if header.magic >= MAGIC else -1
         try:
             for record in iter_any_records(batch, header):

@@ -3,7 +3,7 @@
 AlterConfigs replaces all that a resource has set (KIP-133), IncrementalAlterConfigs changes what it
 names (KIP-339); v2 and v1 are flexible. ListConfigResources v0 knew client-metrics subscriptions
 only (KIP-714), v1 every resource (KIP-1142). What may be set is decided in
-`controller/configs`; the answer goes out when it is committed and in effect. Deviations:
+`controller/configs`; the response goes out when it is committed and in effect. Deviations:
 topics and groups can be altered, brokers, broker loggers and client metrics not yet
 (INVALID_REQUEST).
 """

@@ -2,10 +2,10 @@
 
 v0: error and ranges. v1: throttle time. v3: flexible, client software name and version (KIP-511),
 features (KIP-584); the response header stays at version 0 so that a client that asked with too new
-a version can read the answer. v4: also supported features whose minimum is 0, which the Java client
-of v3 cannot take (KAFKA-17011). A version above 4 is answered in v0 with UNSUPPORTED_VERSION and
-the one range that helps (see `dispatch`). Deviation: a client software name or version of more than
-1024 characters is INVALID_REQUEST.
+a version can read the response. v4: also supported features whose minimum is 0, which the Java
+client of v3 cannot take (KAFKA-17011). A version above 4 is answered in v0 with UNSUPPORTED_VERSION
+and the one range that helps (see `dispatch`). Deviation: a client software name or version of more
+than 1024 characters is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _add_features(services: Services, version: int, response: ApiVersionsRespons
 def error_response(
     request: ApiVersionsRequest | None, error: ErrorCode, message: str
 ) -> ApiVersionsResponse:
-    """request: None for a version that cannot be read; its answer names the range of ApiVersions
+    """request: None for a version that cannot be read; its response names the range of ApiVersions
     itself.
     """
     response = ApiVersionsResponse(error_code=error)

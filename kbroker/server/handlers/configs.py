@@ -5,8 +5,8 @@ documentation (KIP-569). v4: flexible. Resources: topic, broker (its own id, or 
 for every broker), broker logger, client metrics (KIP-714), group (KIP-848). Each resource has its
 own error; the others are answered. A resource named again is answered once, with all keys asked
 for; what would go beyond `kbroker.response.max.bytes` is answered POLICY_VIOLATION. Passwords and
-unknown keys have no value in the answer. Deviations: documentation is always null; Kafka repeats
-the answer to what is named again, and takes "01" for broker 1; broker loggers are Python's, under
+unknown keys have no value in the response. Deviations: documentation is always null; Kafka repeats
+the response to what is named again, and takes "01" for broker 1; broker loggers are Python's, under
 their own names; kbroker's own keys are listed with Kafka's. Where a value comes from is found in
 `kbroker.settings.describe`.
 """

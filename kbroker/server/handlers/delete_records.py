@@ -1,7 +1,7 @@
 """DeleteRecords v0-2: move the start of a log up (KIP-107).
 
-v1 may be throttled (KIP-219), v2 is flexible. Offset -1 stands for the high watermark; the answer's
-low watermark is where the log begins afterwards. Records beyond the high watermark stay
+v1 may be throttled (KIP-219), v2 is flexible. Offset -1 stands for the high watermark; the
+response's low watermark is where the log begins afterwards. Records beyond the high watermark stay
 (OFFSET_OUT_OF_RANGE), topics without the cleanup policy `delete` keep theirs (POLICY_VIOLATION),
 and internal topics are not to be touched (INVALID_TOPIC_EXCEPTION). Segments that lie wholly before
 the new start go at the next retention run. timeout_ms is for followers, which move their own start

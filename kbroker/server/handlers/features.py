@@ -1,7 +1,7 @@
 """UpdateFeatures v0-2: the cluster's finalized feature levels (KIP-584, KIP-778).
 
 v1: the kind of each update instead of a flag (which Kafka no longer reads: v0 can only raise a
-level), validate_only. v2: one outcome for the whole request. The answer goes out when the records
+level), validate_only. v2: one outcome for the whole request. The response goes out when the records
 are committed and this broker has acted on them, so a client sees the new levels after the response.
 Deviation: kraft.version stays what it is (INVALID_UPDATE_VERSION).
 """

@@ -1,7 +1,7 @@
 """Fetch v0-18: what consumers, and later followers, read.
 
 v0-1 answer with messages of magic 0, v2-3 of magic 1: stored batches are converted off the loop
-(`down_conversion`, docs/adr/0011). v1: throttle time. v3: max_bytes of the whole answer (KIP-74);
+(`down_conversion`, docs/adr/0011). v1: throttle time. v3: max_bytes of the whole response (KIP-74);
 here a first batch larger than all limits comes with v0-2 too. v4: isolation level and aborted
 transactions (KIP-98). v5: log start offset. v6: KAFKA_STORAGE_ERROR may come, instead of which
 earlier versions get NOT_LEADER_OR_FOLLOWER (KIP-112). v7: sessions (KIP-227). v9: leader epoch
@@ -103,7 +103,9 @@ def _conversion(
     on_read: Callable[[FetchResponse], None] = lambda response: None,
     on_converted: Callable[[FetchResponse], None] = lambda response: None,
 ) -> DownConversion:
-    """For the answer to a request, which may read no more afterwards than is converted at once."""
+    """For the response to a request, which may read no more afterwards than is converted
+    at once.
+    """
     request.max_bytes = min(request.max_bytes, share_of(services.memory))
     replicas, now_ms = services.replicas, services.timers.monotonic_ms()
 

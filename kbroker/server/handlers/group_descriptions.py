@@ -30,7 +30,7 @@ def described_groups(
     *,
     with_operations: bool,
 ) -> Generator[None, None, list[Any]]:
-    """The groups of an answer, each once; steps of a sliced handler. describe: a group without its
+    """The groups of a response, each once; steps of a sliced handler. describe: a group without its
     members, and its members.
     """
     groups = []
@@ -58,7 +58,7 @@ def described_groups(
 
 
 def answer_bytes(value: object) -> int:
-    """About how much memory a part of an answer has."""
+    """About how much memory a part of a response has."""
     match value:
         case str() | bytes() | memoryview():
             return _OBJECT_BYTES + len(value)

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch v0-4: where a leader epoch ended, so that a consumer or follower can tell
 whether its history is still this log's (KIP-101, KIP-279, KIP-320).
 
-v1: the epoch in the answer. v2: the client's own epoch fences it. v3: replica id, which changes
-nothing here. v4 is flexible. The answer is the largest epoch not above the one asked for, with its
-end; -1 and -1 if that epoch is newer than all this log knows.
+v1: the epoch in the response. v2: the client's own epoch fences it. v3: replica id, which changes
+nothing here. v4 is flexible. The response is the largest epoch not above the one asked for, with
+its end; -1 and -1 if that epoch is newer than all this log knows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ LEADER_NOT_AVAILABLE (KIP-207). v6: flexible. v7: -3, the record with the larges
 remote look-ups (KIP-1075), unused here: nothing is remote. v11: -6, earliest not yet uploaded
 (KIP-1023).
 
-The answer to a time is the first record at or after it, not its batch; -1 if there is none. A
+The response to a time is the first record at or after it, not its batch; -1 if there is none. A
 partition named twice gets INVALID_REQUEST (in v0, which Kafka 4 does not serve, too), a special
 timestamp before its version UNSUPPORTED_VERSION. Records are looked for in a thread
 (`replication/offsets`) and partitions one after the other, in slices of the loop. Deviation: once

@@ -1,12 +1,12 @@
 """DescribeLogDirs v0-5 and AlterReplicaLogDirs v0-2: the log directories of this broker (KIP-113).
 
 DescribeLogDirs: which logs are where, how large, how far a future log is behind. v2 is flexible, v3
-has an error for the whole answer, v4 the size of the disk (KIP-827), v5 whether a directory gets
+has an error for the whole response, v4 the size of the disk (KIP-827), v5 whether a directory gets
 new partitions (cordoned.log.dirs, KIP-1066). Topics null means all; a directory whose disk failed
 is listed with KAFKA_STORAGE_ERROR.
 
-AlterReplicaLogDirs: the answer comes when the move has begun; DescribeLogDirs shows how it goes on
-(`is_future_key`). A replica that is not here yet is made in that directory later, and answered
+AlterReplicaLogDirs: the response comes when the move has begun; DescribeLogDirs shows how it goes
+on (`is_future_key`). A replica that is not here yet is made in that directory later, and answered
 REPLICA_NOT_AVAILABLE. Deviation: Kafka also remembers directories for topics that do not exist.
 """
 
@@ -46,7 +46,7 @@ _Altered = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 def describe_log_dirs_error(
     request: DescribeLogDirsRequest, code: ErrorCode, message: str
 ) -> DescribeLogDirsResponse:
-    """The error of the whole answer; before v3 there is no place for it, and no directory."""
+    """The error of the whole response; before v3 there is no place for it, and no directory."""
     del request, message
     return DescribeLogDirsResponse(error_code=int(code))
 

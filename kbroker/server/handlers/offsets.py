@@ -6,7 +6,7 @@ and a partition without any is answered UNKNOWN_TOPIC_OR_PARTITION as it was the
 generation and member, a commit time for each partition; v2: one retention time instead. v5: no
 retention time any more (KIP-211). v6: leader epoch (KIP-320). v7: static members (KIP-345). v9:
 GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848). v10: topic ids (KIP-848). OffsetFetch v2: all
-topics of a group, an error of the whole answer. v5: leader epoch (KIP-320). v7: require stable
+topics of a group, an error of the whole response. v5: leader epoch (KIP-320). v7: require stable
 (KIP-447). v8: several groups (KIP-709). v9: member id and epoch (KIP-848). v10: topic ids.
 
 A group of which all offsets are asked for again is answered once, where Kafka repeats it; what
@@ -45,7 +45,7 @@ from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""
 GROUP_ERROR_VERSION: Final = 2
-"""From this OffsetFetch on a group's error stands at the answer; before, at each partition."""
+"""From this OffsetFetch on a group's error stands at the response; before, at each partition."""
 
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 _FetchTopics = OffsetFetchRequest.OffsetFetchRequestTopics

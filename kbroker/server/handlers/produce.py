@@ -1,16 +1,16 @@
 """Produce v0-13: batches into the partitions led here.
 
-v0-2 bring message sets of magic 0 or 1, each of which becomes one record batch (docs/adr/0011).
-v1: throttle time. v2: magic 1, the append time in the answer (KIP-32). v3: transactional id, magic
-2 only (KIP-98). v4: KAFKA_STORAGE_ERROR may come, in whose place earlier versions, whose clients do
+v0-2 bring message sets of magic 0 or 1, each of which becomes one record batch (docs/adr/0011). v1:
+throttle time. v2: magic 1, the append time in the response (KIP-32). v3: transactional id, magic 2
+only (KIP-98). v4: KAFKA_STORAGE_ERROR may come, in whose place earlier versions, whose clients do
 not know it, get NOT_LEADER_OR_FOLLOWER (KIP-112; Kafka 4 does that for Fetch only). v5: log start
-offset in the answer. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE
+offset in the response. v7: zstd (KIP-110), which earlier versions get UNSUPPORTED_COMPRESSION_TYPE
 for. v8: the refused records and a message (KIP-467). v9: flexible. v10: the current leader with
 NOT_LEADER_OR_FOLLOWER (KIP-951). v12: transactions v2 (KIP-890). v13: topic ids (KIP-516).
 
 Kafka 4 announces v0-2, for old librdkafka, but does not serve them; here they are. acks=0 gets no
-answer; if anything failed the connection ends, which is how such a producer learns of it. acks=1,
-and acks=-1 with a single replica, are answered at once; otherwise the answer waits for the last
+response; if anything failed the connection ends, which is how such a producer learns of it. acks=1,
+and acks=-1 with a single replica, are answered at once; otherwise the response waits for the last
 partition. A client may not write to internal topics unless it calls itself `__admin_client`.
 
 Transactional batches are appended only to partitions of the producer's open transaction
@@ -199,7 +199,7 @@ def _append_all(
 
 
 def _appended(index: int, base_offset: int, log_start_offset: int) -> _Partition:
-    """The answer for an appended batch, built without keyword arguments, which cost time."""
+    """The response for an appended batch, built without keyword arguments, which cost time."""
     answer: _Partition = _new(_Partition)
     answer.index = index
     answer.error_code = 0

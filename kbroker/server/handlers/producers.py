@@ -2,7 +2,7 @@
 
 Asked of the leader, for a look at transactions that hang. A producer whose last batch was an
 end-of-transaction marker has no last sequence (-1) and no open transaction (-1). A partition named
-again is answered once, where Kafka repeats the answer; what would go beyond
+again is answered once, where Kafka repeats the response; what would go beyond
 `kbroker.response.max.bytes` is answered POLICY_VIOLATION.
 """
 

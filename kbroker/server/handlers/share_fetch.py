@@ -52,7 +52,7 @@ from kbroker.share.session import (
 STRICT_MODE: Final = 1
 """The acquire mode in which max_records is exact."""
 LOCK_TIMEOUT_SINCE: Final = 2
-"""From this ShareAcknowledge on the answer tells how long a lock lasts."""
+"""From this ShareAcknowledge on the response tells how long a lock lasts."""
 
 _Topic = ShareFetchResponse.ShareFetchableTopicResponse
 _AcknowledgedTopic = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse

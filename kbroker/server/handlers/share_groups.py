@@ -148,7 +148,8 @@ def _described(
     services: Services, context: RequestContext, asked: _AskedGroup, size: AnswerSize
 ) -> Generator[Deferred[Any] | None, None, _FoundGroup | None]:
     """One group, a piece of its partitions per step; all pieces are asked for before the first one
-    is waited for. None if the answer would be too large. An error of the group is its whole answer.
+    is waited for. None if the response would be too large. An error of the group is its whole
+    response.
     """
     outcomes: list[tuple[Deferred[DescribeShareGroupOffsetsResponse], int]] = []
     for piece, continued in pieces(asked, _PARTITIONS):

@@ -6,7 +6,7 @@ and settings (KIP-525); v6 may be throttled (KIP-599); v7 answers with the topic
 DeleteTopics 0-6: v3 says TOPIC_DELETION_DISABLED (before: INVALID_REQUEST); v4 is flexible; v5 has
 error messages; v6 deletes by id too.
 
-Each topic has its own outcome. The answer goes out when the records are committed and this broker
+Each topic has its own outcome. The response goes out when the records are committed and this broker
 has acted on them, so a client that is answered can produce at once. A controller that loses
 leadership meanwhile fails the request with NOT_CONTROLLER. Deviations: timeout_ms is not waited
 out, since the controller answers or fails; Kafka shuffles DeleteTopics' results, here they

@@ -291,8 +291,8 @@ def txn_offset_commit_error(
 def handle_txn_offset_commit(
     services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Steps[TxnOffsetCommitResponse]:
-    """Topics are looked up, the transaction is asked for, then the group; the answer comes when the
-    offsets are in the log, where they wait for the transaction's end.
+    """Topics are looked up, the transaction is asked for, then the group; the response comes when
+    the offsets are in the log, where they wait for the transaction's end.
     """
     if not request.group_id:
         return (yield from _commit_response(request.topics, lambda _: ErrorCode.INVALID_GROUP_ID))

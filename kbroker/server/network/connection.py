@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self._responses.writer.idle and self._is_heavy()
 
     def _is_heavy(self) -> bool:
-        """Whether the answer to the request at the front may be large: it is not made before the
+        """Whether the response to the request at the front may be large: it is not made before the
         last one is with the kernel.
         """
         key = self._buffer.next_api_key()

@@ -150,7 +150,7 @@ class ResponseWriter:
         """Send parts after all earlier ones."""
         if len(parts) == 1 and not (self._parts or self._waiting or self._paused):
             part = parts[0]
-            if isinstance(part, _BINARY):  # an answer without records
+            if isinstance(part, _BINARY):  # a response without records
                 self._transport.write(part)
                 return
         self._parts.extend(parts)

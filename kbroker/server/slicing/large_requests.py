@@ -161,7 +161,7 @@ class LargeRequests:
         return len(self._waiting)
 
     def begin(self, request: LargeRequest) -> LargeAnswer:
-        """Handle it when it is its turn; perhaps the answer is there on return."""
+        """Handle it when it is its turn; perhaps the response is there on return."""
         self._services.memory.charge(request.size)
         answer = request.answer
         answer.on_cancel = lambda: self._cancel(request)

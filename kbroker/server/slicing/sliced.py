@@ -3,7 +3,7 @@
 A handler marked `sliced` yields where the loop may have its turn: every few dozen items it has
 looked at, and at least once a millisecond. A request that is done within the first slice is
 answered like any other; for a larger one the rest follows in later turns, which `FairSlices` hands
-out in turn to all such requests. When the connection is gone no further step is taken.
+out in turn to all such requests. When the connection is closed no further step is taken.
 
 Between two steps other requests run: a handler holds no image, partition or group across a `yield`
 unless it may be the one of a moment ago. What it reads of its request are numbers, strings and ids,
@@ -157,7 +157,7 @@ def describe_each(
     refuse: Callable[[str], D],
 ) -> Generator[None, None, list[D]]:
     """Describe each of names once, in its order; steps of a sliced handler. refuse: gives the
-    answer for what would go beyond `kbroker.response.max.bytes`.
+    response for what would go beyond `kbroker.response.max.bytes`.
     """
     asked = yield from once_each(names)
     described: list[D] = []

@@ -344,7 +344,7 @@ class ClassicGroup(Rebalance):
         return results + self._rebalance_or_complete_join(now_ms)
 
     def _answer_join_again(self, member: Member, join: Join, now_ms: int) -> list[Result]:
-        """The answer to the first JoinGroup was perhaps lost: this generation still stands."""
+        """The response to the first JoinGroup was perhaps lost: this generation still stands."""
         self._renew_session(member, now_ms)
         return [Reply(join.waiter, self._join_response(member))]
 
@@ -458,7 +458,7 @@ class ClassicGroup(Rebalance):
             return []  # it was answered meanwhile
         has_place = self.members.get(member.member_id) is member
         if has_place and self.state is not GroupState.STABLE and error is ErrorCode.NONE:
-            return []  # a rebalance began meanwhile; its end is the answer
+            return []  # a rebalance began meanwhile; its end is the response
         member.join_waiter = None
         self._awaiting_join_count -= has_place
         if error is not ErrorCode.NONE:

@@ -12,7 +12,7 @@ class Member:
     """One member. is_new: from its first join until a generation holds it.
 
     former_assignment: of the generation before, which a cooperative member may still hold.
-    join_waiter, sync_waiter: the answers it waits for. session: when it is given up unless heard
+    join_waiter, sync_waiter: the responses it waits for. session: when it is given up unless heard
     of.
     """
 

@@ -205,7 +205,7 @@ class Rebalance(Generation):
         if member is None:
             return []
         if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
-            return []  # its request waits here; the answer renews the session
+            return []  # its request waits here; the response renews the session
         results = self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         return results + self._after_members_left(now_ms)
 

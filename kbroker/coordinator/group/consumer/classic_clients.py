@@ -1,4 +1,4 @@
-"""The answers to classic members of consumer groups, while their group is migrated one by one
+"""The responses to classic members of consumer groups, while their group is migrated one by one
 (KIP-848). The rules are in `classic_members`.
 """
 
@@ -180,7 +180,7 @@ class ClassicClients:
 
 
 def _refused(response: Message) -> CoordinatorResult[Message]:
-    """An answer that does not wait for earlier records, since it tells nothing of them."""
+    """A response that does not wait for earlier records, since it tells nothing of them."""
     return CoordinatorResult((), Deferred.of(response))
 
 

@@ -249,7 +249,7 @@ def _check_static(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) 
 
 
 def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """A member may be one epoch behind if it missed the answer: then all it has is assigned to
+    """A member may be one epoch behind if it missed the response: then all it has is assigned to
     it.
     """
     epoch, reported = request.member_epoch, reported_of(request)

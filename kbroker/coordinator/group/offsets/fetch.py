@@ -17,7 +17,7 @@ NO_OFFSET: Final = -1
 
 
 OFFSET_BYTES: Final = 200
-"""Memory of a partition in the answer to a fetch, besides its metadata."""
+"""Memory of a partition in the response to a fetch, besides its metadata."""
 
 
 _FetchTopic = OffsetFetchResponse.OffsetFetchResponseTopics
@@ -27,11 +27,11 @@ _FetchPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
 Charge = Callable[[int], bool]
-"""Whether an answer may have so many bytes more."""
+"""Whether a response may have so many bytes more."""
 
 
 def _answer_bytes(name: str, values: Iterable[OffsetCommitValue], count: int) -> int:
-    """About how much memory the answer for a topic has. count: of partitions."""
+    """About how much memory the response for a topic has. count: of partitions."""
     return len(name) + OFFSET_BYTES * (1 + count) + sum(len(value.metadata) for value in values)
 
 
@@ -78,7 +78,7 @@ def fetch_offsets(
 
 class _Fetch:
     """The steps of one fetch. unstable: (topic, partition) of pending offsets; by_id: whether the
-    client names topics by id. Both generators return None if the answer became too large.
+    client names topics by id. Both generators return None if the response became too large.
     """
 
     def __init__(

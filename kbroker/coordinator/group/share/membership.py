@@ -71,7 +71,7 @@ class ShareContext(AssignmentContext):
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
-    """The answer to a heartbeat. member_id: of a member that stays. initialize: partitions whose
+    """The response to a heartbeat. member_id: of a member that stays. initialize: partitions whose
     state is to be made once the records are committed. is_quiet: whether nothing is left to assign
     or to initialize.
     """

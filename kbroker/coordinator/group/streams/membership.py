@@ -47,8 +47,9 @@ _TaskIds = StreamsGroupHeartbeatResponse.TaskIds
 
 @dataclass(frozen=True, slots=True)
 class StreamsHeartbeat:
-    """The answer to a heartbeat. member_id: of a member that stays. missing: internal topics to be
-    created. The rest is what no record has (see StreamsGroup), kept once the records are written.
+    """The response to a heartbeat. member_id: of a member that stays. missing: internal topics to
+    be created. The rest is what no record has (see StreamsGroup), kept once the records are
+    written.
     """
 
     response: StreamsGroupHeartbeatResponse

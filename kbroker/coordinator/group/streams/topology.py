@@ -216,7 +216,7 @@ class _Configuration:
         for one in self._subtopologies:
             for info in one.repartition_source_topics:
                 if info.name not in counts:
-                    raise _invalid(f"Nobody writes the repartition topic {info.name}.")
+                    raise _invalid(f"No subtopology writes the repartition topic {info.name}.")
 
     def _count_sinks(self) -> None:
         """Derive the counts of sink topics from input topics, as Kafka does by repeated passes over
@@ -246,7 +246,7 @@ class _Configuration:
             if index not in done and any(
                 sink not in counts for sink in one.repartition_sink_topics
             ):
-                raise _invalid("The repartition topics feed each other in a circle.")
+                raise _invalid("The repartition topics form a cycle.")
 
     def _readers(self) -> dict[str, list[int]]:
         """Indexes of the subtopologies that read a repartition topic, by the topic's name."""
