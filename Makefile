@@ -12,7 +12,8 @@ PYTEST := $(BIN)/python -m pytest
 # Test files go to as many processes as there are processors, four at most: Spark and Kafka's tools
 # need a gigabyte each. WORKERS=0 runs everything in one process.
 WORKERS ?= auto
-PARALLEL := -n $(WORKERS) --maxprocesses 4 --dist loadfile
+# Files go out in the order of collection, the long ones first (tests/conftest.py).
+PARALLEL := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Rooms whose tests open no socket and start no broker.
 PURE := tests/protocol tests/settings tests/metadata tests/controller tests/quorum \
     tests/coordinator tests/replication tests/share
@@ -66,7 +67,11 @@ test: lint kcat  ## lint, types, import rules and all tests but the slow ones (u
 	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference"
 
 .PHONY: check
-check: lint  ## lint, types, import rules and the tests of the pure rooms (under a minute)
+check: $(STAMP)  ## lint, types, import rules and the tests of the pure rooms (under a minute)
+	@$(MAKE) --no-print-directory -j2 lint pure-tests
+
+.PHONY: pure-tests
+pure-tests: $(STAMP)
 	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference and not clients" \
 	    $(wildcard $(PURE))
 

@@ -1,9 +1,11 @@
-"""Hypothesis profiles for all tests. Fixtures of a running broker come from the pytest plugin."""
+"""Hypothesis profiles and the order of the files. Fixtures of a running broker are the plugin's."""
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -15,3 +17,33 @@ settings.register_profile(
 )
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+LONG_FILES: Final = (
+    "spark/test_archive.py",
+    "clients/test_share_groups.py",
+    "clients/test_readme.py",
+    "clients/test_console_tools.py",
+    "spark/test_kafka_source.py",
+    "clients/test_streams.py",
+    "e2e/test_transaction_versions.py",
+    "e2e/test_kill.py",
+    "e2e/test_memory.py",
+    "clients/test_consumer_protocol.py",
+    "clients/test_config_command.py",
+    "clients/test_log_admin.py",
+    "e2e/test_retries.py",
+    "e2e/test_transaction_kills.py",
+    "e2e/test_fuzz.py",
+    "e2e/test_start_interrupted.py",
+)
+"""Files of few tests that take the longest, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long files: a worker that got one last would work alone at the end."""
+    order = {name: place for place, name in enumerate(LONG_FILES)}
+
+    def place(item: pytest.Item) -> int:
+        return order.get("/".join(item.path.parts[-2:]), len(order))
+
+    items.sort(key=place)

@@ -31,6 +31,7 @@ from kbroker.settings.properties import parse_properties
 from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
 from kbroker.settings.table import BROKER_KEYS
 from kbroker.settings.topic_table import TOPIC_KEYS
+from tests.conftest import LONG_FILES
 from tests.untested_modules import NOT_YET, NOT_YET_COUNTS, REASONS
 
 ROOT = Path(__file__).parents[1]
@@ -273,6 +274,10 @@ def modules_without_a_test() -> set[str]:
         if module.name != "__init__.py" and not test.is_file():
             found.add(module.as_posix())
     return found
+
+
+def test_files_that_begin_early_exist() -> None:
+    assert [name for name in LONG_FILES if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_every_module_has_its_test() -> None:

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 TOPIC = "load"
 PARTITIONS = 3
-KILLS = 20
 
 
 class Worker:
@@ -162,13 +161,14 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-def test_nothing_acknowledged_is_lost_in_twenty_kills(broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("kills", [7, pytest.param(20, marks=pytest.mark.slow)])
+def test_nothing_acknowledged_is_lost_in_many_kills(broker: BrokerProcess, kills: int) -> None:
     bootstrap = broker.bootstrap_servers
     ConfluentAdapter(bootstrap).create_topic(TOPIC, PARTITIONS)
     workers = [Worker(bootstrap, "a", "none"), Worker(bootstrap, "b", "lz4")]
     committer = Committer(bootstrap)
     moment = random.Random(20)
-    for _ in range(KILLS):
+    for _ in range(kills):
         before = [len(worker.acknowledged) for worker in workers]
         committed_before = dict(committer.committed)
         wait_until(

@@ -579,7 +579,8 @@ def test_tools_see_what_there_is() -> None:
     assert listed(duration_filter=1_000, state_filters=["Ongoing"]) == []
     world.timers.advance(2_000)
     assert listed(duration_filter=1_000, state_filters=["Ongoing"]) == ["a-1", "a-2"]
-    bad = world.coordinator.list_transactions(ListTransactionsRequest(transactional_id_pattern="("))
+    unsound = ListTransactionsRequest(transactional_id_pattern="(")
+    bad = at_once(world.coordinator.list_transactions(unsound))
     assert bad.error_code == E.INVALID_REGULAR_EXPRESSION
     request = DescribeTransactionsRequest(transactional_ids=["a-1", "none", ""])
     states = world.coordinator.describe_transactions(request).transaction_states
