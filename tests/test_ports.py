@@ -253,7 +253,7 @@ def test_recover_passes_a_value_on() -> None:
 # cancel
 
 
-def test_work_goes_on_when_the_client_of_a_chain_is_gone() -> None:
+def test_work_continues_when_the_client_of_a_chain_has_left() -> None:
     source = Wait()
     steps: list[int] = []
     result = source.then(steps.append)

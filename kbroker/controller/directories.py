@@ -45,7 +45,7 @@ def assign(
     assignments: Iterable[Assignment],
     min_insync_replicas: MinInsyncReplicas,
 ) -> list[Message]:
-    """Records for the assignments that are news; unknown partitions and those of other brokers are
+    """Records for the assignments that are new; unknown partitions and those of other brokers are
     passed over. A replica reported in an offline directory loses its leadership; one that is found
     in a directory that is online may lead again.
     """
@@ -92,17 +92,17 @@ def directories_failed(
     min_insync_replicas: MinInsyncReplicas,
 ) -> list[Message]:
     """The broker says that these directories are offline."""
-    news = [directory for directory in failed if directory in broker.log_dirs]
-    if not news:
+    newly_failed = [directory for directory in failed if directory in broker.log_dirs]
+    if not newly_failed:
         return []
     gone = {
         id(partition)
         for topic in image.topics.values()
         for partition in topic.partitions.values()
-        if _directory(partition, broker.id) in news
+        if _directory(partition, broker.id) in newly_failed
     }
     records = _leave(image, broker, gone, min_insync_replicas)
-    left = [directory for directory in broker.log_dirs if directory not in news]
+    left = [directory for directory in broker.log_dirs if directory not in newly_failed]
     records.append(
         BrokerRegistrationChangeRecord(
             broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=left

@@ -30,7 +30,7 @@ from kbroker.protocol.records import MIN_RECORD_BYTES, most_records
 SINCE_PRODUCE_VERSION: Final = 7
 """Requests before it have rules of their own for message sets and zstd."""
 
-OUT_OF_THE_ORDINARY: Final = -1
+NOT_FAST_PATH: Final = -1
 
 _ATTRIBUTES: Final = frozenset(
     codec | flag for codec in range(5) for flag in (0, TRANSACTIONAL_FLAG)
@@ -48,11 +48,11 @@ def append_next_batch(
     *,
     transactional: bool = False,
 ) -> int:
-    """Append one batch of a client and give back its base offset.
+    """Append one batch of a client. Returns its base offset, or NOT_FAST_PATH with nothing changed.
 
-    batches: the offset and leader_epoch are written into it. produce_version: of the request, None
-    without one. transactional: whether it may be so. OUT_OF_THE_ORDINARY: this is not the place for
-    it, nothing has changed. Raises LogDirectoryError for a fault of the disk.
+    batches: base offset and leader epoch are written into it. produce_version: of the request, None
+    without one. transactional: whether a transactional batch is allowed. Raises LogDirectoryError
+    for a fault of the disk.
     """
     config = log.config
     size = len(batches)
@@ -61,14 +61,14 @@ def append_next_batch(
         or log.failure is not None
         or (produce_version is not None and produce_version < SINCE_PRODUCE_VERSION)
     ):
-        return OUT_OF_THE_ORDINARY
+        return NOT_FAST_PATH
     try:
         (
             base_offset, length, magic, crc, attributes, delta, latest,
             producer_id, epoch, sequence, count,
         ) = APPEND_FIELDS.unpack_from(batches)  # fmt: skip
     except StructError:  # fewer bytes than a header
-        return OUT_OF_THE_ORDINARY
+        return NOT_FAST_PATH
     if (
         base_offset
         or length + LENGTH_OVERHEAD != size
@@ -82,10 +82,10 @@ def append_next_batch(
         or latest - now_ms > config.message_timestamp_after_max_ms
         or leader_epoch != log.leader_epochs.latest_epoch
     ):
-        return OUT_OF_THE_ORDINARY
+        return NOT_FAST_PATH
     is_transactional = attributes >= TRANSACTIONAL_FLAG
     if is_transactional and not transactional:
-        return OUT_OF_THE_ORDINARY
+        return NOT_FAST_PATH
     producers = log.producers
     state = None
     if producer_id >= 0:
@@ -99,7 +99,7 @@ def append_next_batch(
             or sequence + delta >= _SEQUENCE_LIMIT
             or (state.transaction_first_offset is None) is is_transactional
         ):
-            return OUT_OF_THE_ORDINARY
+            return NOT_FAST_PATH
     segment = log.segments.active
     offset = log.log_end_offset
     last_offset = offset + delta
@@ -111,7 +111,7 @@ def append_next_batch(
         or (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
         or crc32c(view[ATTRIBUTES_POSITION:]) != crc
     ):
-        return OUT_OF_THE_ORDINARY
+        return NOT_FAST_PATH
     LEADER_FIELDS.pack_into(batches, 0, offset, length, leader_epoch)
     try:
         segment.append_sized(view, ((size, last_offset, latest),))

@@ -352,12 +352,6 @@ class Partition:
             return self.high_watermark
         return max(unstable, self.log.log_start_offset)
 
-    def follow_high_watermark(self, leader_high_watermark: int) -> None:
-        """A follower takes over what the leader said, as far as its own log goes."""
-        offset = max(self.log.log_start_offset, min(leader_high_watermark, self.log.log_end_offset))
-        self._move_high_watermark(offset, 0)
-        self.last_stable_offset = self._stable_end()
-
     def log_start_moved(self) -> None:
         """Retention or DeleteRecords moved the log's start; what lies below it is neither committed
         nor unstable.

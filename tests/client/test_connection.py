@@ -149,7 +149,7 @@ def test_the_wrong_response_type_is_a_mistake_of_the_caller(run: Run) -> None:
     run(test)
 
 
-def test_nobody_there() -> None:
+def test_connection_refused() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
@@ -159,7 +159,7 @@ def test_nobody_there() -> None:
     assert str(port) in caught.value.message
 
 
-def test_somebody_there_who_does_not_answer() -> None:
+def test_a_server_that_does_not_respond() -> None:
     async def test() -> None:
         gone = asyncio.Event()
 

@@ -135,7 +135,7 @@ def test_what_is_no_request_ends_the_connection(
         assert ends(connection)
 
 
-def test_what_comes_behind_a_request_may_be_none(
+def test_bytes_after_a_request_may_be_malformed(
     broker: EmbeddedBroker, bystander: socket.socket
 ) -> None:
     with connect(broker) as connection:

@@ -331,7 +331,7 @@ def test_retention_by_the_brokers_settings(cluster: Cluster, settings: dict[str,
         assert time.monotonic() < deadline, list(folder.iterdir())
 
 
-def test_folders_nobody_knows_are_set_aside(cluster: Cluster) -> None:
+def test_folders_of_unknown_partitions_become_stray(cluster: Cluster) -> None:
     cluster.broker.create_topic("t")
     cluster.broker.create_topic("gone")
     assert cluster.produce(0, "gone") == 0

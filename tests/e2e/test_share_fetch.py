@@ -159,7 +159,7 @@ def produce(reader: Reader, count: int) -> None:
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-def test_what_a_member_acknowledges_nobody_gets_again(readers: list[Reader]) -> None:
+def test_acknowledged_records_are_not_redelivered(readers: list[Reader]) -> None:
     first, second = readers
     produce(first, 10)
     assert first.read() == ([(0, 9, 1)], list(range(10)))
@@ -281,7 +281,7 @@ def test_aborted_transactions(
         assert acquired == [(0, 8, 1)]
 
 
-def test_records_that_are_compacted_away_hold_nobody_up(
+def test_compacted_records_do_not_block_a_share_group(
     broker: EmbeddedBroker, readers: list[Reader]
 ) -> None:
     """Released offsets that the log has no more are passed over."""

@@ -34,7 +34,7 @@ def test_a_right_history_has_none() -> None:
     assert found(*history()) == ""
 
 
-def test_an_end_nobody_heard_of_may_be_either() -> None:
+def test_an_end_without_a_response_may_be_either() -> None:
     outcomes, read = history()
     outcomes.ends["w/0/5"] = outcomes.ends["w/0/5a"] = "open"
     assert found(outcomes, read) == ""
@@ -73,7 +73,7 @@ def test_transactions_in_another_order() -> None:
 
 
 @pytest.mark.parametrize("attempt", ["x/1/1"])
-def test_a_transaction_nobody_began(attempt: str) -> None:
+def test_a_transaction_that_was_never_begun(attempt: str) -> None:
     outcomes, read = history()
     read["by-key", 0][0] = read["by-key", 0][0]._replace(attempt=attempt)
     assert f"{attempt} is read, but was: never begun" in found(outcomes, read)

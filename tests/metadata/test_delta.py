@@ -99,7 +99,7 @@ def test_a_config_is_set_changed_and_deleted() -> None:
     assert image.configs == {}
 
 
-def test_a_feature_at_level_zero_is_gone() -> None:
+def test_a_feature_at_level_zero_is_removed() -> None:
     on = records.FeatureLevelRecord(name="group.version", feature_level=1)
     off = records.FeatureLevelRecord(name="group.version", feature_level=0)
     assert replayed(on).features == {"group.version": 1}

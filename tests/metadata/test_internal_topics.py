@@ -57,7 +57,7 @@ def test_the_number_of_partitions_is_configured() -> None:
     assert len(cluster.image.topics["__consumer_offsets"].partitions) == 7
 
 
-def test_a_replication_factor_somebody_chose_is_not_bent() -> None:
+def test_a_configured_replication_factor_is_not_reduced() -> None:
     cluster = Cluster(offsets_topic_replication_factor="3")
     code = cluster.run(cluster.controller.ensure_internal_topic("__consumer_offsets"))
     assert code is ErrorCode.INVALID_REPLICATION_FACTOR

@@ -80,7 +80,7 @@ class Looks:
 
 
 @in_fresh_process
-def test_a_frozen_circle_goes_once_the_frozen_objects_have_doubled() -> None:
+def test_a_frozen_cycle_is_collected_once_the_frozen_objects_have_doubled() -> None:
     """However busy the broker is. Collections are started here only."""
     thresholds, policy, looks = gc.get_threshold(), CollectorPolicy(), Looks()
     patch = pytest.MonkeyPatch()
@@ -145,7 +145,7 @@ def test_what_was_frozen_and_is_freed_since_makes_no_walk() -> None:
 
 
 @in_fresh_process
-def test_at_rest_a_circle_that_was_frozen_goes() -> None:
+def test_at_rest_a_frozen_cycle_is_collected() -> None:
     planned: list[Callable[[], None]] = []
     resting = False
 

@@ -191,7 +191,7 @@ def cycles_left_by(work: Callable[[range], None]) -> dict[str, int]:
     return {name: count for name, count in found.items() if count >= OFTEN}
 
 
-def test_no_circles(broker: EmbeddedBroker) -> None:
+def test_no_reference_cycles(broker: EmbeddedBroker) -> None:
     broker.create_topic("events")
     broker.create_topic("idle")
 
@@ -214,7 +214,7 @@ def wait_for_connections_to_end(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize(
     "attack", [end_under_way, end_with_answers_queued, send_malformed, be_refused]
 )
-def test_no_circles_under_attack(
+def test_no_reference_cycles_under_attack(
     broker: EmbeddedBroker, attack: Callable[[EmbeddedBroker], None]
 ) -> None:
     broker.create_topic("events")

@@ -61,7 +61,7 @@ def test_the_message_classes_agree_with_the_table(key: int) -> None:
     assert set(info.listeners) == set(request_class(key).LISTENERS)
 
 
-def test_what_kafka_4_dropped_is_declared_where_a_client_of_old_needs_it() -> None:
+def test_versions_dropped_by_kafka_4_are_declared_where_old_clients_need_them() -> None:
     older = {
         key.name
         for key in ApiKey

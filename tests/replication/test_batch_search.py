@@ -165,7 +165,7 @@ def test_many_headers_are_read_in_slices(
     assert 3 <= pauses <= 10
 
 
-def test_a_search_whose_segment_is_gone_begins_again(tmp_path: Path) -> None:
+def test_a_search_whose_segment_was_deleted_begins_again(tmp_path: Path) -> None:
     world = LyingWorld(tmp_path, log_segment_bytes="1048576")
     log = world.logs.get(KEY)
     assert log is not None

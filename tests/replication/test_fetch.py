@@ -164,7 +164,7 @@ def test_a_fetch_waits_no_longer_than_it_said(world: World) -> None:
     assert partitions_of(waits.value)[0].records == b""
 
 
-def test_min_bytes_counts_what_is_there_and_what_comes(world: World) -> None:
+def test_min_bytes_counts_present_and_appended_bytes(world: World) -> None:
     one = len(batch())
     world.append()
     waits = pending(world.fetch(fetch_request({0: 0, 1: 0}, max_wait_ms=500, min_bytes=3 * one)))
@@ -237,7 +237,7 @@ def test_an_open_transaction_does_not_wake_a_read_committed_fetch(world: World) 
     assert partitions_of(waits.value)[0].high_watermark == 4
 
 
-def test_a_replica_nobody_assigned_is_refused(world: World) -> None:
+def test_a_replica_that_is_not_assigned_is_refused(world: World) -> None:
     for fields, error in (
         ({}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         ({"current_leader_epoch": 0}, ErrorCode.UNKNOWN_LEADER_EPOCH),

@@ -136,7 +136,7 @@ def test_it_waits_and_reads_what_came(world: World) -> None:
 
 
 @pytest.mark.parametrize("session", [(0, -1), (0, 0)])
-def test_what_comes_behind_the_reader_is_answered_without_a_wait(
+def test_records_appended_behind_the_reader_end_the_wait(
     world: World, session: tuple[int, int]
 ) -> None:
     asked = {index: 0 for index in range(UNKNOWN)}

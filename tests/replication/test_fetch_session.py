@@ -181,7 +181,7 @@ def test_a_moved_log_start_is_reported_once(world: World) -> None:
     assert partitions_of(poll(world, session_id, 3))[0].log_start_offset == 5
 
 
-def test_small_responses_starve_nobody(world: World) -> None:
+def test_small_responses_starve_no_partition(world: World) -> None:
     for index in range(3):
         for _ in range(4):
             world.append(index, batch(1, size=500))
@@ -255,7 +255,7 @@ def test_a_session_beyond_the_share_of_memory_is_not_made() -> None:
     assert context(cache, fits // 2, 0).session_id == 0
 
 
-def test_a_hundred_sessions_of_a_thousand_partitions_are_made_until_somebody_waits() -> None:
+def test_a_hundred_sessions_of_a_thousand_partitions_are_made_until_memory_pressure() -> None:
     memory = MemoryPool(NetworkConfig().pool_bytes)
     cache = FetchSessionCache(1000, Random(1), memory)
     memory.on_pressure = cache.give_back_memory
@@ -271,7 +271,7 @@ def test_a_hundred_sessions_of_a_thousand_partitions_are_made_until_somebody_wai
     assert left == ids[-len(left) :], "the stalest went"
 
 
-def test_what_is_refused_leaves_no_circle() -> None:
+def test_a_refused_session_leaves_no_cycle() -> None:
     """Nothing waits for the garbage collector, which may have frozen it (`node.run`)."""
     memory = MemoryPool(1 << 20)
     cache = FetchSessionCache(1000, Random(1), memory)
@@ -318,7 +318,7 @@ def test_a_session_that_grows_beyond_memory_ends_and_the_client_begins_anew() ->
     assert memory.kept == 0
 
 
-def test_memory_of_sessions_nobody_uses_goes_to_those_who_need_it() -> None:
+def test_memory_of_unused_sessions_goes_to_new_ones() -> None:
     memory = MemoryPool(SMALL_POOL)
     cache = FetchSessionCache(1000, Random(1), memory)
     stale, used = context(cache, 100, 0), context(cache, 100, 0)

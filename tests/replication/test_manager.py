@@ -95,7 +95,7 @@ def test_zstd_before_produce_7(world: World) -> None:
         assert appended(result).error == error
 
 
-def test_a_batch_sent_again_has_its_old_offsets_and_wakes_nobody(world: World) -> None:
+def test_a_retried_batch_has_its_old_offsets_and_wakes_no_fetch(world: World) -> None:
     def sent() -> bytearray:
         return batch(2, producer_id=9, producer_epoch=0, base_sequence=0)
 
@@ -159,7 +159,7 @@ def test_leadership_is_told_once_each(world: World) -> None:
     assert heard == [(5, 0), (5, 1), (5, None), (5, 3), (5, None)]
 
 
-def test_a_removed_partition_is_gone_from_disk(world: World) -> None:
+def test_a_removed_partition_is_deleted_from_disk(world: World) -> None:
     folder = world.folder / "data" / f"{TOPIC}-0"
     assert folder.is_dir()
     world.remove(0)

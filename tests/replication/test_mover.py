@@ -361,7 +361,7 @@ def test_the_metadata_is_asked_before_the_swap(world: TwoDirs) -> None:
     assert world.place == 1 and world.values() == list(range(5))
 
 
-def test_the_current_log_is_gone_and_the_metadata_says_where_it_is(world: TwoDirs) -> None:
+def test_the_current_log_is_missing_and_the_metadata_names_its_directory(world: TwoDirs) -> None:
     """A crash between the two renames of a swap."""
     world.append(batches=batch(3))
     world.move(1)

@@ -81,7 +81,7 @@ def test_epochs_of_a_client(asked: int, answer: ErrorCode) -> None:
     assert partition().check_leader(asked) == answer
 
 
-def test_a_follower_serves_nobody_but_fences_first() -> None:
+def test_a_follower_serves_no_client_but_fences_first() -> None:
     made = partition((1, 2))
     assert made.become_follower(
         leader=2, leader_epoch=6, partition_epoch=1, replicas=(1, 2), isr=(2,)

@@ -84,7 +84,7 @@ def test_small_batches_are_packed_at_once(world: World, offload: HeldOffload) ->
     assert codecs(world) == [Compression.ZSTD]
 
 
-def test_what_comes_meanwhile_waits_its_turn(world: World, offload: HeldOffload) -> None:
+def test_later_batches_queue_in_order(world: World, offload: HeldOffload) -> None:
     received = [large(7, 0), large(7, 10), batch(1)]
     answers = [world.append(batches=one, acks=-1) for one in received]
     for one in received:
@@ -228,7 +228,7 @@ def test_what_is_costly(
     assert (loop_cost(data, config, 9, NOW_MS) > LOOP_BYTES) is costly
 
 
-def test_a_message_set_of_old_is_converted_off_the_loop(world: World, offload: HeldOffload) -> None:
+def test_an_old_message_set_is_converted_off_the_loop(world: World, offload: HeldOffload) -> None:
     world.configure(compression_type="producer")
     for size in (10, LARGE):
         sent = bytearray()
@@ -575,7 +575,7 @@ def test_an_error_holds_nothing_of_what_was_unpacked(
     assert error.__cause__ is error.__context__ is None
 
 
-def test_an_append_for_a_connection_that_is_gone_waits_for_no_replica(world: World) -> None:
+def test_an_append_for_a_closed_connection_waits_for_no_replica(world: World) -> None:
     held = opened_anew(world, compression_type="zstd")
     world.host(0, epoch=1, replicas=(1, 2), compression_type="zstd")
     waits, later = (world.append(batches=large(), acks=-1, timeout_ms=2**31 - 1) for _ in range(2))

@@ -133,7 +133,7 @@ def test_one_that_sends_too_slowly_ends_without_a_pause(new_loop: NewLoop) -> No
     run(new_loop, main)
 
 
-def test_a_loop_that_is_slow_itself_ends_nobody(new_loop: NewLoop) -> None:
+def test_a_slow_loop_closes_no_connection(new_loop: NewLoop) -> None:
     """Minutes between two looks, in which little was read: the sender is not to blame."""
 
     async def main() -> None:

@@ -78,7 +78,7 @@ def test_overrides_that_cannot_be_read(text: str) -> None:
         parse_per_ip_overrides(text)
 
 
-def test_nobody_is_let_in_only_where_an_address_is_excepted() -> None:
+def test_zero_connections_only_with_overrides() -> None:
     assert "would let nobody in" in refused(max_connections_per_ip="0")
     config(max_connections_per_ip="0", max_connections_per_ip_overrides="localhost:1")
 

@@ -107,7 +107,7 @@ def test_a_producers_second_aborted_transaction() -> None:
     assert wanted == [(3, 4)], "it was committed between the two"
 
 
-def test_batches_outside_transactions_are_nobodys() -> None:
+def test_batches_outside_transactions_have_no_producer() -> None:
     _, wanted, _ = look(batch(0), batch(2), aborted=[(0, -1)])
     assert wanted == [(0, 1), (2, 3)]
 

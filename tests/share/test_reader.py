@@ -118,7 +118,7 @@ def test_a_share_fetch_stops_waiting_when_its_connection_goes(readers: Readers) 
     assert not any(outcome.done for outcome in outcomes)
 
 
-def test_a_share_fetch_does_not_begin_to_wait_for_a_connection_that_is_gone(
+def test_a_share_fetch_does_not_begin_to_wait_for_a_closed_connection(
     readers: Readers,
 ) -> None:
     readers.states.is_slow = True

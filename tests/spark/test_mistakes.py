@@ -108,7 +108,7 @@ def test_an_output_that_cannot_be_written(
     assert (code, "--checkpoint" in said) == (1, True)
 
 
-def test_a_checkpoint_whose_output_is_gone(
+def test_a_checkpoint_without_its_output(
     archive: Archive, kafka_topic: str, tmp_path: Path
 ) -> None:
     commits = tmp_path / "out.checkpoint" / "commits"
@@ -120,7 +120,7 @@ def test_a_checkpoint_whose_output_is_gone(
     assert f"{tmp_path}/out has none of them (no _spark_metadata): bring the output back" in said
 
 
-def test_an_output_whose_checkpoint_is_gone(
+def test_an_output_without_its_checkpoint(
     archive: Archive, kafka_topic: str, tmp_path: Path
 ) -> None:
     """Spark would skip as many batches as the output has."""

@@ -23,7 +23,7 @@ from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.hang_ups import HangUp
 from kbroker.server.network.peer_progress import PeerProgress
-from kbroker.server.network.produce_shape import PARTITION_BYTES, names_more_than
+from kbroker.server.network.produce_shape import PARTITION_BYTES, exceeds_partition_count
 from kbroker.server.network.read_gate import ReadGate
 from kbroker.server.network.receive_buffer import (
     API_KEY_BYTES,
@@ -306,10 +306,10 @@ class Connection(asyncio.BufferedProtocol):
         size, api_key = len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big")
         if size > shared.max_list_bytes:
             self._check_list(size, api_key)
-            if names_more_than(frame, shared.max_list_bytes // PARTITION_BYTES):
+            if exceeds_partition_count(frame, shared.max_list_bytes // PARTITION_BYTES):
                 raise CloseConnection("a Produce request of very many partitions")
         if api_key == ApiKey.PRODUCE and (
-            size <= LARGE_PRODUCE_BYTES or not names_more_than(frame, PRODUCE_PARTITIONS)
+            size <= LARGE_PRODUCE_BYTES or not exceeds_partition_count(frame, PRODUCE_PARTITIONS)
         ):
             return shared.dispatcher.dispatch(self._session, frame, arrived_ms)
         return shared.dispatcher.dispatch_in_slices(self._session, frame, arrived_ms)

@@ -26,12 +26,12 @@ _INDEX_BYTES: Final = 4
 _UUID_BYTES: Final = 16
 
 
-def names_more_than(frame: memoryview, limit: int) -> bool:
+def exceeds_partition_count(frame: memoryview, limit: int) -> bool:
     """Whether a Produce request names more than limit topics and partitions. False too for bytes
     that end before.
     """
     try:
-        return _Walk(frame).names_more_than(limit)
+        return _Walk(frame).exceeds_partition_count(limit)
     except MalformedRequest:
         return False
 
@@ -46,7 +46,7 @@ class _Walk:
         self._is_flexible = header.api_version >= _FLEXIBLE_SINCE
         self._position = header.body_position
 
-    def names_more_than(self, limit: int) -> bool:
+    def exceeds_partition_count(self, limit: int) -> bool:
         if self._version >= _TRANSACTIONS_SINCE:
             self._skip(2)
         self._position += _ACKS_AND_TIMEOUT_BYTES

@@ -274,7 +274,7 @@ def test_timeouts_out_of_range(timeout_ms: int) -> None:
     assert Client(TransactionWorld()).init(timeout_ms=timeout_ms) is E.INVALID_TRANSACTION_TIMEOUT
 
 
-def test_an_id_that_nobody_initialised() -> None:
+def test_an_id_that_was_never_initialised() -> None:
     world = TransactionWorld()
     client = Client(world, producer_id=1, epoch=0)
     assert client.add(OUT) is E.INVALID_PRODUCER_ID_MAPPING
@@ -326,7 +326,7 @@ def test_a_successor_is_faster_than_a_producer_that_timed_out() -> None:
     assert client.init(keep=True) is E.PRODUCER_FENCED
 
 
-def test_the_epoch_of_the_last_fence_is_given_to_nobody() -> None:
+def test_the_epoch_of_the_last_fence_is_given_to_no_client() -> None:
     world = TransactionWorld()
     world.put(Transaction("tx", 9, 32766, 15_000))
     client = Client(world, producer_id=9, epoch=32766)
@@ -495,7 +495,7 @@ def test_a_decision_that_may_be_in_the_log_is_not_called_failed(said: ErrorCode)
     assert client.end(commit=True) is E.NONE
 
 
-def test_nobody_decides_while_a_record_is_on_its_way() -> None:
+def test_no_decision_while_a_record_is_uncommitted() -> None:
     world = TransactionWorld()
     client = Client(world)
     client.init()

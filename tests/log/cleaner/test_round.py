@@ -147,7 +147,7 @@ def test_damage_is_named_and_gets_no_new_crc(tmp_path: Path, damage: object, why
         (tmp_path / (names.offset_name(0, names.LOG) + names.CLEANED)).unlink()
 
 
-def test_messages_of_old_become_batches(tmp_path: Path) -> None:
+def test_old_messages_become_batches(tmp_path: Path) -> None:
     old = bytearray()
     write_message_set(old, [Record(0, NOW_MS, b"a", b"1"), Record(1, NOW_MS, b"a", b"2")], magic=1)
     segment = source(tmp_path, 0, 10, bytes(old))

@@ -250,7 +250,7 @@ def test_under_transaction_version_2_an_unknown_producer_begins_with_0() -> None
         assert found is expected
 
 
-def test_batches_without_a_producer_are_nobodys() -> None:
+def test_batches_without_a_producer_have_no_state() -> None:
     state = manager()
     assert append(state, batch(-1, 5, producer_id=-1)) is None
     assert append(state, batch(0, 5, producer_id=-1)) is None  # as coordinators write them

@@ -44,7 +44,7 @@ def test_a_scan_names_every_batch_whatever_the_size_of_a_read(
     assert list(segment.scan(position)) == []
 
 
-def test_messages_of_old_are_scanned_among_batches(tmp_path: Path) -> None:
+def test_old_messages_are_scanned_among_batches(tmp_path: Path) -> None:
     old = bytearray()
     write_message_set(old, [Record(3, NOW_MS, None, b"v")], magic=1)
     new = bytes(build_batch([(NOW_MS, None, b"v", [])], base_offset=4))

@@ -281,7 +281,7 @@ def test_epochs_that_are_not_in_their_checkpoint_yet(growing: PartitionLog) -> N
     assert [item.path.name for item in problems(folder)] == [checkpoint.name]
 
 
-def test_a_segment_that_is_gone_with_all_its_files_is_missed(tmp_path: Path) -> None:
+def test_a_segment_missing_with_all_its_files_is_reported(tmp_path: Path) -> None:
     log = PartitionLog.open(
         tmp_path / "topic-0", TopicPartition("topic", 0), LogConfig(), now_ms=NOW_MS
     )

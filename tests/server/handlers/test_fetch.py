@@ -297,7 +297,7 @@ def test_stretches_of_nothing_but_markers_are_passed_over(world: World) -> None:
     assert record.offset == 5
 
 
-def test_a_fetch_of_old_that_waits_is_converted_too(world: World) -> None:
+def test_an_old_fetch_that_waits_is_converted_too(world: World) -> None:
     outcome = handle(world, 2, fetch_request({0: 0}, max_wait_ms=500))
     assert isinstance(outcome, Deferred)
     assert not outcome.done
@@ -346,7 +346,7 @@ def test_clients_that_do_not_know_storage_errors_look_for_another_leader(
     assert partitions_of(answered(outcome))[0].error_code == code
 
 
-def test_a_log_that_cannot_be_read_is_none_that_is_led_for_clients_of_old(world: World) -> None:
+def test_an_unreadable_log_is_not_leader_for_old_clients(world: World) -> None:
     world.append(batches=batch(2))
     with pytest.MonkeyPatch.context() as patch:
 

@@ -145,7 +145,7 @@ def test_every_version(world: World, version: int) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_message_sets_of_old_become_batches(world: World, version: int, magic: int) -> None:
+def test_old_message_sets_become_batches(world: World, version: int, magic: int) -> None:
     for codec in (Compression.NONE, Compression.GZIP):
         sent = bytearray()
         records = [Record(100 + i, NOW_MS + i, b"key", b"%d" % i) for i in range(3)]
@@ -167,7 +167,7 @@ def test_message_sets_of_old_become_batches(world: World, version: int, magic: i
     ("version", "code"),
     [(2, ErrorCode.CORRUPT_MESSAGE), (3, ErrorCode.INVALID_RECORD)],
 )
-def test_message_sets_are_checked_and_are_of_old_requests_only(
+def test_message_sets_are_checked_and_allowed_in_old_requests_only(
     world: World, version: int, code: ErrorCode
 ) -> None:
     sent = bytearray()
@@ -352,7 +352,7 @@ def test_refused_records_are_charged_while_another_partition_waits(world: World)
     assert memory.used == 0
 
 
-def test_refused_records_of_a_connection_that_is_gone_are_charged_no_more(world: World) -> None:
+def test_refused_records_of_a_closed_connection_are_released(world: World) -> None:
     held = compacted_with_thread(world)
     memory = MemoryPool()
     outcome = produce(world, records={0: keyless(2_000), 1: keyless(2_000)}, memory=memory)

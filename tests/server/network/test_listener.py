@@ -34,7 +34,7 @@ def test_a_host_that_is_not_ours(host: str) -> None:
         ListenerServer("PLAINTEXT", host, 0)
 
 
-def test_nobody_is_accepted_before_start_or_after_close() -> None:
+def test_no_connection_is_accepted_before_start_or_after_close() -> None:
     async def main() -> None:
         loopback = Loopback()
         port = loopback.server.bound.port

@@ -228,7 +228,7 @@ def test_any_order(seed: int) -> None:
     assert pool.used == 0
 
 
-def test_what_is_kept_has_a_share_and_holds_up_nobody() -> None:
+def test_kept_memory_has_a_share_and_delays_no_request() -> None:
     pool = MemoryPool(LIMIT)
     share = pool.kept_limit
     assert not pool.keep(share + 1)
@@ -241,7 +241,7 @@ def test_what_is_kept_has_a_share_and_holds_up_nobody() -> None:
     assert (pool.kept, pool.used) == (0, pool.largest_request)
 
 
-def test_what_is_lent_goes_when_somebody_begins_to_wait() -> None:
+def test_lent_memory_is_dropped_under_pressure() -> None:
     pool = MemoryPool(LIMIT)
     assert pool.lend(pool.lent_limit)
     assert not pool.lend(1) and not pool.keep(1)

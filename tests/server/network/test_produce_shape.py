@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.server.network.produce_shape import names_more_than
+from kbroker.server.network.produce_shape import exceeds_partition_count
 from tests.e2e.wire import frame_of
 
 
@@ -35,12 +35,12 @@ def produce(topics: list[list[bytes]], version: int) -> memoryview:
 def test_topics_and_partitions_are_counted(version: int) -> None:
     topics = [[b"x" * 200, b""], [], [b"y" * 20_000, b"z", b""]]
     frame = produce(topics, version)
-    assert names_more_than(frame, 7)
-    assert not names_more_than(frame, 8)
+    assert exceeds_partition_count(frame, 7)
+    assert not exceeds_partition_count(frame, 8)
     empty = produce([[]] * 5, version)
-    assert names_more_than(empty, 4)
-    assert not names_more_than(empty, 5)
-    assert not names_more_than(produce([], version), 0)
+    assert exceeds_partition_count(empty, 4)
+    assert not exceeds_partition_count(empty, 5)
+    assert not exceeds_partition_count(produce([], version), 0)
 
 
 @pytest.mark.parametrize("version", [0, 3, 9, 13])
@@ -53,18 +53,18 @@ def test_requests_of_any_shape(version: int) -> None:
         ]
         named = len(topics) + sum(map(len, topics))
         frame = produce(topics, version)
-        assert names_more_than(frame, named - 1)
-        assert not names_more_than(frame, named)
+        assert exceeds_partition_count(frame, named - 1)
+        assert not exceeds_partition_count(frame, named)
 
 
 @pytest.mark.parametrize("version", [2, 8, 9, 13])
 def test_bytes_that_are_no_request_end_the_walk(version: int) -> None:
     frame = produce([[b"x" * 20] * 10] * 3, version)
     for size in range(len(frame)):
-        assert not names_more_than(frame[:size], 33)
+        assert not exceeds_partition_count(frame[:size], 33)
     random = Random(7)
     for _ in range(300):
         changed = bytearray(frame)
         for _ in range(3):
             changed[random.randrange(8, len(changed))] = random.randrange(256)
-        names_more_than(memoryview(changed), 1000)
+        exceeds_partition_count(memoryview(changed), 1000)

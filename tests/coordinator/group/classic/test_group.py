@@ -141,7 +141,7 @@ def test_session_timeout_removes_a_silent_member() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000], ids=["forward", "back"])
-def test_wall_clock_jump_expires_nobody(jump_ms: int) -> None:
+def test_wall_clock_jump_expires_no_member(jump_ms: int) -> None:
     world = World()
     members = [ClientMember(world, "a"), ClientMember(world, "b")]
     settle(world, members)

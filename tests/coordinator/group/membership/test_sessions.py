@@ -85,7 +85,7 @@ def test_an_end_that_could_not_be_written_is_tried_again() -> None:
     assert world.ended == ["g/a"] * 2
 
 
-def test_an_unloaded_shard_gives_nobody_up() -> None:
+def test_an_unloaded_shard_removes_no_member() -> None:
     world = World()
     for member in "abc":
         world.sessions.renew("g", member, 100)

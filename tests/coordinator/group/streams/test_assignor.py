@@ -36,7 +36,7 @@ def test_one_member_gets_all() -> None:
     assert tasks(assigned["a"]) == [("0", 0), ("0", 1), ("0", 2), ("1", 0), ("1", 1)]
 
 
-def test_nobody_gets_nothing() -> None:
+def test_no_members_get_no_tasks() -> None:
     assert assign_tasks({}, load(_0=3)) == {}
 
 

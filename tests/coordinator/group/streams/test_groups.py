@@ -229,7 +229,7 @@ def test_who_is_where(world: World) -> None:
     assert again.partitions_by_user_endpoint is None
 
 
-def test_a_topology_without_topics_has_nobody_anywhere(world: World) -> None:
+def test_a_topology_without_topics_has_no_assignment(world: World) -> None:
     place = StreamsGroupHeartbeatRequest.Endpoint(host="one", port=1)
     thread = StreamsThread(
         world,
