@@ -187,5 +187,6 @@ class TestLogModel(LogMachine.TestCase):  # type: ignore[misc]  # hypothesis mak
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 class TestLogModelAtLength(LogMachine.TestCase):  # type: ignore[misc]  # as above
     settings = settings(max_examples=1000, stateful_step_count=50, deadline=None)
