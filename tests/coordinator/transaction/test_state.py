@@ -45,3 +45,8 @@ def test_states_at_rest_and_ending() -> None:
         assert S.PREPARE_COMMIT not in TRANSITIONS[state], "there is nothing to commit"
     assert TRANSITIONS[S.DEAD] == frozenset()
     assert set(TRANSITIONS) == set(TransactionState)
+
+
+def test_transitions_cover_every_state() -> None:
+    assert set(TRANSITIONS) == set(S)
+    assert [state.shown for state in S][:4] == ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort"]

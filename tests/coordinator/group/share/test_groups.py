@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
-from kbroker.coordinator.group.share.assignor import assign_simple
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
-from kbroker.model import InvariantError, TopicIdPartition, TopicPartition, Uuid
+from kbroker.model import InvariantError, TopicIdPartition, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -391,61 +389,6 @@ def test_topics_that_go_take_their_states_with_them() -> None:
     shares.world.timers.advance(1_000)
     answer = shares.ask(member_id="m", member_epoch=3)
     assert (answer.member_epoch, partitions_of(answer)) == (4, [])
-
-
-# -- the assignor --------------------------------------------------------------------------------
-
-TOPICS: tuple[Uuid, ...] = (b"a" * 16, b"b" * 16)
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_assignor(seed: int) -> None:
-    """Each partition has a reader, each reader a partition; where all read all it is even; who has
-    something keeps it if nothing changes.
-    """
-    random = Random(seed)
-    same = random.random() < 0.5
-    counts = {topic_id: random.randrange(1, 6) for topic_id in TOPICS}
-    assignable = {topic_id: frozenset(range(count)) for topic_id, count in counts.items()}
-    members: dict[str, Subscriber] = {}
-    given: Mapping[str, Assignment] = {}
-    for number in range(random.randrange(1, 9)):
-        topics = frozenset(TOPICS if same else random.sample(TOPICS, random.randrange(1, 3)))
-        members[f"m{number}"] = Subscriber(f"m{number}", topics, {})
-        members = {
-            name: Subscriber(name, member.topics, given.get(name, {}))
-            for name, member in members.items()
-        }
-        given = assign_simple(members, assignable)
-        check_assignment(members, assignable, given, is_even=same)
-    kept = {name: Subscriber(name, member.topics, given[name]) for name, member in members.items()}
-    assert assign_simple(kept, assignable) == given
-
-
-def check_assignment(
-    members: Mapping[str, Subscriber],
-    assignable: Mapping[Uuid, frozenset[int]],
-    given: Mapping[str, Assignment],
-    *,
-    is_even: bool,
-) -> None:
-    readers: dict[TopicIdPartition, int] = {}
-    loads = []
-    for name, member in members.items():
-        assert given[name].keys() <= member.topics
-        loads.append(sum(len(partitions) for partitions in given[name].values()))
-        for topic_id, partitions in given[name].items():
-            assert partitions <= assignable[topic_id]
-            for partition in partitions:
-                readers[topic_id, partition] = readers.get((topic_id, partition), 0) + 1
-    assert min(loads) >= 1
-    wanted = {topic_id for member in members.values() for topic_id in member.topics}
-    assert readers.keys() == {
-        (topic_id, partition) for topic_id in wanted for partition in assignable[topic_id]
-    }
-    if is_even:
-        assert max(loads) - min(loads) <= 1
-        assert max(readers.values()) - min(readers.values()) <= 1
 
 
 # -- a simulation --------------------------------------------------------------------------------
