@@ -34,7 +34,7 @@ _KEYS: Final[Mapping[int, Mapping[str, ConfigKey]]] = {
 
 
 class Operation(IntEnum):
-    """What to do with one setting."""
+    """The operation on one setting."""
 
     SET = 0
     DELETE = 1
@@ -59,7 +59,7 @@ class AlteredResource(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one resource. message: None where all is well."""
+    """The outcome for one resource. message: None on success."""
 
     error: ErrorCode
     message: str | None

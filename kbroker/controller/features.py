@@ -31,7 +31,7 @@ ONE_OUTCOME_SINCE: Final = 2
 
 
 class UpgradeType(IntEnum):
-    """What an update may do."""
+    """The allowed direction of an update (Kafka: FeatureUpdate.UpgradeType)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2

@@ -33,7 +33,7 @@ Operation = Callable[[Controller, int], ControllerResult[R]]
 
 
 class MetadataLog(Protocol):
-    """What the service needs of the metadata quorum while this node leads it."""
+    """The part of the metadata quorum that the service uses while this node leads it."""
 
     @property
     def epoch(self) -> int:

@@ -335,7 +335,7 @@ def _deletion_problem(
     names: Mapping[str, int],
     ids: Mapping[Uuid, int],
 ) -> tuple[ErrorCode, str]:
-    """What stands against deleting it; (NONE, "") if nothing does."""
+    """The error that prevents the deletion; (NONE, "") if there is none."""
     if name is None and topic_id == ZERO_UUID:
         return ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
     if name is not None and topic_id != ZERO_UUID:

@@ -145,7 +145,7 @@ class LogManager(LogDirectories):
     def _directory_for(
         self, topic_partition: TopicPartition, directory_id: Uuid | None, is_new: bool
     ) -> LogDirectory:
-        """Where a new log goes. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
+        """The log directory for a new log. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
         online = self.online()
         named = directory_id is not None and directory_id not in RESERVED_UUIDS
         if topic_partition in self.offline_partitions or not online:

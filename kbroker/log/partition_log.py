@@ -298,7 +298,9 @@ class PartitionLog(LogState):
     def aborted_transactions(
         self, fetch_offset: int, upper_offset: int
     ) -> list[AbortedTransaction]:
-        """What a reader of [fetch_offset, upper_offset) has to leave out."""
+        """The aborted transactions that a reader of [fetch_offset, upper_offset) must
+        filter out.
+        """
         return self.segments.aborted_transactions(fetch_offset, upper_offset)
 
     def search_time(self, timestamp_ms: int) -> Search:

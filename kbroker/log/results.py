@@ -1,4 +1,4 @@
-"""What a partition log hands out: where an append went, what a read found, what is to be synced."""
+"""Results of a partition log: of an append, of a read, and the files to sync."""
 
 from __future__ import annotations
 

@@ -198,5 +198,5 @@ class ClassicProtocol(Protocol):
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What `leave` would answer each identity alone; no member leaves."""
+        """The error that `leave` would return for each identity on its own; no member leaves."""
         ...

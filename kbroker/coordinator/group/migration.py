@@ -57,7 +57,7 @@ from kbroker.protocol.messages.consumer_groups import (
 
 
 class MigrationSettings(Protocol):
-    """What of the broker's configuration migrations read."""
+    """The part of the broker's configuration that migrations read."""
 
     @property
     def group_max_size(self) -> int: ...

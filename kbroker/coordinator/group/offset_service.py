@@ -42,7 +42,7 @@ _DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
 class OffsetSettings(Protocol):
-    """What of the broker's configuration committed offsets read."""
+    """The part of the broker's configuration that committed offsets read."""
 
     @property
     def offset_metadata_max_bytes(self) -> int: ...

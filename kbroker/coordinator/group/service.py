@@ -82,8 +82,8 @@ PROTOCOL_NAMED_VERSION: Final = 5
 
 
 class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
-    """What of the broker's configuration the group coordinator reads; GroupCoordinatorConfig has
-    it.
+    """The part of the broker's configuration that the group coordinator reads;
+    GroupCoordinatorConfig has it.
     """
 
     @property

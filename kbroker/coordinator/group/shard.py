@@ -71,7 +71,7 @@ D = TypeVar("D")
 
 
 class ShardSettings(ClassicSettings, ConsumerSettings, ShareSettings, StreamsSettings, Protocol):
-    """What of the broker's configuration a shard reads."""
+    """The part of the broker's configuration that a shard reads."""
 
     @property
     def offsets_retention_ms(self) -> int: ...
@@ -269,7 +269,7 @@ class GroupShard:
         return self._deadlines.next_ms()
 
     def on_deadline(self, now_ms: int) -> Results:
-        """What is due."""
+        """Run the deadlines that are due."""
         return self._deadlines.fire(now_ms)
 
     def changes(self, record: CoordinatorRecord) -> str | None:
@@ -319,7 +319,7 @@ class GroupShard:
     def leave_errors(
         self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What `leave` would answer each identity alone."""
+        """The error that `leave` would return for each identity on its own."""
         protocol = self._classic_protocol(group_id)
         if protocol is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)

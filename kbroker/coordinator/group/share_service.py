@@ -54,7 +54,7 @@ _DeletedTopic = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseT
 
 
 class EndOffsets(Protocol):
-    """Where partitions end, for the lag."""
+    """The end offsets of partitions, for the lag."""
 
     def __call__(self, partition: TopicPartition) -> int | None: ...
 

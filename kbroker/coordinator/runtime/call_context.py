@@ -1,4 +1,4 @@
-"""What coordinators read of the request that they answer, besides its body."""
+"""The request context that coordinators read, besides the request itself."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ PRUNE_BATCH: Final = 200
 TURN_TOMBSTONES: Final = 600
 """Tombstones written in one turn of the loop after topics were deleted, about."""
 BATCH_TOMBSTONES: Final = 20
-"""What writing a batch costs, in tombstones."""
+"""The cost of writing a batch, in tombstones."""
 
 
 class StateLog(CoordinatorLog, Protocol):
@@ -58,7 +58,7 @@ class StateLog(CoordinatorLog, Protocol):
 
 
 class CoordinatorSettings(StateSettings, Protocol):
-    """What of the broker's configuration the share coordinator reads."""
+    """The part of the broker's configuration that the share coordinator reads."""
 
     @property
     def share_coordinator_state_topic_num_partitions(self) -> int: ...
@@ -89,7 +89,7 @@ def is_coordinator_key(text: str) -> bool:
 
 
 class _Tombstones(NamedTuple):
-    """What is left to write to one shard after topics were deleted."""
+    """The tombstones still to write to one shard after topics were deleted."""
 
     host: Host[ShareStateShard]
     batches: Iterator[list[CoordinatorRecord]]

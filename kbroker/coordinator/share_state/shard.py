@@ -49,7 +49,7 @@ _Batch = TypeVar("_Batch", ShareUpdateValue.StateBatch, ShareSnapshotValue.State
 
 
 class StateSettings(Protocol):
-    """What of the broker's configuration the share coordinator's shards read."""
+    """The part of the broker's configuration that the share coordinator's shards read."""
 
     @property
     def share_coordinator_snapshot_update_records_per_snapshot(self) -> int: ...

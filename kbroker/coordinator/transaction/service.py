@@ -67,7 +67,7 @@ NextProducerId = Callable[[], int | Deferred[int]]
 
 
 class CoordinatorSettings(TransactionSettings, Protocol):
-    """What of the broker's configuration the transaction coordinator reads."""
+    """The part of the broker's configuration that the transaction coordinator reads."""
 
     @property
     def transaction_max_timeout_ms(self) -> int: ...

@@ -53,7 +53,7 @@ R = TypeVar("R")
 
 
 class TransactionSettings(Protocol):
-    """What of the broker's configuration a shard reads."""
+    """The part of the broker's configuration that a shard reads."""
 
     @property
     def transactional_id_expiration_ms(self) -> int: ...

@@ -444,7 +444,9 @@ def plan(log: LogState, now_ms: int) -> DirtyRange:
 
 
 def _source(cleaning: _Cleaning, segment: Segment, *, start_offset: int = 0) -> Source:
-    """What a worker needs of a segment. Raises CleaningStopped if it is no longer in the log."""
+    """The part of a segment that a worker needs. Raises CleaningStopped if it is no longer in the
+    log.
+    """
     segments = cleaning.log.segments
     index = segments.floor_index(segment.base_offset)
     _require(not cleaning.is_outdated and segments[index] is segment)

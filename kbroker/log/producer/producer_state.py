@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers: for duplicates, fencing and open transactions.
+"""The producer states of a partition: for duplicates, fencing and open transactions.
 
 Per producer id the last five batches (a client has at most five requests in flight), its epoch, and
 the first offset of its open transaction. All of it is a replay of the log; a snapshot file shortens
@@ -31,7 +31,7 @@ _ENTRY: Final = struct.Struct(">qhiqiqiq")
 
 
 class DuplicateBatch(NamedTuple):
-    """Where a batch that was sent again already is. Both offsets inclusive."""
+    """The place of the original of a retried batch. Both offsets inclusive."""
 
     base_offset: int
     last_offset: int
@@ -98,7 +98,7 @@ class ProducerState:
 
     @property
     def next_sequence(self) -> int:
-        """What the next batch of this epoch begins with."""
+        """The expected base sequence of the next batch in this epoch."""
         batches = self.batches
         if not batches:
             return 0

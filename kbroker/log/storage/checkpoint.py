@@ -94,8 +94,8 @@ class Checkpoint(NamedTuple):
 
 
 def read_topic_id_after_stop(directory: Path, *, clean_shutdown: bool) -> Uuid | None:
-    """What partition.metadata says. After a crash of the machine a file that was not synced yet may
-    hold anything: the metadata log knows the id too, and has it written again.
+    """The topic id in partition.metadata. After a crash of the machine a file that was not synced
+    yet may hold anything: the metadata log knows the id too, and has it written again.
     """
     try:
         return read_topic_id(directory)

@@ -30,7 +30,7 @@ from kbroker.protocol.messages.groups import (
 
 
 class GroupSettings(Protocol):
-    """What of the broker's configuration a classic group reads."""
+    """The part of the broker's configuration that a classic group reads."""
 
     @property
     def group_initial_rebalance_delay_ms(self) -> int: ...

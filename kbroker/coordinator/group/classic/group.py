@@ -243,7 +243,7 @@ class ClassicGroup(Rebalance):
     def leave_errors(
         self, identities: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What `leave` would answer each of them alone."""
+        """The error that `leave` would return for each identity on its own."""
         return [self._member_that_leaves(identity)[1] for identity in identities]
 
     def _member_that_leaves(

@@ -54,7 +54,7 @@ def _answered_by(waiter: Waiter, results: Results) -> CoordinatorResult[Message]
 
 
 class ClassicSettings(GroupSettings, Protocol):
-    """What of the broker's configuration classic groups read."""
+    """The part of the broker's configuration that classic groups read."""
 
     @property
     def kbroker_group_max_pending_members(self) -> int: ...
@@ -267,7 +267,7 @@ class ClassicGroups:
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What `leave` would answer each identity alone."""
+        """The error that `leave` would return for each identity on its own."""
         return self.groups[group_id].leave_errors(leaving)
 
     # -- offsets -----------------------------------------------------------------------------

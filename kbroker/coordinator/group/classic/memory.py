@@ -46,7 +46,7 @@ class PendingMembers:
             self._pending.pop(oldest)(now_ms)
 
     def remove(self, group_id: str, digest: Digest) -> None:
-        """It came back, or its time is over."""
+        """The member joined, or its session timeout is over."""
         self._pending.pop((group_id, digest), None)
 
 
@@ -66,5 +66,5 @@ class MemberMemory:
         return count <= 0 or self.used_bytes + count <= self._limit_bytes
 
     def add(self, count: int) -> None:
-        """So much more is held, or less."""
+        """Add bytes (negative: release them)."""
         self.used_bytes += count

@@ -28,7 +28,7 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
     GroupState.DEAD: frozenset(),
 }
-"""Where a group may go from each state."""
+"""The transitions from each state."""
 
 MAY_REBALANCE: Final = frozenset(
     state for state, targets in TRANSITIONS.items() if GroupState.PREPARING_REBALANCE in targets

@@ -55,7 +55,7 @@ def assign_range(
 def assign_uniform(
     members: Mapping[str, Subscriber], partition_counts: Mapping[Uuid, int]
 ) -> dict[str, Assignment]:
-    """As many partitions for each as for the others, as far as subscriptions allow."""
+    """Balance the number of partitions per member, as far as subscriptions allow."""
     if not members:
         return {}
     subscriptions = {subscriber.topics for subscriber in members.values()}

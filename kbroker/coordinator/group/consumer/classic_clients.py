@@ -161,7 +161,7 @@ class ClassicClients:
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What `leave` would answer each identity alone."""
+        """The error that `leave` would return for each identity on its own."""
         return _members_that_leave(self._consumer.groups[group_id], leaving)[0]
 
     def _expect(

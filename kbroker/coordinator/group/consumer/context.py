@@ -10,7 +10,7 @@ from kbroker.coordinator.group.membership.context import AssignmentContext
 
 
 class ConsumerSettings(Protocol):
-    """What of the broker's configuration a consumer group reads."""
+    """The part of the broker's configuration that a consumer group reads."""
 
     @property
     def group_consumer_session_timeout_ms(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What ConsumerGroupDescribe shows of a consumer group (KIP-848)."""
+"""The ConsumerGroupDescribe response of a consumer group (KIP-848)."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class ConsumerGroup:
     # -- what it says ------------------------------------------------------------------------
 
     def current(self, member_id: str) -> CurrentAssignment:
-        """What a member has; nothing, if it is none."""
+        """A member's current assignment; empty for an unknown member."""
         return self.currents.get(member_id, NO_ASSIGNMENT)
 
     def state(self) -> str:

@@ -1,4 +1,4 @@
-"""What a consumer group answers to ConsumerGroupHeartbeat (KIP-848), and how members end.
+"""The response of a consumer group to ConsumerGroupHeartbeat (KIP-848), and the removal of members.
 
 Each function looks at a `ConsumerGroup` and gives the records that follow, in Kafka's order, with
 the response; it changes nothing. A heartbeat goes through up to four steps, each upon the outcome
@@ -42,7 +42,7 @@ from kbroker.protocol.messages.consumer_groups import (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where an update brings a member: from `before` to `after`."""
+    """The effect of an update on a member: its state before and after."""
 
     records: list[CoordinatorRecord]
     before: CurrentAssignment
@@ -195,7 +195,7 @@ def resolved(
 
 
 def reported_of(request: ConsumerGroupHeartbeatRequest) -> Reported:
-    """What the member says it has; None if it did not say."""
+    """The assignment that the member reports; None if the request has none."""
     if request.topic_partitions is None:
         return None
     return {topic.topic_id: frozenset(topic.partitions) for topic in request.topic_partitions}
@@ -268,7 +268,7 @@ def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequ
 def _updated(
     former: MemberMetadata | None, request: ConsumerGroupHeartbeatRequest, context: ConsumerContext
 ) -> MemberMetadata:
-    """What is known of a member after this request: null fields leave it as it was."""
+    """A member's state after this request; null fields change nothing."""
 
     old = former or MemberMetadata(
         instance_id=None, rack_id=None, subscribed_topic_regex="", server_assignor=None

@@ -58,7 +58,7 @@ class ConsumerPlan:
 
     @property
     def target(self) -> Assignment:
-        """What the member shall have."""
+        """The member's target assignment."""
         update = self._update
         if self._assigned is not None:
             return self._assigned.get(update.member_id, {})

@@ -36,7 +36,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """What a member has. A member that was just made: epoch 0, nothing."""
+    """A member's current assignment. A new member has epoch 0 and no partitions."""
 
     member_epoch: int = 0
     previous_epoch: int = 0

@@ -52,7 +52,7 @@ def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
 
 
 def member_record(group_id: str, member_id: str, value: MemberMetadata) -> CoordinatorRecord:
-    """What a member said of itself."""
+    """A member's metadata, as its record has it."""
     key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return CoordinatorRecord(key, value)
 
@@ -66,7 +66,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 
 
 def target_record(group_id: str, member_id: str, assignment: Assignment) -> CoordinatorRecord:
-    """What a member shall have."""
+    """A member's target assignment."""
     key = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     topics = [
         _TargetTopic(topic_id=topic_id, partitions=sorted(partitions))
@@ -82,7 +82,7 @@ def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
 
 
 def current_record(group_id: str, member_id: str, current: CurrentAssignment) -> CoordinatorRecord:
-    """What a member has."""
+    """A member's current assignment."""
     key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=current.member_epoch,

@@ -1,4 +1,4 @@
-"""What can be wrong with a ConsumerGroupHeartbeat by itself, whatever its group is. What the group
+"""Validation of a ConsumerGroupHeartbeat on its own, without its group. What the group
 answers is in `membership`.
 """
 
@@ -18,7 +18,7 @@ CLIENT_MEMBER_ID_VERSION: Final = 1
 def check_heartbeat(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
 ) -> None:
-    """What is wrong with a request by itself. Raises KafkaError."""
+    """Validate a request on its own, without its group. Raises KafkaError."""
     epoch = request.member_epoch
     problem = None
     if not request.member_id and (epoch > 0 or epoch == -1 or version >= CLIENT_MEMBER_ID_VERSION):

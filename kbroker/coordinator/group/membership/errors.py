@@ -21,7 +21,7 @@ def unknown_member(group_id: str, member_id: str) -> KafkaError:
 
 
 def group_is_full(kind: str, max_size: int) -> KafkaError:
-    """It has as many members as are allowed."""
+    """The group has reached its maximum size."""
     message = f"The {kind} group has reached its maximum capacity of {max_size} members."
     return KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
 

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 
 class GroupOverrides(Protocol):
-    """What groups have set themselves (IncrementalAlterConfigs), within the broker's bounds."""
+    """The groups' own settings (IncrementalAlterConfigs), within the broker's bounds."""
 
     def get_int(self, group_id: str, name: str) -> int | None:
         """A whole number by its name, such as consumer.session.timeout.ms; None: nothing set."""

@@ -1,4 +1,4 @@
-"""What OffsetCommit and OffsetFetch have in common."""
+"""The common part of OffsetCommit and OffsetFetch."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ShareGroup:
                     self.states = state_partitions_of(value)
 
     def current(self, member_id: str) -> ShareCurrent:
-        """What a member has; nothing, if it is none."""
+        """A member's current assignment; empty for an unknown member."""
         return self.currents.get(member_id, NO_ASSIGNMENT)
 
     def state(self) -> str:

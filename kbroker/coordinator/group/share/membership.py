@@ -1,4 +1,4 @@
-"""What a share group answers to ShareGroupHeartbeat (KIP-932), and how members end.
+"""The response of a share group to ShareGroupHeartbeat (KIP-932), and the removal of members.
 
 Each function looks at a `ShareGroup` and gives the records that follow, in Kafka's order, with the
 response; it changes nothing. A heartbeat goes through five steps, each upon the outcome of the
@@ -44,7 +44,7 @@ from kbroker.protocol.messages.share_groups import (
 
 
 class ShareSettings(Protocol):
-    """What of the broker's configuration the membership of share groups reads."""
+    """The part of the broker's configuration that the membership of share groups reads."""
 
     @property
     def group_share_session_timeout_ms(self) -> int: ...
@@ -83,7 +83,7 @@ class ShareHeartbeat:
 
 
 def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
-    """What is wrong with a request by itself. Raises KafkaError(INVALID_REQUEST)."""
+    """Validate a request on its own, without its group. Raises KafkaError(INVALID_REQUEST)."""
     problem = None
     if not request.member_id:
         problem = "MemberId can't be empty."
@@ -209,7 +209,7 @@ def _check_member(group: ShareGroup, request: ShareGroupHeartbeatRequest, max_si
 def _updated(
     former: ShareMember | None, request: ShareGroupHeartbeatRequest, context: ShareContext
 ) -> ShareMember:
-    """What is known of a member after this request: null fields leave it as it was."""
+    """A member's state after this request; null fields change nothing."""
     names = request.subscribed_topic_names
     known = [] if former is None else former.subscribed_topic_names
     rack_id = None if former is None else former.rack_id
@@ -249,7 +249,7 @@ class _Plan:
 
     @property
     def target(self) -> Assignment:
-        """What the member shall have."""
+        """The member's target assignment."""
         return self._targets.get(self._member_id, {})
 
     def advance(self, *, changed: bool) -> list[CoordinatorRecord]:

@@ -48,7 +48,7 @@ _EndingTopic = ShareGroupStatePartitionMetadataValue.TopicInfo
 
 @dataclass(frozen=True, slots=True)
 class ShareCurrent:
-    """What a member has, and since which epoch."""
+    """A member's current assignment and the epoch in which it got it."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
@@ -79,7 +79,7 @@ def share_group_record(group_id: str, epoch: int, metadata_hash: int) -> Coordin
 
 
 def share_member_record(group_id: str, member_id: str, value: ShareMember) -> CoordinatorRecord:
-    """What a member said of itself."""
+    """A member's metadata, as its record has it."""
     key = ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return CoordinatorRecord(key, value)
 
@@ -93,7 +93,7 @@ def share_target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> C
 
 
 def share_target_record(group_id: str, member_id: str, assignment: Assignment) -> CoordinatorRecord:
-    """What a member shall have."""
+    """A member's target assignment."""
     key = ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     topics = [
         _TargetTopic(topic_id=topic_id, partitions=sorted(partitions))

@@ -1,4 +1,4 @@
-"""Who gets which tasks of a streams group: Kafka's `sticky` assignor (KIP-1071).
+"""The target assignment of tasks in a streams group: Kafka's `sticky` assignor (KIP-1071).
 
 Active tasks stay where they were as far as every member's share allows, go next to where their
 state is kept, and last to the process with the least to do. Standby tasks go to other processes

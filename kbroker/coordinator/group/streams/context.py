@@ -11,7 +11,7 @@ from kbroker.coordinator.topics import ClusterTopics
 
 
 class StreamsSettings(Protocol):
-    """What of the broker's configuration a streams group reads."""
+    """The part of the broker's configuration that a streams group reads."""
 
     @property
     def group_streams_session_timeout_ms(self) -> int: ...
@@ -29,7 +29,7 @@ class StreamsSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroupSettings:
-    """What holds for one group: its own settings over the broker's."""
+    """The settings in force for one group: its own over the broker's."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int

@@ -1,4 +1,4 @@
-"""What StreamsGroupDescribe shows of a streams group (KIP-1071)."""
+"""The StreamsGroupDescribe response of a streams group (KIP-1071)."""
 
 from __future__ import annotations
 

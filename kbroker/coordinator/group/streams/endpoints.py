@@ -24,7 +24,9 @@ def partitions_by_endpoint(
     configured: ConfiguredTopology,
     topics: ClusterTopics,
 ) -> list[_Endpoint]:
-    """What each member with an endpoint has; `last` is the member that asked, and comes last."""
+    """The partitions of each member with an endpoint; `last` is the member that asked, and comes
+    last.
+    """
     found = []
     for member_id in sorted(members, key=lambda one: one == last):
         endpoint = members[member_id].user_endpoint

@@ -150,7 +150,7 @@ class StreamsGroup:
     # -- what it says ------------------------------------------------------------------------
 
     def current(self, member_id: str) -> CurrentTasks:
-        """What a member has; nothing, if it is none."""
+        """A member's current assignment; empty for an unknown member."""
         return self.currents.get(member_id, NOTHING)
 
     def state(self) -> str:

@@ -1,4 +1,4 @@
-"""What a streams group answers to StreamsGroupHeartbeat (KIP-1071), and how members end.
+"""The response of a streams group to StreamsGroupHeartbeat (KIP-1071), and the removal of members.
 
 Each function looks at a `StreamsGroup` and gives the records that follow, in Kafka's order, with
 the response; it changes nothing. A heartbeat goes through up to five steps, each upon the outcome
@@ -160,7 +160,7 @@ def delayed_assignment(
 
 
 def said_of(request: StreamsGroupHeartbeatRequest) -> TaskSet | None:
-    """What the member says it has; None if it did not say."""
+    """The assignment that the member reports; None if the request has none."""
     active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if active is None or standby is None or warmup is None:
         return None
@@ -207,7 +207,7 @@ def _updated(
     request: StreamsGroupHeartbeatRequest,
     context: StreamsContext,
 ) -> StreamsMember:
-    """What is known of a member after this request: null fields leave it as it was."""
+    """A member's state after this request; null fields change nothing."""
     old = former or StreamsMember(instance_id=None, rack_id=None, topology_epoch=-1)
     timeout_ms, endpoint, tags = (
         request.rebalance_timeout_ms,
@@ -261,7 +261,7 @@ def _tell_places(
     *,
     has_moved: bool,
 ) -> None:
-    """Who is where, unless the member knows."""
+    """The endpoints of all members, unless the member has the current ones."""
     epoch = group.endpoint_epoch + has_moved
     if request.endpoint_information_epoch != epoch:
         held = {key: value.assigned for key, value in group.currents.items()}

@@ -64,7 +64,7 @@ class StreamsPlan:
         self.status: list[_Status] = []
 
     def say(self, status: StreamsStatus, detail: str) -> None:
-        """What the member shall be told."""
+        """Add a status to the response."""
         self.status.append(_Status(status_code=int(status), status_detail=detail))
 
     def add_problems(self, request: StreamsGroupHeartbeatRequest) -> None:

@@ -27,7 +27,7 @@ class StreamsMemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentTasks:
-    """What a member has. A member that was just made: epoch 0, nothing."""
+    """A member's current assignment. A new member has epoch 0 and no partitions."""
 
     member_epoch: int = 0
     previous_epoch: int = 0

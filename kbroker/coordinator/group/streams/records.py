@@ -65,13 +65,13 @@ def streams_group_record(
 
 
 def streams_member_record(group_id: str, member_id: str, value: StreamsMember) -> CoordinatorRecord:
-    """What a member said of itself."""
+    """A member's metadata, as its record has it."""
     key = StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return CoordinatorRecord(key, value)
 
 
 def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
-    """What the application looks like."""
+    """The topology of the application."""
     return CoordinatorRecord(StreamsGroupTopologyKey(group_id=group_id), topology)
 
 
@@ -84,7 +84,7 @@ def streams_target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) ->
 
 
 def streams_target_record(group_id: str, member_id: str, target: TaskSet) -> CoordinatorRecord:
-    """What a member shall have."""
+    """A member's target assignment."""
     key = StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     value = StreamsGroupTargetAssignmentMemberValue(
         active_tasks=_target_tasks(target.active),
@@ -104,7 +104,7 @@ def streams_target_of(value: StreamsGroupTargetAssignmentMemberValue) -> TaskSet
 def streams_current_record(
     group_id: str, member_id: str, current: CurrentTasks
 ) -> CoordinatorRecord:
-    """What a member has."""
+    """A member's current assignment."""
     key = StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
     assigned, revoking = current.assigned, current.revoking
     value = StreamsGroupCurrentMemberAssignmentValue(

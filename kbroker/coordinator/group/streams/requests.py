@@ -1,4 +1,4 @@
-"""What can be wrong with a StreamsGroupHeartbeat by itself, whatever its group is. What the group
+"""Validation of a StreamsGroupHeartbeat on its own, without its group. What the group
 answers is in `membership`.
 """
 
@@ -12,7 +12,7 @@ from kbroker.protocol.messages.streams_groups import (
 
 
 def check_streams_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
-    """What is wrong with a request by itself. Raises KafkaError(INVALID_REQUEST)."""
+    """Validate a request on its own, without its group. Raises KafkaError(INVALID_REQUEST)."""
     epoch = request.member_epoch
     said = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     problem = None
