@@ -3,8 +3,10 @@ answers once they are committed (Kafka's QuorumController).
 
 A decision is made on the image that contains every earlier proposal, committed or not, so the same
 topic is never created twice. The response goes out when the quorum has committed the records; it
-never waits for a broker. When this node loses leadership, all open proposals fail with
-NOT_CONTROLLER: whether their records will be committed by the next leader is unknown.
+never waits for a broker. An operation may have 10,000 records, which take 0.1 s to encode and to
+replay, so operations are carried out in slices of the loop, one after the other. When this node
+loses leadership, all open proposals fail with NOT_CONTROLLER: whether their records will be
+committed by the next leader is unknown.
 
 The decisions are in the other modules of this room, the log is in `kbroker/quorum`.
 """
@@ -13,15 +15,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from kbroker.controller.controller import Controller
+from kbroker.controller.controller import RECORDS_PER_STEP, Controller
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
-from kbroker.ports import Deferred
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,18 @@ class MetadataLog(Protocol):
         ...
 
 
+class Slices(Protocol):
+    """Work in slices of the loop, in the order of `add`; `replication/time_slices` has one."""
+
+    def add(self, steps: Iterator[object]) -> None:
+        """Take these steps after all earlier ones; the first ones now if nothing is before them."""
+        ...
+
+    def finish(self) -> None:
+        """Take all steps that are left, now."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Proposal:
     """A response that waits for a commit. end_offset: of its last record, inclusive."""
@@ -77,11 +92,13 @@ class ControllerService:
         controller: Controller,
         log: MetadataLog,
         *,
+        slices: Slices,
         committed_image: Callable[[], MetadataImage],
         now_ms: Callable[[], int],
     ) -> None:
         self._controller = controller
         self._log = log
+        self._operations = slices
         self._committed_image = committed_image
         self._now_ms = now_ms
         self._proposals: deque[_Proposal] = deque()
@@ -114,7 +131,8 @@ class ControllerService:
         self._is_active = True
 
     def close(self) -> None:
-        """Accept nothing more. What was proposed is still answered once it is committed."""
+        """Accept nothing more. What was submitted is still answered once it is committed."""
+        self._operations.finish()
         self._is_active = False
 
     def resign(self) -> None:
@@ -133,35 +151,65 @@ class ControllerService:
             proposal.fail(_not_controller())
 
     def submit(self, operation: Operation[R]) -> Deferred[R]:
-        """Decide now and append; resolves with the response once the records are committed.
+        """Decide after the operations before this one and append; resolves with the response once
+        the records are committed.
 
         An operation without records is answered after the proposals before it, whose outcome it may
-        rest on. Fails with NOT_CONTROLLER if leadership is lost before. Raises KafkaError if the
-        operation does, and NOT_CONTROLLER while this node is not the active controller.
+        rest on. Raises KafkaError, or fails with it, if the operation does so, and with
+        NOT_CONTROLLER while this node is not the active controller or if it loses leadership.
         """
         if not self._is_active:
             raise _not_controller()
-        controller, log = self._controller, self._log
-        controller.next_offset = log.next_offset
-        result = operation(controller, self._now_ms())
-        if not result.records and not self._proposals:
-            return Deferred.of(result.response)
-        deferred: Deferred[R] = Deferred()
+        answer: Deferred[R] = Deferred()
+        self._operations.add(self._carry_out(operation, answer))
+        if answer.error is not None:
+            raise answer.error
+        return answer
 
-        def answer() -> None:
-            deferred.resolve(result.response)
+    def _carry_out(self, operation: Operation[R], answer: Deferred[R]) -> Iterator[None]:
+        """Steps: decide, encode, replay, append. No other operation begins before the last one."""
+        controller, log = self._controller, self._log
+        try:
+            if not self._leads(log.epoch):  # lost while it waited for its turn
+                raise _not_controller()
+            controller.next_offset = log.next_offset
+            result = operation(controller, self._now_ms())
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001  # top frame of the operation
+            answer.fail(as_kafka_error(error))
+            return
+        if not result.records and not self._proposals:
+            answer.resolve(result.response)
+            return
+
+        def resolve() -> None:
+            answer.resolve(result.response)
 
         if not result.records:
             end_offset = self._proposals[-1].end_offset
-            self._proposals.append(_Proposal(end_offset, answer, deferred.fail))
-            return deferred
+            self._proposals.append(_Proposal(end_offset, resolve, answer.fail))
+            return
+        end_offset, epoch = log.next_offset + len(result.records) - 1, log.epoch
         version = controller.image.metadata_version
-        encoded = [encode_record(record, version) for record in result.records]
-        end_offset = log.next_offset + len(encoded) - 1
-        controller.replay(result.records, offset=end_offset, epoch=log.epoch)
-        self._proposals.append(_Proposal(end_offset, answer, deferred.fail))
+        encoded: list[bytes] = []
+        for start in range(0, len(result.records), RECORDS_PER_STEP):
+            if start:
+                yield
+            some = result.records[start : start + RECORDS_PER_STEP]
+            encoded += [encode_record(record, version) for record in some]
+        for _ in controller.replay_in_steps(result.records, offset=end_offset, epoch=epoch):
+            yield
+            if not self._leads(epoch):
+                break
+        if not self._leads(epoch):  # lost during a pause; `activate` replaces the image
+            answer.fail(_not_controller())
+            return
+        self._proposals.append(_Proposal(end_offset, resolve, answer.fail))
         log.append(encoded, atomic=result.atomic)
-        return deferred
+
+    def _leads(self, epoch: int) -> bool:
+        return self._is_active and self._log.epoch == epoch
 
     def committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         """One committed batch, in log order, which is in the committed image: answer the proposals

@@ -14,6 +14,7 @@ from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.ports import Timers
 from kbroker.quorum.format import MetaProperties, load_bootstrap_records, own_endpoints
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS
 
@@ -38,6 +39,7 @@ class ControllerRole:
         self.service = ControllerService(
             Controller(config, random=random, node_id=properties.node_id),
             log.driver,
+            slices=TimeSlices(timers),
             committed_image=lambda: log.loader.image,
             now_ms=timers.now_ms,
         )

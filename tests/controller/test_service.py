@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
-from kbroker.controller.controller import Controller, ControllerResult
-from kbroker.controller.service import ControllerService, Operation
+from kbroker.controller.controller import RECORDS_PER_STEP, Controller, ControllerResult
+from kbroker.controller.service import ControllerService, Operation, Slices
 from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.records import decode_record, encode_record
@@ -22,7 +23,9 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
+from tests.replication.test_time_slices import Ticks, Turns
 
 ENDPOINTS = {"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)}
 EPOCH = 1
@@ -46,7 +49,7 @@ class HeldLog:
 class Node:
     """The service with the metadata loader of its node, one broker registered and unfenced."""
 
-    def __init__(self, *, is_active: bool = True) -> None:
+    def __init__(self, *, is_active: bool = True, slices: Slices | None = None) -> None:
         config = BrokerConfig.from_properties({"node.id": "1"})
         self.log = HeldLog()
         self.loader = MetadataLoader("cluster", node_id=1)
@@ -54,6 +57,7 @@ class Node:
         self.service = ControllerService(
             self.controller,
             self.log,
+            slices=slices or TimeSlices(None),
             committed_image=lambda: self.loader.image,
             now_ms=lambda: 1_700_000_000_000,
         )
@@ -80,8 +84,8 @@ class Node:
             deque(self.loader.committed(base_offset, EPOCH, records), maxlen=0)
             self.service.committed(base_offset, EPOCH, records)
 
-    def create(self, name: str) -> Deferred[CreateTopicsResponse]:
-        topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1)
+    def create(self, name: str, partitions: int = 1) -> Deferred[CreateTopicsResponse]:
+        topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions)
         topic.replication_factor = 1
         request = CreateTopicsRequest(topics=[topic])
         return self.service.submit(lambda controller, _: controller.create_topics(request))
@@ -249,3 +253,90 @@ def test_nothing_is_taken_before_activation() -> None:
     with pytest.raises(KafkaError) as caught:
         Node(is_active=False).create("t")
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+PARTITIONS = 20 * RECORDS_PER_STEP
+
+
+class SlicedNode(Node):
+    """Its operations take a turn for every few steps."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        super().__init__(slices=TimeSlices(self.turns, seconds=0.004, clock=Ticks()))
+
+    def finish(self) -> int:
+        count = 0
+        while self.turns.due:
+            self.turns.turn()
+            count += 1
+        return count
+
+
+def code(created: Deferred[CreateTopicsResponse]) -> int:
+    return created.value.topics[0].error_code
+
+
+def test_a_large_operation_takes_turns_and_the_next_one_sees_it() -> None:
+    node = SlicedNode()
+    before = node.controller.image
+    big, again, small = node.create("big", PARTITIONS), node.create("big"), node.create("small")
+    assert node.controller.image is before and not node.log.batches
+    assert node.finish() >= 2 * PARTITIONS / RECORDS_PER_STEP / 5
+    assert [len(records) for _, records in node.log.batches] == [PARTITIONS + 1, 2]
+    assert not big.done and not again.done and not small.done
+    node.commit()
+    assert (code(big), code(small)) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert code(again) == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert node.controller.image is node.loader.image
+    assert len(node.loader.image.topics["big"].partitions) == PARTITIONS
+
+
+def test_what_is_submitted_when_the_service_closes_is_appended() -> None:
+    node = SlicedNode()
+    big, small = node.create("big", PARTITIONS), node.create("small")
+    node.turns.turn()
+    node.service.close()
+    node.commit()
+    assert (code(big), code(small)) == (ErrorCode.NONE, ErrorCode.NONE)
+    with pytest.raises(KafkaError):
+        node.create("more")
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_what_is_under_way_fails_when_leadership_is_lost(turns: int) -> None:
+    """And is not half in the image of the next epoch."""
+    node = SlicedNode()
+    topics = set(node.loader.image.topics)
+    big, small = node.create("big", PARTITIONS), node.create("small")
+    for _ in range(turns):
+        if node.turns.due:
+            node.turns.turn()
+    node.log.batches.clear()  # they are not committed
+    node.log.next_offset = node.loader.image.offset + 1
+    node.service.resign()
+    node.finish()
+    assert not node.log.batches
+    for failed in (big, small):
+        assert failed.error is not None and failed.error.code is ErrorCode.NOT_CONTROLLER
+    node.service.activate(open_transaction=False)
+    created = node.create("new")
+    node.finish()
+    node.commit()
+    assert code(created) == ErrorCode.NONE
+    assert set(node.loader.image.topics) == topics | {"new"}
+
+
+def test_an_operation_that_fails_later_fails_its_answer() -> None:
+    node = SlicedNode()
+    node.create("big", PARTITIONS)
+
+    def fail(controller: Controller, now_ms: int) -> Any:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "no")
+
+    failed: Deferred[None] = node.service.submit(fail)
+    assert not failed.done
+    node.finish()
+    assert failed.error is not None and failed.error.code is ErrorCode.INVALID_REQUEST
+    with pytest.raises(KafkaError, match="no"):
+        node.service.submit(fail)

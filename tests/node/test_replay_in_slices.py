@@ -30,6 +30,7 @@ class SlicedNode:
         self.node = node
         self.turns = Turns()
         node.log._replay = TimeSlices(self.turns, seconds=STEPS_PER_SLICE / 1000, clock=Ticks())
+        node.role.service._operations = TimeSlices(None)
         self.images: list[MetadataImage] = []
         node.log.loader.on_image(lambda old, new: self.images.append(new))
         self.images.clear()

@@ -141,6 +141,11 @@ def handle_alter_replica_log_dirs(
             yield None
         error = services.replicas.move_log(key, path)
         by_topic[key.topic].append(_Altered(partition_index=key.partition, error_code=int(error)))
+    pace = Pace(CHEAP_ITEMS)
+    while moves:  # freed in steps, too
+        if pace.is_due():
+            yield None
+        moves.popitem()
     return (yield from _altered(by_topic))
 
 
@@ -152,12 +157,13 @@ def _altered(
     while by_topic:  # emptied: freeing 75,000 lists at once would take 10 ms
         if pace.is_due():
             yield
-        name = next(iter(by_topic))
+        name, partitions = by_topic.popitem()
         response.results.append(
             AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
-                topic_name=name, partitions=by_topic.pop(name)
+                topic_name=name, partitions=partitions
             )
         )
+    response.results.reverse()
     return response
 
 
