@@ -51,7 +51,8 @@ class ReplicaManager:
     """See the module's docstring.
 
     knows: see `Hosting`. offloads: makes the threads that blocking work is given to. slices: makes
-    the slices that long work on the loop is cut into.
+    the slices that long work on the loop is cut into. fair_slices: what requests that take long are
+    cut into; None: slices of real time, on timers.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ReplicaManager:
         random: Random,
         memory: Memory | None = None,
         slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
+        fair_slices: FairSlices | None = None,
     ) -> None:
         self.logs = logs
         self._timers = timers
@@ -108,8 +110,7 @@ class ReplicaManager:
             on_retention=self.hosting.log_starts_moved, slices=slices(), memory=memory,
             unpacking=self.unpacking,
         )  # fmt: skip
-        self.fair_slices = FairSlices(timers)
-        """What requests that take long are cut into."""
+        self.fair_slices = fair_slices or FairSlices(timers)
         self._searcher = BatchSearcher(offloads("search", 1), memory, self.unpacking)
         self._max_searched_bytes = config.get_int(SEARCH_LIMIT)
         self._appender = self._make_appender(offloads, memory)

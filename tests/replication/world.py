@@ -104,9 +104,9 @@ class World:
             offloads=always(offload),
             random=Random(2),
             memory=self.memory,
+            # A slice ends by its count of steps only: the real clock would make runs differ.
+            fair_slices=FairSlices(self.timers, clock=lambda: 0.0),
         )
-        # A slice ends by its count of steps only: the real clock would make runs differ.
-        self.replicas.fair_slices = FairSlices(self.timers, clock=lambda: 0.0)
 
     def close(self) -> None:
         self.replicas.close()
