@@ -31,7 +31,7 @@ EVENTS = TopicPartition("events", 0)
 FORBIDDEN_NAMES = frozenset({"monkeypatch", "mock", "setattr", "asyncio", "threading", "time"})
 MODULES = ("interleavings.py", "group_clients.py", "two_brokers.py", "test_two_brokers.py")
 SEEDS = 200
-SEEDS_PER_TEST = 50
+SEEDS_PER_TEST = 25
 
 
 @pytest.fixture
