@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.batch_header import BatchHeader
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import BatchHeader
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.partition import Partition, Role
 from tests.coordinator.group.consumers import Consumer

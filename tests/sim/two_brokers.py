@@ -31,11 +31,12 @@ from kbroker.metadata.records import decode_record
 from kbroker.model import TopicPartition, Uuid
 from kbroker.node.coordinators import build_group_coordinator
 from kbroker.ports import Deferred, OffloadFactory, to_deferred
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
 from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.records import BatchHeader, build_batch, iter_batches
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.manager import ReplicaManager
