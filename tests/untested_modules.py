@@ -19,6 +19,110 @@ class Reason(NamedTuple):
 
 
 REASONS: Mapping[str, Reason] = {
+    "cli/consume.py": Reason(
+        "cli/test_commands.py",
+        "a command over the wire: what it prints is compared with what was produced",
+    ),
+    "cli/produce.py": Reason(
+        "cli/test_commands.py",
+        "a command over the wire: lines, JSON, files, codecs and mistakes",
+    ),
+    "cli/topics.py": Reason(
+        "cli/test_commands.py",
+        "a command over the wire: each sub-command and its mistakes",
+    ),
+    "cli/groups.py": Reason(
+        "cli/test_commands.py",
+        "a command over the wire: each sub-command and its mistakes",
+    ),
+    "cli/group_resets.py": Reason(
+        "cli/test_commands.py",
+        "each way to reset offsets, over the wire",
+    ),
+    "cli/hanging_transactions.py": Reason(
+        "cli/test_transactions.py",
+        "compared with the output of Apache Kafka's tool",
+    ),
+    "cli/record_decoders.py": Reason(
+        "log/tools/test_dump.py",
+        "compared with what Apache Kafka's decoders print of the same files",
+    ),
+    "cli/format.py": Reason(
+        "cli/test_app.py",
+        "options only: the directories are quorum/test_format.py's",
+    ),
+    "cli/serve.py": Reason(
+        "cli/test_app.py",
+        "options only, read with and without the command-line library",
+    ),
+    "cli/session.py": Reason(
+        "cli/test_app.py",
+        "options of all commands and their mistakes",
+    ),
+    "server/handlers/alter_configs.py": Reason(
+        "clients/test_config_command.py",
+        "a translation: Apache Kafka's tool alters topics and groups",
+    ),
+    "server/handlers/consumer_groups.py": Reason(
+        "clients/test_consumer_protocol.py",
+        "a translation: clients of the consumer protocol",
+    ),
+    "server/handlers/delete_groups.py": Reason(
+        "cli/test_commands.py",
+        "a translation: groups and offsets are deleted over the wire",
+    ),
+    "server/handlers/features.py": Reason(
+        "e2e/test_transaction_versions.py",
+        "a translation: levels are raised over the wire",
+    ),
+    "server/handlers/log_dirs.py": Reason(
+        "e2e/test_log_directories.py",
+        "a translation: replicas are moved and described over the wire",
+    ),
+    "server/handlers/share_fetch.py": Reason(
+        "e2e/test_share_fetch.py",
+        "a translation: sessions and acknowledgements over the wire",
+    ),
+    "server/handlers/share_groups.py": Reason(
+        "cli/test_share_groups.py",
+        "a translation: groups are shown, reset and deleted over the wire",
+    ),
+    "server/handlers/streams_groups.py": Reason(
+        "cli/test_streams_groups.py",
+        "a translation: heartbeats and descriptions over the wire",
+    ),
+    "server/handlers/transaction_tools.py": Reason(
+        "cli/test_transactions.py",
+        "a translation: transactions are listed, described and ended over the wire",
+    ),
+    "server/handlers/transactions.py": Reason(
+        "clients/test_transactions.py",
+        "a translation: transactional producers of three clients",
+    ),
+    "server/metrics.py": Reason(
+        "server/test_metrics_endpoint.py",
+        "families are read through the endpoint that serves them",
+    ),
+    "server/network/connection_shared.py": Reason(
+        "server/network/test_connection.py",
+        "the parts that each of these connections is given",
+    ),
+    "server/network/response_writer.py": Reason(
+        "server/network/test_connection.py",
+        "one half of a connection: order, file ranges and sendfile over real sockets",
+    ),
+    "server/network/responses.py": Reason(
+        "server/network/test_answer_queue.py",
+        "responses that wait, over real sockets: order, charges, bounds",
+    ),
+    "server/services.py": Reason(
+        "server/test_dispatch.py",
+        "names of parts, without a rule",
+    ),
+    "server/session.py": Reason(
+        "server/test_dispatch.py",
+        "a value without a rule",
+    ),
     "__main__.py": Reason(
         "cli/test_app.py", "the process itself: closed streams, ctrl-C and exit codes of a command"
     ),
