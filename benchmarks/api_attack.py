@@ -179,7 +179,7 @@ def write(text: str) -> None:
 
 
 def attack_running(bootstrap: str, seconds: float, seed: int, size: int, pause_s: float) -> int:
-    """One attack at a time in random order. Returns the exit code: 1 if the broker is gone."""
+    """One attack at a time in random order. Returns the exit code: 1 if the broker has stopped."""
     host, _, port = bootstrap.rpartition(":")
     world = World(host, int(port))
     world.prepare()

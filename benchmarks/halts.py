@@ -1,9 +1,9 @@
 """When the machine stood still: a process for each CPU, of real-time priority, that sleeps a
 millisecond at a time and notes when it woke late.
 
-What it notes nobody could compute: a virtual machine whose host gave the processor to others, or
-the kernel. So it tells a stall of the broker from one of the machine. Linux, and only where
-real-time priority is allowed.
+It records stalls that no computation explains: a virtual machine whose host gave the processor to
+others, or the kernel. So it tells a stall of the broker from one of the machine. Linux, and only
+where real-time priority is allowed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ bytes, look-ups by offset and by time.
 
 One thread, no network. Appends and bare writes take turns; each figure is the median of RUNS. Times
 "each" and ratios count CPU seconds, which other work on the machine disturbs less.
-"cold lookup": an offset nobody asked for before; "next": the reader goes on where it stopped;
+"cold lookup": an offset that was not read before; "next": the reader continues where it stopped;
 "at end": nothing new. System calls are counted from outside: strace -c -f python -m
 benchmarks.log_append
 """

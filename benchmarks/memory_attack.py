@@ -22,7 +22,7 @@ A broker of its own for each kind of attack, all connections at once:
                MB, one that unpacks to 4 MB and 5,000 new keys; the topic is cleaned meanwhile
 
 Prints memory before, the peak (VmHWM), and the peak beyond the limit and what was there before,
-which must stay under what a connection's own small buffers explain; how often somebody had to wait
+which must stay under what a connection's own small buffers explain; how often connections waited
 for memory.
 """
 

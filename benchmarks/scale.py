@@ -97,7 +97,7 @@ def repeated(broker: BrokerProcess, work: Callable[[], object], least_s: float =
 
 
 def idle_ms(broker: BrokerProcess) -> float:
-    """CPU per second while nobody asks for anything, in ms."""
+    """CPU per second of a broker without requests, in ms."""
     before = broker.cpu_seconds()
     time.sleep(IDLE_S)
     return (broker.cpu_seconds() - before) / IDLE_S * 1000

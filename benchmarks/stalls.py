@@ -136,7 +136,7 @@ class Watch:
 
     def _stacks(self) -> str:
         frames = sys._current_frames()
-        del frames[threading.get_ident()]  # no circle that keeps all the others' locals
+        del frames[threading.get_ident()]  # no reference cycle that keeps all other frames' locals
         lines = [" < ".join(stack_of(frames[self._thread_id])[:14])]
         for thread in threading.enumerate():
             frame = frames.get(thread.ident or 0)

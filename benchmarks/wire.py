@@ -64,7 +64,7 @@ class ProduceRequests:
     def __init__(
         self, case: Case, topic: str, *, producer_id: int = 7, first_partition: int = 0
     ) -> None:
-        """producer_id: of nobody, the broker takes a producer that it does not know as it comes."""
+        """producer_id: of no real producer; the broker accepts an unknown producer."""
         self._count = case.records
         now_ms = time.time_ns() // 1_000_000
         value = os.urandom(case.record_bytes // 2).hex().encode()
