@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, machine
+from kbroker.log.append_request import AppendRequest
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.plan import dirty_range, group_segments
 from kbroker.log.cleaner.round import CleaningRound, Source
@@ -33,6 +34,7 @@ from kbroker.protocol.compression import Compression
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
+REQUEST = AppendRequest(1, 0, NOW_MS)
 TOTAL_BYTES = 64 << 20
 MAP_BYTES = 64 << 20
 VALUE_BYTES = 200
@@ -53,7 +55,7 @@ def fill(directory: Path, name: str, *, distinct: bool, codec: Compression) -> P
             value = b"".join(rng.choices(words, k=VALUE_BYTES // 20))
             records.append((NOW_MS + number, b"key-%012d" % key, value, ()))
             number += 1
-        log.append_as_leader(build_batch(records, compression=codec), leader_epoch=0, now_ms=NOW_MS)
+        log.append(build_batch(records, compression=codec), 0, REQUEST)
     log.roll(NOW_MS)
     return log
 

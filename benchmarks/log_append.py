@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, machine
+from kbroker.log.append_request import AppendRequest
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
@@ -31,6 +32,7 @@ from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
+REQUEST = AppendRequest(1, 0, NOW_MS)
 BATCH_KIB = (1, 16, 1024)
 TOTAL_BYTES = {1: 24 << 20, 16: 192 << 20, 1024: 384 << 20}
 LOOKUPS = 20_000
@@ -69,7 +71,7 @@ def open_log(directory: Path, name: str) -> PartitionLog:
 
 def produce(log: PartitionLog, batch: bytearray) -> None:
     batch[:8] = FIRST_OFFSET  # as a client sends it
-    log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+    log.append(memoryview(batch), 0, REQUEST)
 
 
 def append_run(directory: Path, batch: bytearray, count: int) -> tuple[float, float]:
@@ -117,7 +119,7 @@ def time_lookups(directory: Path) -> Figure:
     for number in range(SEGMENTS * BATCHES_PER_SEGMENT):
         records = [(NOW_MS + record_ms + i, None, bytes(100), []) for i in range(RECORDS_PER_BATCH)]
         record_ms += RECORDS_PER_BATCH
-        log.append_as_leader(build_batch(records), leader_epoch=0, now_ms=NOW_MS)
+        log.append(build_batch(records), 0, REQUEST)
         if number % BATCHES_PER_SEGMENT == BATCHES_PER_SEGMENT - 1:
             log.roll(NOW_MS)
     chooser = random.Random(3)

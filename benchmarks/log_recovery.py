@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, machine
+from kbroker.log.append_request import AppendRequest
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
@@ -30,6 +31,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
+REQUEST = AppendRequest(1, 0, NOW_MS)
 RUNS = 3
 RECOVERED_LOGS = 8
 BATCH_KIB = (1, 16, 1024)
@@ -62,7 +64,7 @@ def produce(made: LogManager, key: TopicPartition, batch: bytearray, count: int)
     log = made.get_or_create(key, TOPIC_ID, LogConfig(segment_bytes=64 << 20))
     for _ in range(count):
         batch[:8] = FIRST_OFFSET
-        log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+        log.append(memoryview(batch), 0, REQUEST)
 
 
 def read_and_sum(folder: Path) -> None:

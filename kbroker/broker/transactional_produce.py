@@ -18,33 +18,15 @@ from kbroker.broker.transaction_gate import (
     produce_error_of,
 )
 from kbroker.coordinator.transaction.ends import Producer
+from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import (
-    BATCH_OVERHEAD,
-    FLAGS_POSITION,
-    MAGIC,
-    MAGIC_POSITION,
-    PRODUCER_FIELDS,
-    TRANSACTIONAL_FLAG,
-)
+from kbroker.protocol.batch_header import BATCH_OVERHEAD, PRODUCER_FIELDS
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.partition import Partition
 
 TOPIC_IDS_SINCE: Final = 13
-
-
-def is_transactional(records: memoryview | bytearray) -> bool:
-    """Whether the first batch belongs to a transaction. False for too few bytes, which the log then
-    refuses.
-    """
-    return (
-        len(records) > FLAGS_POSITION
-        and bool(records[FLAGS_POSITION] & TRANSACTIONAL_FLAG)
-        and records[MAGIC_POSITION] == MAGIC
-    )
 
 
 def verify_partitions(
@@ -80,24 +62,22 @@ def verify_partitions(
 def reverify(
     gate: PartitionGate,
     version: int,
-    request: ProduceRequest,
-    partition: Partition,
+    transactional_id: str,
+    partition: TopicPartition,
     records: memoryview | bytearray,
 ) -> Callable[[], ErrorCode] | None:
     """A check, for a transactional batch that is appended later, whether its transaction is still
-    open then. None for other batches.
+    open then. None for other batches. It does not hold the records.
     """
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
     producer = Producer(*PRODUCER_FIELDS.unpack_from(records))
-    key = partition.topic_partition
-    transactional_id = request.transactional_id or ""  # the request holds the receive buffer
 
     def ask() -> ErrorCode:
-        verdicts = gate.ask(transactional_id, producer, [key], adds=False)
+        verdicts = gate.ask(transactional_id, producer, [partition], adds=False)
         if isinstance(verdicts, Deferred):
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        return produce_error_of(verdicts.get(key, ErrorCode.NONE), version)
+        return produce_error_of(verdicts.get(partition, ErrorCode.NONE), version)
 
     return ask
 

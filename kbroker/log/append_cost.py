@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.log.validator import BATCHES_SINCE_PRODUCE_VERSION, CODEC_NAMES, LOG_APPEND_TIME
+from kbroker.ports import Timers
 from kbroker.protocol.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -24,6 +25,11 @@ from kbroker.settings.log_config import NO_LOWER_BOUND_MS, LogConfig
 
 LOOP_BYTES: Final = 32 * 1024
 """Unpacked bytes of one batch that the loop may compress or decode; a worker does the others."""
+
+LOOP_TURN_BYTES: Final = 4 * LOOP_BYTES
+"""What the batches of all requests may cost the loop in one of its turns; a worker checks those
+beyond it, however small they are.
+"""
 
 LOOP_PACKED_BYTES: Final = 1024
 """A compressed batch from this size on is a worker's without a look at what it unpacks to."""
@@ -39,6 +45,38 @@ CONVERSION_COST: Final = 8
 
 A_WORKERS: Final = 1 << 62
 """The cost of batches that are a worker's by their size or header alone."""
+
+
+class LoopBudget:
+    """What the checks of batches may still cost the loop in this turn of it."""
+
+    __slots__ = ("_left_bytes", "_timers")
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._left_bytes = LOOP_TURN_BYTES
+
+    def admits(
+        self,
+        batches: bytearray | memoryview,
+        config: LogConfig,
+        produce_version: int | None,
+        now_ms: int,
+    ) -> bool:
+        """Whether the loop may check these batches now; what that costs is spent then."""
+        limit = min(LOOP_BYTES, self._left_bytes)
+        cost = loop_cost(batches, config, produce_version, now_ms, limit=limit)
+        if not cost:
+            return True
+        if cost == A_WORKERS:
+            return False
+        if self._left_bytes == LOOP_TURN_BYTES:
+            self._timers.call_later(0, self._next_turn)
+        self._left_bytes -= min(cost, limit)
+        return cost <= limit
+
+    def _next_turn(self) -> None:
+        self._left_bytes = LOOP_TURN_BYTES
 
 
 def loop_cost(

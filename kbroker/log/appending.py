@@ -1,70 +1,326 @@
-"""Appending validated batches to a log: the write, and the state that follows from it.
+"""Appending to a log: the one way in for the batches of clients and coordinators, and that for
+batches which have their offsets already.
 
-Neighbours: `validator` checked the batches, `next_batch` appends the batch that nearly every batch
-is in one step.
+`append` begins with the batch that nearly every batch is: the next one of its producer, valid, with
+nothing to change and no record to decode. Its first branch does in one step what `validator`,
+`producer_state` and the rest of this module do for any batch (docs/adr/0017, 0022). Every other
+batch is checked, which may be a worker's task, then written, which may have to wait for a new
+segment: the outcome says so, and `append_checked` continues from there.
+
+`log_end_offset` moves last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from kbroker.log.producer.markers import Marker
-from kbroker.log.producer.replay import end_transaction, replay_producer
+from kbroker.log.append_cost import LoopBudget
+from kbroker.log.append_request import AppendRequest
+from kbroker.log.producer.markers import Marker, markers_of
+from kbroker.log.producer.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
+from kbroker.log.producer.replay import check_producers, end_transaction, replay_producer
+from kbroker.log.results import CHECK_DUE, Appended, CheckDue, Duplicate, FlushDue, Refused
 from kbroker.log.state.log_state import LogState
 from kbroker.log.state.roll import RollDue
 from kbroker.log.state.rolling import begin_roll, roll_now
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.log.validator import ValidatedBatches
+from kbroker.log.storage.segment import Segment
+from kbroker.log.validator import (
+    AppendOrigin,
+    ValidatedBatches,
+    validate_batches,
+    validate_replicated,
+)
+from kbroker.protocol.batch_header import (
+    APPEND_FIELDS,
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    LEADER_FIELDS,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.records import MIN_RECORD_BYTES, most_records
+from kbroker.settings.log_config import LogConfig
+
+Postponed = CheckDue | RollDue
+"""Why an append waits."""
+
+_ATTRIBUTES: Final = frozenset(range(5))
+_TRANSACTIONAL: Final = frozenset(codec | TRANSACTIONAL_FLAG for codec in _ATTRIBUTES)
+_SEQUENCE_LIMIT: Final = MAX_SEQUENCE + 1
+_new_tuple: Final = tuple.__new__
 
 
-def append_validated(
-    log: LogState,
-    validated: ValidatedBatches,
-    markers: Sequence[Marker | None],
-    now_ms: int,
-    defer_roll: bool = False,
-) -> None:
-    """Write validated batches at the log's end, then update epochs, producers and the end, which
-    can't fail any more. markers: of each batch.
+class AppendableLog(LogState):
+    """The appends of a `PartitionLog`."""
 
-    Raises KafkaError(RECORD_LIST_TOO_LARGE), LogDirectoryError; RollDue with defer_roll, if the
-    batches need a new segment.
-    """
-    batches, headers = validated.batches, validated.headers
-    max_timestamp = validated.max_timestamp
-    last_offset = validated.last_offset
-    segment = log.segments.active
-    size = len(batches)
-    if size > log.config.segment_bytes:
-        raise KafkaError(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{size} bytes are more than a segment of {log.topic_partition} holds "
-            f"({log.config.segment_bytes})",
+    __slots__ = ()
+
+    def append(
+        self,
+        batches: bytearray | memoryview,
+        leader_epoch: int,
+        request: AppendRequest,
+        budget: LoopBudget | None = None,
+    ) -> Appended | FlushDue | Refused | Postponed:
+        """Give whole batches the next offsets and append them; they are written in place.
+
+        budget: what the checks may cost the loop. With it a client's batches are postponed if they
+        cost more or need a new segment; without it the call blocks for both. Raises
+        LogDirectoryError for a fault of the disk.
+        """
+        config = self.config
+        size = len(batches)
+        if BATCH_OVERHEAD <= size <= config.largest_plain_batch and request.is_plain:
+            (
+                base_offset, length, magic, crc, attributes, delta, latest,
+                producer_id, epoch, sequence, count,
+            ) = APPEND_FIELDS.unpack_from(batches)  # fmt: skip
+            producers = self.producers
+            segment = self.segments.active
+            offset = self.log_end_offset
+            last_offset = offset + delta
+            if (
+                not base_offset and length + LENGTH_OVERHEAD == size and magic == MAGIC
+                and (attributes in _ATTRIBUTES
+                     or (attributes in _TRANSACTIONAL and request.reverify is not None))
+                and count == delta + 1
+                and (count * MIN_RECORD_BYTES <= size - BATCH_OVERHEAD
+                     or count <= most_records(attributes, size))
+                and latest - request.now_ms <= config.message_timestamp_after_max_ms
+                and leader_epoch == self.leader_epochs.latest_epoch
+                and (producer_id < 0 or (
+                    (state := producers.active_producers.get(producer_id)) is not None
+                    and epoch == state.producer_epoch and epoch >= 0
+                    and (known := state.batches) and known[-1].last_sequence + 1 == sequence
+                    and sequence + delta < _SEQUENCE_LIMIT
+                    and (state.transaction_first_offset is None)
+                    is not (attributes >= TRANSACTIONAL_FLAG)
+                ))
+                and segment.index_room > 0 and latest <= segment.latest_timestamp
+                and last_offset <= segment.largest_offset
+                and segment.size <= config.segment_bytes - size
+                and self.failure is None
+                and not (view := memoryview(batches)).readonly
+                and crc32c(view[ATTRIBUTES_POSITION:]) == crc
+            ):  # fmt: skip
+                LEADER_FIELDS.pack_into(batches, 0, offset, length, leader_epoch)
+                try:
+                    segment.append_sized(view, ((size, last_offset, latest),))
+                except LogDirectoryError as error:
+                    self._fail(error)
+                    raise
+                if producer_id >= 0:
+                    if len(known) == REMEMBERED_BATCHES:
+                        del known[0]
+                    known.append(
+                        _new_tuple(BatchMetadata, (sequence + delta, last_offset, delta, latest))
+                    )
+                    state.last_timestamp = latest  # type: ignore[union-attr]  # checked above
+                self.log_end_offset = producers.map_end_offset = last_offset + 1
+                if self.first_unflushed_ms is None:
+                    self.first_unflushed_ms = request.now_ms
+                return _new_tuple(Appended, (offset, last_offset, self.log_start_offset, -1))
+        return self._append_any(batches, leader_epoch, request, budget)
+
+    def _append_any(
+        self,
+        batches: bytearray | memoryview,
+        leader_epoch: int,
+        request: AppendRequest,
+        budget: LoopBudget | None,
+    ) -> Appended | FlushDue | Refused | Postponed:
+        """The other branch of `append`."""
+        if request.lacks_transaction(batches):
+            return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if self.failure is not None:
+            raise self.failure
+        config = self.config
+        may_wait = budget is not None and request.origin is AppendOrigin.CLIENT
+        if may_wait and not budget.admits(  # type: ignore[union-attr]  # may_wait: there is one
+            batches, config, request.produce_version, request.now_ms
+        ):
+            return CHECK_DUE
+        checked = check_batches(
+            batches, config, request, next_offset=self.log_end_offset, leader_epoch=leader_epoch
         )
-    try:
-        if segment.should_roll(size, last_offset, max_timestamp, log.config, now_ms):
-            base_offset = headers[0].base_offset
-            if defer_roll and segment.size:
-                raise RollDue(begin_roll(log, now_ms, base_offset), validated)
-            segment = roll_now(log, now_ms, base_offset)
-        epochs = log.leader_epochs
-        for header in headers:
-            epoch = header.partition_leader_epoch
-            if epoch >= 0 and epoch != epochs.latest_epoch:
-                epochs.assign(epoch, header.base_offset)
-        segment.append(batches, headers)
-        if segment.index_room <= 0:
-            segment.learn_limits(log.config)
+        if isinstance(checked, Refused):
+            return checked
+        return self._append_checked(checked, request, may_wait)
+
+    def append_checked(
+        self,
+        checked: ValidatedBatches,
+        leader_epoch: int,
+        request: AppendRequest,
+        *,
+        may_wait: bool,
+    ) -> Appended | FlushDue | Refused | RollDue:
+        """Continue an append that was postponed, with batches that are not checked again: they get
+        the offsets that are next now. may_wait: RollDue if they need a new segment; otherwise the
+        call blocks for its files. Raises LogDirectoryError.
+        """
+        if self.failure is not None:
+            raise self.failure
+        checked.place(self.log_end_offset, leader_epoch)
+        return self._append_checked(checked, request, may_wait)
+
+    def _append_checked(
+        self, checked: ValidatedBatches, request: AppendRequest, may_wait: bool
+    ) -> Appended | FlushDue | Refused | RollDue:
+        """Check the producers of batches that have their offsets, then write them."""
+        try:
+            markers = markers_of(checked.batches, checked.headers)
+            duplicate = check_producers(
+                self.producers,
+                checked.headers,
+                markers,
+                origin=request.origin,
+                transaction_version=request.transaction_version,
+            )
+            if duplicate is not None:
+                return self._flushed(
+                    Duplicate(
+                        duplicate.base_offset,
+                        duplicate.last_offset,
+                        self.log_start_offset,
+                        duplicate.timestamp,
+                    )
+                )
+            if len(checked.batches) > self.config.segment_bytes:
+                return Refused.because(self._too_large(checked))
+            due = self._write(checked, markers, request.now_ms, may_wait=may_wait)
+        except KafkaError as error:
+            return Refused.because(error)
+        if due is not None:
+            return due
+        return self._flushed(
+            Appended(
+                checked.base_offset,
+                checked.last_offset,
+                self.log_start_offset,
+                checked.log_append_time_ms,
+            )
+        )
+
+    def _flushed(self, appended: Appended) -> Appended | FlushDue:
+        """What the caller gets for batches that are in the log."""
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            return FlushDue(appended)
+        return appended
+
+    def append_as_follower(
+        self, batches: bytes | bytearray | memoryview, *, now_ms: int
+    ) -> Appended:
+        """Append what a leader sent, offsets and epochs as they are; also the quorum's own batches.
+        Blocks for a new segment.
+
+        Raises KafkaError(CORRUPT_MESSAGE) for damaged bytes, KafkaError(OFFSET_OUT_OF_RANGE) for
+        offsets below the log's end, KafkaError(RECORD_LIST_TOO_LARGE), LogDirectoryError.
+        """
+        if self.failure is not None:
+            raise self.failure
+        checked = validate_replicated(batches, next_offset=self.log_end_offset)
+        markers = markers_of(checked.batches, checked.headers)
+        if len(checked.batches) > self.config.segment_bytes:
+            raise self._too_large(checked)
+        self._write(checked, markers, now_ms, may_wait=False)
+        return Appended(checked.base_offset, checked.last_offset, self.log_start_offset)
+
+    def _too_large(self, checked: ValidatedBatches) -> KafkaError:
+        return KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{len(checked.batches)} bytes are more than a segment of {self.topic_partition} holds "
+            f"({self.config.segment_bytes})",
+        )
+
+    def _write(
+        self,
+        checked: ValidatedBatches,
+        markers: Sequence[Marker | None],
+        now_ms: int,
+        *,
+        may_wait: bool,
+    ) -> RollDue | None:
+        """Write batches into the active segment, then update epochs, producers and the end, which
+        cannot fail any more. markers: of each batch.
+
+        RollDue if they need a new segment and may wait for it: then nothing was written. Raises
+        LogDirectoryError, KafkaError for a damaged segment.
+        """
+        headers = checked.headers
+        segment = self.segments.active
+        size, latest = len(checked.batches), checked.max_timestamp
+        try:
+            if segment.should_roll(size, checked.last_offset, latest, self.config, now_ms):
+                if may_wait and segment.size:
+                    return RollDue(begin_roll(self, now_ms, checked.base_offset), checked)
+                segment = roll_now(self, now_ms, checked.base_offset)
+            epochs = self.leader_epochs
+            for header in headers:
+                epoch = header.partition_leader_epoch
+                if epoch >= 0 and epoch != epochs.latest_epoch:
+                    epochs.assign(epoch, header.base_offset)
+            segment.append(checked.batches, headers)
+            if segment.index_room <= 0:
+                segment.learn_limits(self.config)
+            self._replay(headers, markers, segment)
+        except LogDirectoryError as error:
+            self._fail(error)
+            raise
+        self.log_end_offset = self.producers.map_end_offset = checked.last_offset + 1
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+        return None
+
+    def _replay(
+        self,
+        headers: Sequence[BatchHeader],
+        markers: Sequence[Marker | None],
+        segment: Segment,
+    ) -> None:
+        """Take the batches into the producers' state."""
         for number, header in enumerate(headers):
             if header.producer_id >= 0:
-                completed = replay_producer(log.producers, header, markers[number])
+                completed = replay_producer(self.producers, header, markers[number])
                 if completed is not None:
-                    end_transaction(log.producers, segment, completed)
-    except LogDirectoryError as error:
-        if not error.is_shortage:  # a file could not be opened, so nothing was written
-            log.failure = error
-        raise
-    log.log_end_offset = log.producers.map_end_offset = last_offset + 1
-    if log.first_unflushed_ms is None:
-        log.first_unflushed_ms = now_ms
+                    end_transaction(self.producers, segment, completed)
+
+    def _fail(self, error: LogDirectoryError) -> None:
+        """Nothing is appended after a fault, unless a file could not be opened, so that nothing was
+        written.
+        """
+        if not error.is_shortage:
+            self.failure = error
+
+
+def check_batches(
+    batches: bytearray | memoryview,
+    config: LogConfig,
+    request: AppendRequest,
+    *,
+    next_offset: int = 0,
+    leader_epoch: int = 0,
+) -> ValidatedBatches | Refused:
+    """`validate_batches` for an append, in any thread. Without the offset that is next, which a
+    worker cannot know, `append_checked` gives the batches their offsets.
+    """
+    try:
+        return validate_batches(
+            batches,
+            next_offset=next_offset,
+            leader_epoch=leader_epoch,
+            now_ms=request.now_ms,
+            config=config,
+            origin=request.origin,
+            compacted=config.compact,
+            produce_version=request.produce_version,
+            validate_records=config.validate_records,
+        )
+    except KafkaError as error:
+        return Refused.because(error)

@@ -1,13 +1,11 @@
 """One partition's log: append, read, flush, truncate, retire. The only door to the files in its
 folder.
 
-The state is `state.log_state`; this class adds the operations on it. Neighbours: segments are in
-`storage`, opening in `recovery`, checks of batches in `validator`, rules for producers in
-`producer`; high watermark and waiting are replication's.
+The state is `state.log_state`, appends are in `appending`; this class adds the other operations.
+Neighbours: segments are in `storage`, opening in `recovery`, checks of batches in `validator`,
+rules for producers in `producer`; high watermark and waiting are replication's.
 
-An append is: validate (offsets are written into the batches in place), check the producers' state,
-write once, note the index entry that is due. `log_end_offset` moves last. No method awaits; methods
-that block for long (open, flush, truncate) say so.
+No method awaits; methods that block for long (open, flush, truncate) say so.
 """
 
 from __future__ import annotations
@@ -18,17 +16,13 @@ from random import Random
 from threading import Event
 from typing import Final, Self
 
-from kbroker.log.appending import append_validated
-from kbroker.log.next_batch import append_next_batch
-from kbroker.log.producer.markers import markers_of
-from kbroker.log.producer.replay import check_producers
+from kbroker.log.appending import AppendableLog
 from kbroker.log.recovery.recovery import load
-from kbroker.log.results import AppendInfo, ReadInfo
+from kbroker.log.results import ReadInfo
 from kbroker.log.state import retention, truncation
 from kbroker.log.state.closing import begin_last_flush, close_logs, release, rename_folder
 from kbroker.log.state.flush import Flush
 from kbroker.log.state.flushing import begin_flush, flush_now
-from kbroker.log.state.log_state import LogState
 from kbroker.log.state.producers import take_snapshot
 from kbroker.log.state.roll import Roll
 from kbroker.log.state.rolling import begin_roll, roll_now, settle_roll
@@ -46,12 +40,6 @@ from kbroker.log.time_search import (
     search_max_timestamp,
     search_time,
 )
-from kbroker.log.validator import (
-    AppendOrigin,
-    ValidatedBatches,
-    validate_batches,
-    validate_replicated,
-)
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.log_config import LogConfig
@@ -62,7 +50,7 @@ DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 NO_LIMIT: Final = (1 << 63) - 1
 
 
-class PartitionLog(LogState):
+class PartitionLog(AppendableLog):
     """See the module. Made by `open`; fields are LogState's."""
 
     __slots__ = ()
@@ -159,90 +147,7 @@ class PartitionLog(LogState):
         producers.on_high_watermark(high_watermark)
         return self.first_unstable_offset
 
-    # -- appending --------------------------------------------------------------------------------
-
-    def append_as_leader(
-        self,
-        batches: bytearray | memoryview | ValidatedBatches,
-        *,
-        leader_epoch: int,
-        now_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        produce_version: int | None = None,
-        transaction_version: int = 0,
-        defer_roll: bool = False,
-    ) -> AppendInfo:
-        """Give whole batches the next offsets and append them; they are written in place. Those
-        that were checked before are not checked again.
-
-        A batch its producer sent before is not written again: the response has its old offsets.
-        Raises KafkaError for what must not be appended, LogDirectoryError for a fault of the disk;
-        with defer_roll RollDue, where they need a new segment, rather than make its files.
-        """
-        if self.failure is not None:
-            raise self.failure
-        config = self.config
-        if origin is AppendOrigin.CLIENT and not isinstance(batches, ValidatedBatches):
-            base_offset = append_next_batch(
-                self, batches, produce_version, leader_epoch, now_ms, transactional=True
-            )
-            if base_offset >= 0:
-                return AppendInfo(
-                    base_offset, self.log_end_offset - 1, log_start_offset=self.log_start_offset
-                )
-        if isinstance(batches, ValidatedBatches):
-            validated = batches
-            validated.place(self.log_end_offset, leader_epoch)
-        else:
-            validated = validate_batches(
-                batches,
-                next_offset=self.log_end_offset,
-                leader_epoch=leader_epoch,
-                now_ms=now_ms,
-                config=config,
-                origin=origin,
-                compacted=config.compact,
-                produce_version=produce_version,
-                validate_records=config.validate_records,
-            )
-        headers = validated.headers
-        markers = markers_of(validated.batches, headers)
-        duplicate = check_producers(
-            self.producers, headers, markers, origin=origin, transaction_version=transaction_version
-        )
-        if duplicate is not None:
-            return AppendInfo(
-                duplicate.base_offset,
-                duplicate.last_offset,
-                log_start_offset=self.log_start_offset,
-                log_append_time_ms=duplicate.timestamp,
-                duplicate=True,
-            )
-        append_validated(self, validated, markers, now_ms, defer_roll)
-        return AppendInfo(
-            validated.base_offset,
-            validated.last_offset,
-            log_start_offset=self.log_start_offset,
-            log_append_time_ms=validated.log_append_time_ms,
-        )
-
-    def append_as_follower(
-        self, batches: bytes | bytearray | memoryview, *, now_ms: int
-    ) -> AppendInfo:
-        """Append what a leader sent, offsets and epochs as they are; also the quorum's own batches.
-
-        Raises KafkaError(CORRUPT_MESSAGE) for damaged bytes or offsets below the log's end,
-        LogDirectoryError.
-        """
-        if self.failure is not None:
-            raise self.failure
-        validated = validate_replicated(batches, next_offset=self.log_end_offset)
-        append_validated(self, validated, markers_of(validated.batches, validated.headers), now_ms)
-        return AppendInfo(
-            validated.base_offset,
-            validated.last_offset,
-            log_start_offset=self.log_start_offset,
-        )
+    # -- rolling ----------------------------------------------------------------------------------
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
         """Close the active segment and begin one at base_offset (not before the log's end). Returns

@@ -1,42 +1,119 @@
-"""Results of a partition log: of an append, of a read, and the files to sync."""
+"""Results of a partition log: the outcome of an append, the result of a read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 from kbroker.log.storage.files import FileSlice
+from kbroker.log.validator import InvalidRecords, RecordError
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+_NO_ERRORS: Final[tuple[RecordError, ...]] = ()
 
 
-class AppendInfo:
-    """Where batches went. last_offset is inclusive; log_append_time_ms is -1 unless the topic
+class Appended(NamedTuple):
+    """Batches are in the log. last_offset is inclusive; log_append_time_ms is -1 unless the topic
     stamps records.
+    """
 
-    duplicate: the producer sent this batch before; the offsets are those it has.
+    base_offset: int
+    last_offset: int
+    log_start_offset: int
+    log_append_time_ms: int = -1
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the batch was in the log before."""
+        return isinstance(self, Duplicate)
+
+    @property
+    def error(self) -> ErrorCode:
+        """NONE."""
+        return ErrorCode.NONE
+
+    @property
+    def error_message(self) -> str | None:
+        """None."""
+        return None
+
+    @property
+    def record_errors(self) -> Sequence[RecordError]:
+        """Empty."""
+        return _NO_ERRORS
+
+
+class Duplicate(Appended):
+    """The producer sent this batch before; the offsets are those it has."""
+
+    __slots__ = ()
+
+
+class Refused:
+    """Batches that the producer must not take for written, and why.
+
+    Offsets are -1, except those of batches that are in the log and lack in-sync replicas
+    (NOT_ENOUGH_REPLICAS_AFTER_APPEND). record_errors: the records that were refused (KIP-467).
     """
 
     __slots__ = (
         "base_offset",
-        "duplicate",
+        "error",
+        "error_message",
         "last_offset",
         "log_append_time_ms",
         "log_start_offset",
+        "record_errors",
     )
 
     def __init__(
         self,
-        base_offset: int,
-        last_offset: int,
-        *,
-        log_start_offset: int,
-        log_append_time_ms: int = -1,
-        duplicate: bool = False,
+        error: ErrorCode,
+        error_message: str | None = None,
+        record_errors: Sequence[RecordError] = _NO_ERRORS,
+        appended: Appended | None = None,
     ) -> None:
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.log_start_offset = log_start_offset
-        self.duplicate = duplicate
+        self.error = error
+        self.error_message = error_message
+        self.record_errors = record_errors
+        self.base_offset = self.last_offset = -1
+        self.log_append_time_ms = self.log_start_offset = -1
+        if appended is not None:
+            self.base_offset = appended.base_offset
+            self.last_offset = appended.last_offset
+            self.log_append_time_ms = appended.log_append_time_ms
+            self.log_start_offset = appended.log_start_offset
+
+    @classmethod
+    def because(cls, error: KafkaError) -> Refused:
+        """The error as a value, without its traceback and cause, which hold frames and bytes."""
+        errors = error.record_errors if isinstance(error, InvalidRecords) else _NO_ERRORS
+        return cls(error.code, error.message or None, errors)
 
     def __repr__(self) -> str:
-        return f"AppendInfo({self.base_offset}..{self.last_offset}, duplicate={self.duplicate})"
+        return f"Refused({self.error.name}, {self.error_message!r})"
+
+
+class CheckDue:
+    """Nothing happened: to check these batches takes longer than the loop may be held. A worker
+    calls `appending.check_batches`, and `append_checked` continues.
+    """
+
+    __slots__ = ()
+
+
+CHECK_DUE: Final = CheckDue()
+
+
+class FlushDue:
+    """Batches are in the log, and flush.messages is reached: the answer waits until the log is on
+    disk up to their last offset.
+    """
+
+    __slots__ = ("appended",)
+
+    def __init__(self, appended: Appended) -> None:
+        self.appended = appended
 
 
 class ReadInfo:

@@ -199,17 +199,7 @@ def validate_batches(
     INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or
     UNSUPPORTED_COMPRESSION_TYPE; batches may then be changed in part and are not to be written.
     """
-    if (
-        produce_version is not None
-        and produce_version < BATCHES_SINCE_PRODUCE_VERSION
-        and is_legacy(batches)
-    ):
-        batches = to_record_batch(
-            batches,
-            max_message_bytes=config.max_message_bytes,
-            max_decompressed_bytes=min(MAX_CONVERTED_BYTES, config.max_unpacked_bytes),
-        )
-    view = memoryview(bytearray(batches)) if memoryview(batches).readonly else memoryview(batches)
+    view = _writable_batches(batches, config, produce_version)
     stamps = config.message_timestamp_type == LOG_APPEND_TIME
     headers: list[BatchHeader] = []
     pieces: list[memoryview] | None = None
@@ -253,6 +243,25 @@ def validate_batches(
             f"{len(result)} bytes do not fit into a segment of {config.segment_bytes}",
         )
     return ValidatedBatches(result, headers, log_append_time_ms=now_ms if stamps else NO_TIMESTAMP)
+
+
+def _writable_batches(
+    batches: bytes | bytearray | memoryview, config: ValidationConfig, produce_version: int | None
+) -> memoryview:
+    """The batches to check: a message set of an old Produce request converted, read-only bytes
+    copied.
+    """
+    if (
+        produce_version is not None
+        and produce_version < BATCHES_SINCE_PRODUCE_VERSION
+        and is_legacy(batches)
+    ):
+        batches = to_record_batch(
+            batches,
+            max_message_bytes=config.max_message_bytes,
+            max_decompressed_bytes=min(MAX_CONVERTED_BYTES, config.max_unpacked_bytes),
+        )
+    return memoryview(bytearray(batches)) if memoryview(batches).readonly else memoryview(batches)
 
 
 def validate_replicated(

@@ -8,21 +8,23 @@ acks=-1 with followers that have not got the records yet (`purgatory`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from kbroker.log.next_batch import append_next_batch
+from kbroker.log.append_cost import LoopBudget
+from kbroker.log.append_request import AppendRequest
+from kbroker.log.appending import Postponed
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.state.roll import RollDue
+from kbroker.log.results import Appended, FlushDue, Refused
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.log.validator import AppendOrigin, InvalidRecords, RecordError, ValidatedBatches
+from kbroker.log.validator import AppendOrigin, ValidatedBatches
 from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError
-from kbroker.ports import Chained, Deferred, Timers
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.ports import Chained, Deferred, Timers, follow
+from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.partition import OffsetWaiter, Partition, Role
-from kbroker.replication.preparation import Checked, Preparation
+from kbroker.replication.preparation import Preparation, Ready
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.replication.remote_replica import NEVER_MS
 
@@ -31,53 +33,18 @@ logger = logging.getLogger(__name__)
 _LEADER: Final = Role.LEADER
 """To look a member up in its enum costs ten times as much."""
 
-_NO_ERRORS: Final[tuple[RecordError, ...]] = ()
 _BEFORE_THE_LOG: Final = frozenset(
-    {ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
 )
 """Refusals after which Kafka does not tell where the log starts."""
 
-
-class PartitionAppendResult:
-    """What became of a batch. Offsets are -1 if there is an error; last_offset is inclusive.
-
-    log_append_time_ms: -1 unless the topic stamps records. record_errors: the records that were
-    refused (KIP-467).
-    """
-
-    __slots__ = (
-        "base_offset",
-        "error",
-        "error_message",
-        "last_offset",
-        "log_append_time_ms",
-        "log_start_offset",
-        "record_errors",
-    )
-
-    def __init__(
-        self,
-        error: ErrorCode,
-        base_offset: int = -1,
-        last_offset: int = -1,
-        log_append_time_ms: int = -1,
-        log_start_offset: int = -1,
-        error_message: str | None = None,
-        record_errors: Sequence[RecordError] = _NO_ERRORS,
-    ) -> None:
-        self.error = error
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.log_start_offset = log_start_offset
-        self.error_message = error_message
-        self.record_errors = record_errors
-
-    def __repr__(self) -> str:
-        return (
-            f"PartitionAppendResult({self.error.name}, {self.base_offset}..{self.last_offset}, "
-            f"{self.error_message!r})"
-        )
+PartitionAppendResult = Appended | Refused
+"""The outcome of an append to a partition."""
 
 
 class Appender:
@@ -88,9 +55,11 @@ class Appender:
     """
 
     __slots__ = (
+        "_budget",
         "_on_storage_error",
         "_preparation",
         "_purgatory",
+        "_queues",
         "_timers",
         "_traffic",
         "_when_flushed",
@@ -106,10 +75,12 @@ class Appender:
         on_storage_error: Callable[[Partition, OSError], None],
         traffic: TopicTraffic,
     ) -> None:
+        self._budget = LoopBudget(timers)
         self._traffic = traffic
         self._timers = timers
         self._purgatory = purgatory
         self._preparation = preparation
+        self._queues = preparation.queues
         self._when_flushed = when_flushed
         self._on_storage_error = on_storage_error
 
@@ -117,230 +88,149 @@ class Appender:
         """Stop checking batches off the loop."""
         self._preparation.close()
 
-    def append_next(
-        self,
-        partition: Partition,
-        batches: memoryview,
-        produce_version: int,
-        now_ms: int,
-    ) -> int:
-        """`append_to` for the batch that nearly every batch is (`log.next_batch`), outside of a
-        transaction, where this replica is the only one: its base offset, and all is done. Negative:
-        nothing has happened, `append_to` is to be asked.
+    def append(
+        self, partition: Partition, batches: bytearray | memoryview, request: AppendRequest
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Stage one: check, write, wake.
+
+        The response is there at once unless the batches had to wait, flush.messages is reached, or
+        acks is -1 and a follower has not got the records yet. Never raises for what the client or
+        the disk did: the result says it.
         """
-        if not partition.commits_alone or self._preparation.queues:
-            return -1
+        if not partition.commits_alone or not request.is_plain or self._queues:
+            refused = _check_partition(partition, batches, request)
+            if refused is not None:
+                return refused
+            key = partition.topic_partition
+            if key in self._queues and request.origin is AppendOrigin.CLIENT:
+                return self._wait(partition, batches, request, None)
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         try:
-            offset = append_next_batch(
-                log,
-                batches,
-                produce_version,
-                partition.leader_epoch,
-                now_ms,
-            )
-        except LogDirectoryError:
-            return -1  # the log keeps it in mind and says so again
-        if offset >= 0:
+            outcome = log.append(batches, partition.leader_epoch, request, self._budget)
+        except LogDirectoryError as failure:
+            return self._disk_failed(partition, failure)
+        if outcome.__class__ is Appended and partition.commits_alone:  # no Duplicate
             size = len(batches)
             partition.after_append(size, NEVER_MS)
-            traffic = self._traffic
-            traffic.bytes_in += size
-            traffic.messages_in += log.log_end_offset - offset
-        return offset
+            self._traffic.bytes_in += size
+            self._traffic.messages_in += log.log_end_offset - outcome.base_offset
+            return outcome
+        if isinstance(outcome, Postponed):
+            return self._wait(partition, batches, request, outcome)
+        return self._settle(partition, log, len(batches), outcome, request)
 
-    def append_to(
+    def _wait(
         self,
         partition: Partition,
         batches: bytearray | memoryview,
-        *,
-        acks: int,
-        timeout_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        produce_version: int | None = None,
-        transaction_version: int = 0,
-        admit: Callable[[], ErrorCode] | None = None,
-        now_ms: int | None = None,
+        request: AppendRequest,
+        postponed: Postponed | None,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Stage one: check, write, wake. acks: 0, 1, or -1 (every member of the ISR).
-
-        now_ms: the wall clock, where the caller has just read it.
-        transaction_version: of the transaction that a marker ends, or of its producer. admit: asked
-        again if batches are written later than in this call; anything but NONE refuses them.
-
-        The response is there at once unless acks is -1 and a follower has not got the records yet.
-        Never raises for what the client or the disk did: the result says it.
-        """
-        if partition.role is not _LEADER:
-            return PartitionAppendResult(partition.check_leader())
-        if acks == -1:
-            if len(partition.isr) < partition.min_isr:
-                return PartitionAppendResult(
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                    error_message=f"{partition.topic_partition} has {len(partition.isr)} replicas "
-                    f"in sync, acks=all needs {partition.min_isr}",
-                )
-        elif acks != 0 and acks != 1:
-            return PartitionAppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
+        """Queue batches: the log postponed them, or (None) others of the partition wait already."""
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
-        due: RollDue | None = None
-        if origin is not AppendOrigin.CLIENT or not self._preparation.concerns(
-            partition.topic_partition, batches, log.config, produce_version
-        ):
-            try:
-                return self._append_now(
-                    partition,
-                    batches,
-                    acks=acks,
-                    timeout_ms=timeout_ms,
-                    origin=origin,
-                    produce_version=produce_version,
-                    transaction_version=transaction_version,
-                    now_ms=self._timers.now_ms() if now_ms is None else now_ms,
-                )
-            except RollDue as raised:
-                due = raised.with_traceback(None)  # which holds this frame, and so itself
-                batches = due.validated.batches
+        key = partition.topic_partition
         answer: Chained[PartitionAppendResult] = Chained()
-        self._preparation.add(
-            partition.topic_partition,
-            batches,
-            log.config,
-            origin=origin,
-            produce_version=produce_version,
-            append=partial(
-                self._append_later,
-                answer,
-                partition,
-                admit,
-                acks=acks,
-                timeout_ms=timeout_ms,
-                origin=origin,
-                produce_version=produce_version,
-                transaction_version=transaction_version,
-            ),
-            due=due,
-        )
+        reverify = None if request.reverify is None else request.reverify(key, batches)
+        append = partial(self._append_later, answer, partition, request, reverify)
+        if postponed is None:
+            self._preparation.wait_behind(key, batches, log.config, request, append)
+        else:
+            self._preparation.wait(key, batches, log.config, request, append, postponed)
         return answer.value if answer.done else answer
 
     def _append_later(
         self,
         answer: Chained[PartitionAppendResult],
         partition: Partition,
-        admit: Callable[[], ErrorCode] | None,
-        checked: Checked,
-        *,
-        acks: int,
-        timeout_ms: int,
-        origin: AppendOrigin,
-        produce_version: int | None,
-        transaction_version: int,
-    ) -> None:
-        """The batches have had their turn; leadership may have gone while they waited. Answers
-        whatever happens, but for RollDue: those behind them have their turn next.
+        request: AppendRequest,
+        reverify: Callable[[], ErrorCode] | None,
+        ready: Ready,
+    ) -> Postponed | None:
+        """Append batches in their turn; leadership may have gone while they waited. Resolves answer
+        whatever happens, except when the log postpones them: those behind them go on waiting.
         """
-        outcome: PartitionAppendResult | Deferred[PartitionAppendResult]
+        outcome: PartitionAppendResult | Deferred[PartitionAppendResult] | Postponed
         try:
-            refusal = (ErrorCode.NONE if admit is None else admit()) or partition.check_leader()
-            if refusal:
-                outcome = PartitionAppendResult(refusal)
-            else:
-                outcome = self._append_now(
-                    partition,
-                    checked,
-                    acks=acks,
-                    timeout_ms=timeout_ms,
-                    origin=origin,
-                    produce_version=produce_version,
-                    transaction_version=transaction_version,
-                    now_ms=self._timers.now_ms(),
-                )
-        except (InvariantError, RollDue):
+            error = (ErrorCode.NONE if reverify is None else reverify()) or partition.check_leader()
+            outcome = Refused(error) if error else self._append_ready(partition, request, ready)
+        except InvariantError:
             raise
         except Exception:  # the request's own top frame has gone
             logger.exception("%s: a batch was not appended", partition.topic_partition)
-            outcome = PartitionAppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
-        if not isinstance(outcome, Deferred):
-            answer.resolve(outcome)
-        elif answer.is_cancelled:
+            outcome = Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if isinstance(outcome, Postponed):
+            return outcome
+        if answer.is_cancelled and isinstance(outcome, Deferred):
             outcome.cancel()
         else:
-            answer.waits_for = outcome
-            outcome.on_done(answer.resolve, answer.fail)
+            follow(answer, outcome)
+        return None
 
-    def _append_now(
-        self,
-        partition: Partition,
-        batches: bytearray | memoryview | Checked,
-        *,
-        acks: int,
-        timeout_ms: int,
-        origin: AppendOrigin,
-        produce_version: int | None,
-        transaction_version: int,
-        now_ms: int,
-    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Write and wake, in this partition's turn; it is led here, but perhaps in another log than
-        when the batches came. Raises RollDue for those of a client.
+    def _append_ready(
+        self, partition: Partition, request: AppendRequest, ready: Ready
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult] | Postponed:
+        """Append in a partition's turn; it is led here, but perhaps in another log than when the
+        batches came.
         """
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
-        if isinstance(batches, KafkaError):
-            return self._refused(log, batches)  # not raised: its traceback would hold this frame
+        if isinstance(ready, Refused):
+            return self._refused(log, ready)
+        request = request.at(self._timers.now_ms())
+        epoch = partition.leader_epoch
+        outcome: Appended | FlushDue | Refused | Postponed
         try:
-            info = log.append_as_leader(
-                batches,
-                leader_epoch=partition.leader_epoch,
-                now_ms=now_ms,
-                origin=origin,
-                produce_version=produce_version,
-                transaction_version=transaction_version,
-                defer_roll=origin is AppendOrigin.CLIENT,
-            )
-        except KafkaError as failure:
-            return self._refused(log, failure)
+            if isinstance(ready, ValidatedBatches):
+                size = len(ready.batches)
+                outcome = log.append_checked(ready, epoch, request, may_wait=True)
+            else:
+                size = len(ready)
+                outcome = log.append(ready, epoch, request, self._budget)
         except LogDirectoryError as failure:
-            self._on_storage_error(partition, failure)
-            return PartitionAppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
-        if not info.duplicate:
-            size = len(batches.batches if isinstance(batches, ValidatedBatches) else batches)
-            partition.after_append(
-                size, self._timers.monotonic_ms() if partition.remotes else NEVER_MS
-            )
-            traffic = self._traffic
-            traffic.bytes_in += size
-            traffic.messages_in += info.last_offset - info.base_offset + 1
-        result = PartitionAppendResult(
-            ErrorCode.NONE,
-            info.base_offset,
-            info.last_offset,
-            info.log_append_time_ms,
-            info.log_start_offset,
-        )
-        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            return self._answer_when_flushed(partition, log, result, acks, timeout_ms)
-        if acks != -1 or partition.high_watermark > info.last_offset:
-            return result
-        return _PendingAppend(self._purgatory, partition, result).start(timeout_ms)
+            return self._disk_failed(partition, failure)
+        if isinstance(outcome, Postponed):
+            return outcome
+        return self._settle(partition, log, size, outcome, request)
 
-    def _refused(self, log: PartitionLog, failure: KafkaError) -> PartitionAppendResult:
-        """The result for batches that the log or their validation refuses."""
-        self._traffic.failed_produces += 1
-        return PartitionAppendResult(
-            failure.code,
-            log_start_offset=-1 if failure.code in _BEFORE_THE_LOG else log.log_start_offset,
-            error_message=failure.message or None,
-            record_errors=failure.record_errors
-            if isinstance(failure, InvalidRecords)
-            else _NO_ERRORS,
-        )
+    def _disk_failed(self, partition: Partition, failure: LogDirectoryError) -> Refused:
+        self._on_storage_error(partition, failure)
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def _answer_when_flushed(
+    def _settle(
         self,
         partition: Partition,
         log: PartitionLog,
-        result: PartitionAppendResult,
-        acks: int,
-        timeout_ms: int,
+        size: int,
+        outcome: Appended | FlushDue | Refused,
+        request: AppendRequest,
+    ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
+        """Count and announce batches of size bytes that were appended. Returns the result, once
+        they are on disk and replicated as far as flush.messages and the producer ask for.
+        """
+        if isinstance(outcome, Refused):
+            return self._refused(log, outcome)
+        appended = outcome.appended if isinstance(outcome, FlushDue) else outcome
+        if not appended.duplicate:
+            now_ms = self._timers.monotonic_ms() if partition.remotes else NEVER_MS
+            partition.after_append(size, now_ms)
+            traffic = self._traffic
+            traffic.bytes_in += size
+            traffic.messages_in += appended.last_offset - appended.base_offset + 1
+        if isinstance(outcome, FlushDue):
+            return self._answer_when_flushed(partition, log, appended, request)
+        if request.acks != -1 or partition.high_watermark > appended.last_offset:
+            return appended
+        return _PendingAppend(self._purgatory, partition, appended).start(request.timeout_ms)
+
+    def _refused(self, log: PartitionLog, refused: Refused) -> Refused:
+        """The result for batches that the log or their validation refuses."""
+        if refused.error is not ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            self._traffic.failed_produces += 1
+        if refused.error not in _BEFORE_THE_LOG:
+            refused.log_start_offset = log.log_start_offset
+        return refused
+
+    def _answer_when_flushed(
+        self, partition: Partition, log: PartitionLog, appended: Appended, request: AppendRequest
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """flush.messages is reached: requests with acks get their response after the fsync, which
         runs off the loop (docs/adr/0010).
@@ -350,48 +240,66 @@ class Appender:
         def flushed(is_on_disk: bool) -> None:
             if not is_on_disk:
                 error = partition.check_leader() or ErrorCode.NOT_LEADER_OR_FOLLOWER
-                answer.resolve(PartitionAppendResult(error))
-            elif acks != -1 or partition.high_watermark > result.last_offset:
-                answer.resolve(result)
+                answer.resolve(Refused(error))
+            elif request.acks != -1 or partition.high_watermark > appended.last_offset:
+                answer.resolve(appended)
             elif not answer.is_cancelled:
-                waiting = _PendingAppend(self._purgatory, partition, result).start(timeout_ms)
-                answer.waits_for = waiting
-                waiting.on_done(answer.resolve, answer.fail)
+                pending = _PendingAppend(self._purgatory, partition, appended)
+                follow(answer, pending.start(request.timeout_ms))
 
-        self._when_flushed(log, result.last_offset + 1, flushed)
-        if acks == 0:
-            return result
+        self._when_flushed(log, appended.last_offset + 1, flushed)
+        if request.acks == 0:
+            return appended
         return answer.value if answer.done else answer
+
+
+def _check_partition(
+    partition: Partition, batches: bytearray | memoryview, request: AppendRequest
+) -> Refused | None:
+    """Why batches are not appended to a partition now: leadership, min.insync.replicas, acks."""
+    if request.lacks_transaction(batches):
+        return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if partition.role is not _LEADER:
+        return Refused(partition.check_leader())
+    if request.acks == -1:
+        if len(partition.isr) < partition.min_isr:
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{partition.topic_partition} has {len(partition.isr)} replicas "
+                f"in sync, acks=all needs {partition.min_isr}",
+            )
+    elif request.acks != 0 and request.acks != 1:
+        return Refused(ErrorCode.INVALID_REQUIRED_ACKS)
+    return None
 
 
 class _PendingAppend(OffsetWaiter):
     """An append with acks=-1 that followers have not got yet."""
 
-    __slots__ = ("_partition", "_result", "response")
+    __slots__ = ("_appended", "_partition", "response")
 
-    def __init__(
-        self, purgatory: Purgatory, partition: Partition, result: PartitionAppendResult
-    ) -> None:
+    def __init__(self, purgatory: Purgatory, partition: Partition, appended: Appended) -> None:
         super().__init__(purgatory)
         self._partition = partition
-        self._result = result
+        self._appended = appended
         self.response: PendingResponse[PartitionAppendResult] = PendingResponse(self)
 
     def start(self, timeout_ms: int) -> PendingResponse[PartitionAppendResult]:
-        self._partition.wait_for(self, self._result.last_offset + 1)
+        self._partition.wait_for(self, self._appended.last_offset + 1)
         self.set_deadline(max(0, timeout_ms))
         return self.response
 
     def complete(self) -> None:
         """Committed, or no longer ours to commit."""
         partition = self._partition
-        if partition.high_watermark >= self.required_offset:
-            if partition.is_under_min_isr:
-                self._result.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            self.response.resolve(self._result)
-            return
-        error = partition.check_leader()
-        self.response.resolve(PartitionAppendResult(error or ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if partition.high_watermark < self.required_offset:
+            error = partition.check_leader()
+            self.response.resolve(Refused(error or ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        elif partition.is_under_min_isr:
+            error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            self.response.resolve(Refused(error, appended=self._appended))
+        else:
+            self.response.resolve(self._appended)
 
     def expire(self) -> None:
-        self.response.resolve(PartitionAppendResult(ErrorCode.REQUEST_TIMED_OUT))
+        self.response.resolve(Refused(ErrorCode.REQUEST_TIMED_OUT))

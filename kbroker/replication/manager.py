@@ -13,9 +13,11 @@ from random import Random
 from threading import Lock
 from typing import Any, Final
 
+from kbroker.log.append_request import AppendRequest
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer.producer_state import ProducerState
+from kbroker.log.results import Refused
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.log_lines import LogThrottle, shown
@@ -114,8 +116,7 @@ class ReplicaManager:
         self._searcher = BatchSearcher(offloads("search", 1), memory, self.unpacking)
         self._max_searched_bytes = config.get_int(SEARCH_LIMIT)
         self._appender = self._make_appender(offloads, memory)
-        self.append_to = self._appender.append_to
-        self.append_next = self._appender.append_next
+        self.append_to = self._appender.append
         self.mover = LogMover(
             logs,
             timers,
@@ -159,19 +160,16 @@ class ReplicaManager:
         produce_version: int | None = None,
         transaction_version: int = 0,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Append whole batches to a partition led here, in place. See `append_to`."""
+        """Append whole batches to a partition led here, in place. See `Appender.append`."""
         found = self.find(topic_partition.topic, topic_partition.partition)
         if isinstance(found, ErrorCode):
-            return PartitionAppendResult(found)
-        return self.append_to(
-            found,
-            batches,
-            acks=acks,
-            timeout_ms=timeout_ms,
-            origin=origin,
-            produce_version=produce_version,
-            transaction_version=transaction_version,
-        )
+            return Refused(found)
+        now_ms = self._timers.now_ms()
+        if origin is AppendOrigin.CLIENT:
+            request = AppendRequest(acks, timeout_ms, now_ms, produce_version, transaction_version)
+        else:
+            request = AppendRequest.of_origin(origin, acks, timeout_ms, now_ms, transaction_version)
+        return self.append_to(found, batches, request)
 
     # fetch
 

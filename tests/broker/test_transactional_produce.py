@@ -10,12 +10,12 @@ import pytest
 
 from kbroker.broker.transaction_gate import Verdicts
 from kbroker.broker.transactional_produce import (
-    is_transactional,
     keep_records,
     reverify,
     verify_partitions,
 )
 from kbroker.coordinator.transaction.ends import Producer
+from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.batch_builder import build_batch
@@ -137,7 +137,7 @@ def test_a_batch_appended_later_is_verified_again(
     answer: Verdicts | Deferred[Verdicts], error: ErrorCode
 ) -> None:
     gate: Any = Gate(answer)
-    check = reverify(gate, 12, request_of(), partition(0), batch())
+    check = reverify(gate, 12, "id", TopicPartition("t", 0), batch())
     assert check is not None and not gate.asked
     assert check() is error
     assert gate.asked == [("id", Producer(7, 3), [0], False)]
@@ -146,7 +146,7 @@ def test_a_batch_appended_later_is_verified_again(
 def test_other_batches_are_not_verified_again() -> None:
     gate: Any = Gate()
     for records in (batch(transactional=False), batch()[:40]):
-        assert reverify(gate, 12, request_of(), partition(0), records) is None
+        assert reverify(gate, 12, "id", TopicPartition("t", 0), records) is None
 
 
 def test_kept_records_are_copies() -> None:

@@ -28,6 +28,7 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import check_crc, iter_batches
 from kbroker.protocol.records import iter_records
 from kbroker.testing import EmbeddedBroker
+from tests.log.appends import append_as_leader
 
 TOPIC = "t"
 BATCHES = 150
@@ -56,7 +57,7 @@ def append_to_all(broker: Broker) -> None:
     for key in sorted(log_of):
         for number in range(BATCHES):
             batch = build_batch([(NOW_MS + number, b"key", value_of(key, number), [])])
-            log_of[key].append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+            append_as_leader(log_of[key], batch, leader_epoch=0, now_ms=NOW_MS)
             if number == BATCHES // 2:
                 log_of[key].roll(NOW_MS)
 

@@ -15,23 +15,25 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from kbroker.log.append_cost import LoopBudget
 from kbroker.log.cleaner.cleaner import LogCleaner, plan
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.roll import RollDue
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.log.validator import AppendOrigin, ValidatedBatches
+from kbroker.log.validator import AppendOrigin
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader, appended, request_of
 from tests.log.crash_truth import Truth, parse, read_all, stored
 from tests.replication.world import run_inline
 from tests.sim.disk import FAULTS, Crashed, SimDisk
-from tests.sim.timers import SimTimer
+from tests.sim.timers import SimTimer, SimTimers
 
 NOW_MS = 1_700_000_000_000
 KEY = TopicPartition("topic", 0)
@@ -175,22 +177,15 @@ class CrashMachine(RuleBasedStateMachine):
         (whole,) = parse(bytes(stamped))
 
         def append(log: PartitionLog) -> None:
-            batches: bytearray | ValidatedBatches = batch
-            while True:
-                try:
-                    info = log.append_as_leader(
-                        batches,
-                        leader_epoch=self.epoch,
-                        now_ms=self.now_ms,
-                        origin=origin,
-                        transaction_version=version,
-                        defer_roll=bool(self.number % 2),
-                    )
-                    break
-                except RollDue as due:
-                    due.roll.work()
-                    due.roll.end(None)
-                    batches = due.validated
+            request = request_of(self.now_ms, origin=origin, transaction_version=version)
+            budget = LoopBudget(SimTimers()) if self.number % 2 else None
+            outcome = log.append(batch, self.epoch, request, budget)
+            if isinstance(outcome, RollDue):
+                outcome.roll.work()
+                outcome.roll.end(None)
+                checked = outcome.checked
+                outcome = log.append_checked(checked, self.epoch, request, may_wait=True)
+            info = appended(outcome)
             assert not info.duplicate
             assert (info.base_offset, info.last_offset + 1) == (whole.base, whole.end)
 
@@ -245,7 +240,7 @@ class CrashMachine(RuleBasedStateMachine):
             where = self.truth.batches[-1]
 
             def repeat(log: PartitionLog) -> None:
-                info = log.append_as_leader(again, leader_epoch=self.epoch, now_ms=self.now_ms)
+                info = append_as_leader(log, again, leader_epoch=self.epoch, now_ms=self.now_ms)
                 assert info.duplicate
                 assert (info.base_offset, info.last_offset + 1) == (where.base, where.end)
 

@@ -19,6 +19,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 from tests.log.crash_truth import Batch, read_all
 from tests.sim.disk import Crashed, SimDisk
 
@@ -50,7 +51,7 @@ def open_log(*, recovery_point: int = 0) -> PartitionLog:
 
 def append(log: PartitionLog, *, epoch: int = 0, size: int = 10, timestamp: int = 0) -> None:
     batch = build_batch([(timestamp, b"key", bytes(size), ())])
-    log.append_as_leader(batch, leader_epoch=epoch, now_ms=0)
+    append_as_leader(log, batch, leader_epoch=epoch, now_ms=0)
 
 
 def restart(
@@ -189,14 +190,14 @@ def test_producers_are_known_after_an_orderly_stop_and_a_loss_of_power(
         batch = build_batch(
             [(0, b"key", b"value", ())], producer_id=5, producer_epoch=0, base_sequence=0
         )
-        log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=0)
+        append_as_leader(log, bytearray(batch), leader_epoch=0, now_ms=0)
         for _ in range(3):
             log.close()
             disk.restart(power_loss=True)
             log = PartitionLog.open(
                 FOLDER, TOPIC_PARTITION, CONFIG, recovery_point=1, clean_shutdown=True, now_ms=0
             )
-        assert log.append_as_leader(batch, leader_epoch=0, now_ms=0).duplicate
+        assert append_as_leader(log, batch, leader_epoch=0, now_ms=0).duplicate
         log.release()
 
 

@@ -20,6 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import build_batch
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 log = PartitionLog.open(
     Path(sys.argv[1]), TopicPartition("topic", 0), LogConfig(segment_bytes=20_000), now_ms=0
@@ -27,7 +28,7 @@ log = PartitionLog.open(
 while True:
     number = log.log_end_offset
     batch = build_batch([(number, None, b"%d" % number, [])])
-    log.append_as_leader(batch, leader_epoch=0, now_ms=0)
+    append_as_leader(log, batch, leader_epoch=0, now_ms=0)
     print(number, flush=True)
 """
 

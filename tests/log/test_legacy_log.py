@@ -25,6 +25,7 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.record_conversion import write_message_set
 from kbroker.protocol.records import Record
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 Unpack = Callable[[str], Path]
 
@@ -155,7 +156,7 @@ def test_a_torn_end_is_cut_and_new_batches_follow_the_old_messages(tmp_path: Pat
     log = open_log(folder)
     assert log.log_end_offset == 34
     batch = build_batch([(BASE_MS, b"key", b"new", ())])
-    assert log.append_as_leader(batch, leader_epoch=3, now_ms=NOW_MS).base_offset == 34
+    assert append_as_leader(log, batch, leader_epoch=3, now_ms=NOW_MS).base_offset == 34
     log.close()
     log = open_log(folder)
     assert [record.offset for record in read_from(log, 0)] == list(range(35))

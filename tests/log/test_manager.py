@@ -19,6 +19,7 @@ from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
@@ -47,7 +48,7 @@ def fill(manager: LogManager, partition: TopicPartition, count: int = 20) -> Non
     log = manager.get_or_create(partition, TOPIC_ID, CONFIG)
     for _ in range(count):
         batch = build_batch([(NOW_MS, b"key", bytes(20), [])])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 def test_logs_are_spread_over_directories_and_found_again(start: Start, tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_a_failing_disk_takes_its_directory_offline_and_no_other(
 
     monkeypatch.setattr(files.os, "pwrite", fail)
     with pytest.raises(LogDirectoryError) as caught:
-        log.append_as_leader(build_batch([(0, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, build_batch([(0, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
     monkeypatch.undo()
     assert manager.directory_failed(caught.value) == [A1]
     assert manager.directory_failed(caught.value) == []

@@ -25,6 +25,7 @@ from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=2000, segment_index_bytes=4096, index_interval_bytes=100)
@@ -58,7 +59,7 @@ def append(
 ) -> int:
     """Append one batch; returns its base offset."""
     batch = batch_of(count, **options)  # type: ignore[arg-type]  # as above
-    return log.append_as_leader(batch, leader_epoch=epoch, now_ms=now_ms).base_offset
+    return append_as_leader(log, batch, leader_epoch=epoch, now_ms=now_ms).base_offset
 
 
 def data_of(records: FileSlice | bytes) -> bytes:
@@ -236,15 +237,15 @@ def test_a_repeated_batch_gets_its_old_offsets(open_log: OpenLog) -> None:
     options = {"producer_id": 9, "producer_epoch": 0}
     append(log, 2, base_sequence=0, **options)
     append(log, 2, base_sequence=2, **options)
-    again = log.append_as_leader(
-        batch_of(2, base_sequence=0, **options), leader_epoch=0, now_ms=NOW_MS
+    again = append_as_leader(
+        log, batch_of(2, base_sequence=0, **options), leader_epoch=0, now_ms=NOW_MS
     )
     assert (again.duplicate, again.base_offset, again.last_offset) == (True, 0, 1)
     assert log.log_end_offset == 4
     log.release()
     log = open_log()  # killed between append and answer
-    again = log.append_as_leader(
-        batch_of(2, base_sequence=2, **options), leader_epoch=0, now_ms=NOW_MS
+    again = append_as_leader(
+        log, batch_of(2, base_sequence=2, **options), leader_epoch=0, now_ms=NOW_MS
     )
     assert (again.duplicate, again.base_offset) == (True, 2)
 
@@ -258,7 +259,7 @@ def test_transactions_move_the_first_unstable_offset_and_fill_the_index(open_log
     marker = build_end_transaction_marker(
         commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS
     )
-    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    append_as_leader(log, marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert log.first_unstable_offset == 1
     log.on_high_watermark(5)
     assert log.first_unstable_offset is None
@@ -266,7 +267,8 @@ def test_transactions_move_the_first_unstable_offset_and_fill_the_index(open_log
     assert tuple(aborted) == (1, 1, 4, 5)
     assert log.aborted_transactions(0, 1) == []
     with pytest.raises(KafkaError) as caught:
-        log.append_as_leader(
+        append_as_leader(
+            log,
             build_end_transaction_marker(
                 commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=3, timestamp_ms=0
             ),
@@ -621,8 +623,8 @@ def test_time_lookup_over_segments_whose_times_go_back_and_forth(open_log: OpenL
 
     first = 0
     for time in times:
-        log.append_as_leader(
-            build_batch([(NOW_MS + time, None, b"v", [])]), leader_epoch=0, now_ms=NOW_MS
+        append_as_leader(
+            log, build_batch([(NOW_MS + time, None, b"v", [])]), leader_epoch=0, now_ms=NOW_MS
         )
         expect_so_far = log.offset_for_timestamp(NOW_MS + time)
         assert expect_so_far is not None

@@ -18,6 +18,7 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.records import iter_records
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(
@@ -59,7 +60,7 @@ class LogMachine(RuleBasedStateMachine):
         batch = build_batch(
             [(NOW_MS + self.written + index, None, value, []) for index, value in enumerate(values)]
         )
-        info = self.log.append_as_leader(batch, leader_epoch=self.epoch, now_ms=NOW_MS)
+        info = append_as_leader(self.log, batch, leader_epoch=self.epoch, now_ms=NOW_MS)
         assert (info.base_offset, info.last_offset) == (self.end, self.end + count - 1)
         self.batches.append([(self.end + index, value) for index, value in enumerate(values)])
         self.end += count

@@ -14,8 +14,16 @@ from typing import Any
 import pytest
 
 from kbroker.log import validator
-from kbroker.log.append_cost import LOOP_BYTES, LOOP_PACKED_BYTES, MESSAGE_SET_BYTES, loop_cost
+from kbroker.log.append_cost import (
+    LOOP_BYTES,
+    LOOP_PACKED_BYTES,
+    LOOP_TURN_BYTES,
+    MESSAGE_SET_BYTES,
+    loop_cost,
+)
+from kbroker.log.appending import check_batches
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.results import Refused
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.model import TopicPartition
@@ -29,7 +37,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.record_conversion import write_message_set
 from kbroker.protocol.records import Record
 from kbroker.replication.append import Appender, PartitionAppendResult
-from kbroker.replication.preparation import APPEND_TURN_BYTES, LOOP_TURN_BYTES
+from kbroker.replication.preparation import APPEND_TURN_BYTES
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
@@ -151,7 +159,7 @@ def test_a_surprise_is_logged_and_answered(
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kbroker.replication.preparation.validate_batches", fail)
+    monkeypatch.setattr("kbroker.replication.preparation.check_batches", fail)
     answer = world.append(batches=large())
     offload.run()
     assert value(answer).error is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -161,7 +169,7 @@ def test_a_surprise_of_one_append_is_answered_and_the_others_have_their_turn(
     world: World, offload: HeldOffload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind it the partition would stand still, and so would the connections that wrote to it."""
-    append = PartitionLog.append_as_leader
+    append = PartitionLog._append_checked
     calls = 0
 
     def fail_twice(log: PartitionLog, *arguments: Any, **options: Any) -> Any:
@@ -171,7 +179,7 @@ def test_a_surprise_of_one_append_is_answered_and_the_others_have_their_turn(
             raise ZeroDivisionError
         return append(log, *arguments, **options)
 
-    monkeypatch.setattr(PartitionLog, "append_as_leader", fail_twice)
+    monkeypatch.setattr(PartitionLog, "_append_checked", fail_twice)
     answers = [world.append(batches=one) for one in (large(), batch(1), batch(1), large())]
     offload.run()
     offload.run()
@@ -184,11 +192,11 @@ def test_one_worker_at_a_time_unpacks(
 ) -> None:
     held: list[bool] = []
 
-    def validate(*arguments: Any, **options: Any) -> validator.ValidatedBatches:
+    def validate(*arguments: Any) -> validator.ValidatedBatches | Refused:
         held.append(world.replicas.unpacking.locked())
-        return validator.validate_batches(*arguments, **options)
+        return check_batches(*arguments)
 
-    monkeypatch.setattr("kbroker.replication.preparation.validate_batches", validate)
+    monkeypatch.setattr("kbroker.replication.preparation.check_batches", validate)
     answer = world.append(batches=large())
     offload.run()
     assert value(answer).last_offset == 9
@@ -553,15 +561,15 @@ def test_an_error_holds_nothing_of_what_was_unpacked(
     world: World, offload: HeldOffload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither does what it was raised from."""
-    outcomes: list[KafkaError] = []
-    append = Appender._append_now
+    outcomes: list[Refused] = []
+    append = Appender._append_ready
 
-    def noted(self: Appender, partition: Any, batches: Any, **options: Any) -> Any:
-        if isinstance(batches, KafkaError):
-            outcomes.append(batches)
-        return append(self, partition, batches, **options)
+    def noted(self: Appender, partition: Any, request: Any, ready: Any) -> Any:
+        if isinstance(ready, Refused):
+            outcomes.append(ready)
+        return append(self, partition, request, ready)
 
-    monkeypatch.setattr(Appender, "_append_now", noted)
+    monkeypatch.setattr(Appender, "_append_ready", noted)
     damaged = build_batch([(NOW_MS, b"k", bytes(LARGE), [])], compression=Compression.GZIP)
     damaged[80] ^= 255
     struct.pack_into(">I", damaged, 17, crc32c(memoryview(damaged)[21:]))
@@ -571,8 +579,9 @@ def test_an_error_holds_nothing_of_what_was_unpacked(
     answer = world.append(batches=damaged)
     offload.run()
     assert value(answer).error is ErrorCode.CORRUPT_MESSAGE
-    (error,) = outcomes
-    assert error.__cause__ is error.__context__ is None
+    (refused,) = outcomes
+    held = [getattr(refused, name) for name in refused.__slots__]
+    assert not [value for value in held if isinstance(value, BaseException | memoryview)]
 
 
 def test_an_append_for_a_closed_connection_waits_for_no_replica(world: World) -> None:

@@ -21,17 +21,6 @@ from kbroker.log.validator import ValidatedBatches
 from kbroker.settings.log_config import LogConfig
 
 
-class RollDue(Exception):
-    """Batches belong into a new segment: have `roll.work` done, call `roll.end`, append `validated`
-    then. Nothing else has happened.
-    """
-
-    def __init__(self, roll: Roll, validated: ValidatedBatches) -> None:
-        super().__init__(f"a new segment at offset {roll.base_offset}")
-        self.roll = roll
-        self.validated = validated
-
-
 class Roll(DiskJob):
     """base_offset: of the new segment. then: called once on the loop, with the fault if there is
     no new segment; not after the queue was dropped. snapshots: None if no new producer snapshot is
@@ -124,3 +113,15 @@ class Roll(DiskJob):
     def fail(self, error: LogDirectoryError) -> None:
         self.failure = error
         self._then(error)
+
+
+class RollDue:
+    """Checked batches that belong into a new segment; nothing has been appended. A worker calls
+    `roll.work`; then, on the loop, `roll.end`, and `append_checked` continues with `checked`.
+    """
+
+    __slots__ = ("checked", "roll")
+
+    def __init__(self, roll: Roll, checked: ValidatedBatches) -> None:
+        self.roll = roll
+        self.checked = checked

@@ -183,8 +183,8 @@ class Segment(IndexedSegment):
 
     def learn_limits(self, config: LogConfig) -> None:
         """After an append: note up to which timestamp and for how many index entries `should_roll`
-        will say no, for `next_batch`. Reads no file. Nothing is noted for a segment whose first
-        batch has no timestamp: its age counts from its creation.
+        will say no, for the first branch of `AppendableLog.append`. Reads no file. Nothing is noted
+        for a segment whose first batch has no timestamp: its age counts from its creation.
         """
         first = self._rolling_timestamp
         if first is not None:

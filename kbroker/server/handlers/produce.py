@@ -32,18 +32,18 @@ from kbroker.broker.transaction_gate import (
     produce_message_of,
 )
 from kbroker.broker.transactional_produce import (
-    is_transactional,
     keep_records,
     reverify,
     verify_partitions,
 )
+from kbroker.log.append_request import AppendRequest, Reverify, is_transactional
+from kbroker.log.results import Appended, Refused
 from kbroker.log.validator import RECORD_ERROR_BYTES
 from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
-from kbroker.model import TopicPartition
-from kbroker.ports import Chained, Deferred
+from kbroker.ports import Chained, Deferred, gather
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.hosting import HostedTopic
@@ -70,6 +70,9 @@ STORAGE_ERROR_SINCE: Final = 4
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINT_SINCE: Final = 10
 ADMIN_CLIENT_ID: Final = "__admin_client"
+
+_TRANSACTION_VERSIONS: Final = (0,) * ADDS_ITSELF_SINCE + (2, 2)
+"""Of the producer, by version of the request."""
 
 _Partition = ProduceResponse.PartitionProduceResponse
 _Topic = ProduceResponse.TopicProduceResponse
@@ -113,16 +116,18 @@ def _append_all(
 
     verdicts: the coordinator's on partitions with transactional batches; None: none may come.
     """
-    acks = request.acks
     replicas = services.replicas
     version = context.api_version
     by_id = version >= TOPIC_IDS_SINCE
-    may_write_internal = context.client_id == ADMIN_CLIENT_ID
-    timeout_ms = request.timeout_ms
-    append_to, append_next = replicas.append_to, replicas.append_next
-    transaction_version = 2 if version >= ADDS_ITSELF_SINCE else 0
-    now_ms = context.arrived_ms if verdicts is None else None
-    plain_ms = now_ms if -1 <= acks <= 1 else None
+    append = replicas.append_to
+    shared = AppendRequest(
+        request.acks,
+        request.timeout_ms,
+        context.arrived_ms if verdicts is None else services.timers.now_ms(),
+        version,
+        _TRANSACTION_VERSIONS[version],
+        None if verdicts is None else _reverify(services, context, request),
+    )
     failures: list[tuple[str, _Partition]] | None = None
     waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]] | None = None
     topics: list[_Topic] = []
@@ -134,91 +139,93 @@ def _append_all(
             if by_id
             else _Topic(name=asked.name, partition_responses=answers)
         )
-        name = asked.name if topic is None else topic.name
-        refused = name in INTERNAL_TOPICS and not may_write_internal
-        found = _NO_PARTITIONS if topic is None or refused else topic.partitions
+        if topic is None or (topic.name in INTERNAL_TOPICS and _may_not_write_internal(context)):
+            found = _NO_PARTITIONS
+        else:
+            found = topic.partitions
         for data in asked.partition_data:
             partition = found.get(data.index)
             records: memoryview = data.records  # type: ignore[assignment]  # as it was decoded
+            outcome: PartitionAppendResult | Deferred[PartitionAppendResult]
             if partition is None or not records:
-                result = _refuse(replicas, topic, asked, data, by_id, refused)
-            elif (
-                plain_ms is not None
-                and (base_offset := append_next(partition, records, version, plain_ms)) >= 0
+                outcome = _refuse(replicas, topic, asked, data, context)
+            elif verdicts is not None and (
+                error := _transaction_error(verdicts, partition, records, version)
             ):
-                answers.append(_appended(data.index, base_offset, partition.log.log_start_offset))
-                continue
-            elif is_transactional(records) and (
-                error := _transaction_error(verdicts, partition.topic_partition, version)
-            ):
-                result = PartitionAppendResult(error, error_message=produce_message_of(error))
+                outcome = Refused(error, produce_message_of(error))
             else:
-                outcome = append_to(
-                    partition,
-                    records,
-                    acks=acks,
-                    timeout_ms=timeout_ms,
-                    produce_version=version,
-                    transaction_version=transaction_version,
-                    admit=None
-                    if verdicts is None
-                    else reverify(services.partition_gate, version, request, partition, records),
-                    now_ms=now_ms,
-                )
-                if isinstance(outcome, Deferred):
-                    answer = _Partition(index=data.index)
-                    answers.append(answer)
-                    waiting = [] if waiting is None else waiting
-                    waiting.append((answer, outcome))
-                    continue
-                result = outcome
-            answer = _Partition(
-                index=data.index,
-                error_code=int(result.error),
-                base_offset=result.base_offset,
-                log_append_time_ms=result.log_append_time_ms,
-                log_start_offset=result.log_start_offset,
-                record_errors=_NO_RECORD_ERRORS,
-                error_message=result.error_message,
-                current_leader=_NO_LEADER,
-            )
+                outcome = append(partition, records, shared)
+            if isinstance(outcome, Appended):
+                answers.append(_appended(data.index, outcome))
+                continue
+            answer = _Partition(index=data.index)
             answers.append(answer)
-            if result.error:
-                if result.record_errors:
-                    _add_record_errors(answer, result)
+            if isinstance(outcome, Refused):
+                _fill(answer, outcome)
                 failures = [] if failures is None else failures
-                failures.append((name, answer))
-    if acks == 0:
+                failures.append((asked.name if topic is None else topic.name, answer))
+            else:
+                waiting = [] if waiting is None else waiting
+                waiting.append((answer, outcome))
+    if request.acks == 0:
         if failures is not None:
             raise CloseConnection(_describe(failures))
         return None
     response = ProduceResponse(responses=topics)
     if waiting is not None:
-        return _Waiting(services.memory, waiting, lambda: _finish(services, context, response))
+        return _Waiting(services.memory, waiting, partial(_finish, services, context, response))
     return response if failures is None else _finish(services, context, response)
 
 
-def _appended(index: int, base_offset: int, log_start_offset: int) -> _Partition:
+def _reverify(services: Services, context: RequestContext, request: ProduceRequest) -> Reverify:
+    """The check of transactional batches that are appended later. It does not hold the request,
+    which holds the receive buffer.
+    """
+    transactional_id = request.transactional_id or ""
+    return partial(reverify, services.partition_gate, context.api_version, transactional_id)
+
+
+def _may_not_write_internal(context: RequestContext) -> bool:
+    return context.client_id != ADMIN_CLIENT_ID
+
+
+def _appended(index: int, appended: Appended) -> _Partition:
     """The response for an appended batch, built without keyword arguments, which cost time."""
     answer: _Partition = _new(_Partition)
     answer.index = index
     answer.error_code = 0
-    answer.base_offset = base_offset
-    answer.log_append_time_ms = -1
-    answer.log_start_offset = log_start_offset
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time_ms
+    answer.log_start_offset = appended.log_start_offset
     answer.record_errors = _NO_RECORD_ERRORS
     answer.error_message = None
     answer.current_leader = _NO_LEADER
     return answer
 
 
+def _fill(answer: _Partition, result: PartitionAppendResult) -> None:
+    """Write the outcome of an append into the answer for its partition."""
+    answer.error_code = int(result.error)
+    answer.base_offset = result.base_offset
+    answer.log_append_time_ms = result.log_append_time_ms
+    answer.log_start_offset = result.log_start_offset
+    answer.error_message = result.error_message
+    if result.record_errors:
+        answer.record_errors = [
+            ProduceResponse.BatchIndexAndErrorMessage(
+                batch_index=error.batch_index, batch_index_error_message=error.message
+            )
+            for error in result.record_errors
+        ]
+
+
 def _transaction_error(
-    verdicts: Verdicts | None, partition: TopicPartition, version: int
+    verdicts: Verdicts, partition: Partition, records: memoryview, version: int
 ) -> ErrorCode:
-    """Whether a transactional batch may enter this partition."""
-    if verdicts is None:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return produce_error_of(verdicts.get(partition, ErrorCode.NONE), version)
+    """Why a transactional batch may not enter this partition; NONE for any other batch."""
+    if not is_transactional(records):
+        return ErrorCode.NONE
+    return produce_error_of(verdicts.get(partition.topic_partition, ErrorCode.NONE), version)
 
 
 def _refuse(
@@ -226,34 +233,17 @@ def _refuse(
     topic: HostedTopic | None,
     asked: ProduceRequest.TopicProduceData,
     data: ProduceRequest.PartitionProduceData,
-    by_id: bool,
-    refused: bool,
-) -> PartitionAppendResult:
-    """The error of a partition that gets no batch. refused: it belongs to an internal topic."""
-    if refused:
-        name = asked.name if topic is None else topic.name
-        return PartitionAppendResult(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            error_message=f"Cannot append to internal topic {name}",
-        )
+    context: RequestContext,
+) -> Refused:
+    """The error of a partition that gets no batch."""
+    name = asked.name if topic is None else topic.name
+    if name in INTERNAL_TOPICS and _may_not_write_internal(context):
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
     if topic is None or data.index not in topic.partitions:
+        by_id = context.api_version >= TOPIC_IDS_SINCE
         found = replicas.find(asked.topic_id if by_id else asked.name, data.index)
-        return PartitionAppendResult(
-            found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
-    return PartitionAppendResult(
-        ErrorCode.INVALID_RECORD,
-        error_message="Produce requests need one record batch per partition",
-    )
-
-
-def _add_record_errors(answer: _Partition, result: PartitionAppendResult) -> None:
-    answer.record_errors = [
-        ProduceResponse.BatchIndexAndErrorMessage(
-            batch_index=error.batch_index, batch_index_error_message=error.message
-        )
-        for error in result.record_errors
-    ]
+        return Refused(found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return Refused(ErrorCode.INVALID_RECORD, "Produce requests need one record batch per partition")
 
 
 def _describe(failures: list[tuple[str, _Partition]]) -> str:
@@ -269,7 +259,7 @@ class _Waiting(Chained[ProduceResponse]):
     meanwhile. `cancel` ends the waits for replicas; what is to be appended is appended.
     """
 
-    __slots__ = ("_charged_bytes", "_finish", "_left", "_memory", "_waiting")
+    __slots__ = ("_charged_bytes", "_memory")
 
     def __init__(
         self,
@@ -277,41 +267,36 @@ class _Waiting(Chained[ProduceResponse]):
         waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]],
         finish: Callable[[], ProduceResponse],
     ) -> None:
-        super().__init__()
+        answered = gather(
+            [
+                outcome.then(partial(self._answered, answer), cancels_source=True)
+                for answer, outcome in waiting
+            ],
+            cancels_sources=True,
+        )
+        super().__init__(answered)
         self._memory = memory
-        self._finish = finish
-        self._left = len(waiting)
         self._charged_bytes = 0
-        self._waiting = [deferred for _, deferred in waiting]
-        failed = self.fail
-        for answer, deferred in waiting:
-            deferred.on_done(partial(self._filled, answer), failed)
+        answered.on_done(lambda _: self.resolve(finish()), self.fail)
+
+    def resolve(self, value: ProduceResponse) -> None:
+        super().resolve(value)
+        self._release()
+
+    def fail(self, error: KafkaError) -> None:
+        super().fail(error)
+        self._release()
 
     def cancel(self) -> None:
         super().cancel()
-        waiting, self._waiting = self._waiting, []
-        for deferred in waiting:
-            deferred.cancel()
         self._release()
 
-    def _filled(self, answer: _Partition, result: PartitionAppendResult) -> None:
-        if self.is_cancelled:
-            return
-        answer.error_code = int(result.error)
-        answer.base_offset = result.base_offset
-        answer.log_append_time_ms = result.log_append_time_ms
-        answer.log_start_offset = result.log_start_offset
-        answer.error_message = result.error_message
-        if result.record_errors:
-            _add_record_errors(answer, result)
+    def _answered(self, answer: _Partition, result: PartitionAppendResult) -> None:
+        _fill(answer, result)
+        if result.record_errors and not self.done:
             held_bytes = RECORD_ERROR_BYTES * len(result.record_errors)
             self._charged_bytes += held_bytes
             self._memory.charge(held_bytes)
-        self._left -= 1
-        if not self._left:
-            self._waiting.clear()
-            self.resolve(self._finish())
-            self._release()
 
     def _release(self) -> None:
         charged_bytes, self._charged_bytes = self._charged_bytes, 0

@@ -20,6 +20,7 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.records import Record, iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 from tests.replication.world import run_inline
 from tests.sim.timers import START_MS, SimTimers
 
@@ -79,7 +80,7 @@ class Bench:
 
     def append(self, batch: bytes | bytearray) -> None:
         """As a leader; offsets are given."""
-        self.log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=self.timers.now_ms())
+        append_as_leader(self.log, bytearray(batch), leader_epoch=0, now_ms=self.timers.now_ms())
 
     def replay(self, batch: bytes | bytearray) -> None:
         """As it is, offsets too."""

@@ -24,6 +24,7 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.record_conversion import write_message_set
 from kbroker.protocol.records import Record, iter_records
+from tests.log.appends import append_as_leader
 from tests.log.cleaner.cleaning import (
     FILLED_CLEAN,
     TOPIC,
@@ -278,7 +279,7 @@ def test_as_many_logs_at_once_as_there_are_threads(tmp_path: Path) -> None:
     for log in logs:
         for value in "1", "2":
             record = batch(("a", value))
-            log.append_as_leader(record, leader_epoch=0, now_ms=bench.timers.now_ms())
+            append_as_leader(log, record, leader_epoch=0, now_ms=bench.timers.now_ms())
             log.roll(bench.timers.now_ms())
         say_flushed(log)
         log.on_high_watermark(log.log_end_offset)
@@ -477,7 +478,7 @@ def test_a_surprise_in_one_log_leaves_the_others_to_be_cleaned(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     other = bench.logs.get_or_create(TopicPartition("other", 0), None, bench.config)
-    other.append_as_leader(batch(("a", "1"), ("a", "2")), leader_epoch=0, now_ms=START_MS)
+    append_as_leader(other, batch(("a", "1"), ("a", "2")), leader_epoch=0, now_ms=START_MS)
     other.roll(START_MS)
     say_flushed(other)
     original = getattr(cleaner_module, step)

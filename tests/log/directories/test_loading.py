@@ -19,6 +19,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
@@ -54,7 +55,7 @@ def fill(manager: LogManager) -> None:
         log = manager.get_or_create(key, None, CONFIG)
         for _ in range(10 + number):
             batch = build_batch([(NOW_MS, b"key", bytes(20), [])])
-            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+            append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])

@@ -13,6 +13,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 PRODUCER = 5
@@ -37,7 +38,7 @@ def send(log: PartitionLog, sequence: int, *, epoch: int = 0, producer_id: int =
         producer_epoch=epoch,
         base_sequence=sequence,
     )
-    info = log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+    info = append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
     return -1 if info.duplicate else info.base_offset
 
 
@@ -99,13 +100,13 @@ def test_large_batches_across_segments(tmp_path: Path) -> None:
         for number in range(9)
     ]
     for batch in batches:
-        log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
     assert len(log.segments) > 4
     log = killed(log, tmp_path, config=config)
     known = log.producers.active_producers[PRODUCER].batches
     assert [batch.first_sequence for batch in known] == [4, 5, 6, 7, 8]
     for batch in batches[4:]:
-        info = log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+        info = append_as_leader(log, bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
         assert info.duplicate
 
 

@@ -9,6 +9,7 @@ from kbroker.log.storage import names
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_795_246_900_000
 """A minute after the fixtures were made."""
@@ -36,4 +37,4 @@ def open_log(directory: Path, config: LogConfig | None = None, **options: object
 def fill(log: PartitionLog, count: int) -> None:
     for number in range(count):
         batch = build_batch([(NOW_MS + number, b"key", b"value %d" % number, [])] * 2)
-        log.append_as_leader(batch, leader_epoch=number // 10, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=number // 10, now_ms=NOW_MS)

@@ -24,6 +24,7 @@ from kbroker.protocol.control_records import ControlType, control_type
 from kbroker.protocol.records import iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 from tests.log.conftest import KAFKA_DATA
 from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log
 
@@ -309,7 +310,8 @@ def test_a_log_that_ends_before_its_start_begins_anew_after_a_crash(tmp_path: Pa
 def test_a_torn_snapshot_is_left_out(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for sequence in range(30):
-        log.append_as_leader(
+        append_as_leader(
+            log,
             build_batch(
                 [(NOW_MS, b"k", b"v" * 50, [])],
                 producer_id=7,

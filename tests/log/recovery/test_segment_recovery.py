@@ -16,6 +16,7 @@ from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log
 
 
@@ -55,7 +56,7 @@ def test_runs_of_ordinary_batches_give_what_one_by_one_gives(
                 is_transactional=in_transaction,
             )
             sequences[producer, epoch] = sequence + 2
-            log.append_as_leader(batch, leader_epoch=number // 50, now_ms=NOW_MS)
+            append_as_leader(log, batch, leader_epoch=number // 50, now_ms=NOW_MS)
             if in_transaction and number % 20 == 1:
                 marker = build_end_transaction_marker(
                     commit=False,
@@ -64,7 +65,8 @@ def test_runs_of_ordinary_batches_give_what_one_by_one_gives(
                     coordinator_epoch=3,
                     timestamp_ms=NOW_MS,
                 )
-                log.append_as_leader(
+                append_as_leader(
+                    log,
                     marker,
                     leader_epoch=number // 50,
                     now_ms=NOW_MS,

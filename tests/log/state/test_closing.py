@@ -18,6 +18,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_750_000_000_000
 
@@ -34,7 +35,9 @@ def make_logs(folder: Path, count: int) -> list[PartitionLog]:
             folder / str(key), key, LogConfig(), now_ms=NOW_MS, topic_id=bytes(15) + b"\1"
         )
         log.leader_epochs.assign(0, 0)
-        log.append_as_leader(build_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(
+            log, build_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0, now_ms=NOW_MS
+        )
         logs.append(log)
     return logs
 

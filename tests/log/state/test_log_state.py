@@ -11,6 +11,7 @@ from kbroker.log.state.log_state import LogState
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 
@@ -20,9 +21,9 @@ def log(tmp_path: Path) -> PartitionLog:
     log = PartitionLog.open(
         tmp_path / "t-0", TopicPartition("t", 0), LogConfig(), now_ms=NOW_MS, log_start_offset=5
     )
-    log.append_as_leader(build_batch([(NOW_MS, None, b"", [])] * 3), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log, build_batch([(NOW_MS, None, b"", [])] * 3), leader_epoch=0, now_ms=NOW_MS)
     log.roll(NOW_MS)
-    log.append_as_leader(build_batch([(NOW_MS, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log, build_batch([(NOW_MS, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
     return log
 
 

@@ -21,6 +21,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 KEY = TopicPartition("topic", 0)
@@ -53,7 +54,7 @@ def retired(opened: Opened) -> tuple[LogManager, PartitionLog]:
     manager, log = opened()
     for number in range(2 * SEGMENTS + 1):
         batch = build_batch([(NOW_MS, b"key", b"%d" % number, [])])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
         if number % 2:
             log.roll(NOW_MS)
     log.delete_records_before(START)
@@ -128,8 +129,8 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
             manager.truncate(KEY, 0)
             assert names(log)[0] == "00000000000000000000.index"
         case "append":
-            log.append_as_leader(
-                build_batch([(NOW_MS, b"key", b"new", [])]), leader_epoch=0, now_ms=NOW_MS
+            append_as_leader(
+                log, build_batch([(NOW_MS, b"key", b"new", [])]), leader_epoch=0, now_ms=NOW_MS
             )
             log.roll(NOW_MS)
     assert log.jobs.is_pending == (change == "append" and done < NAMES)

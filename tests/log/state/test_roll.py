@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.append_cost import LoopBudget
+from kbroker.log.append_request import AppendRequest
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.results import Appended
 from kbroker.log.state.roll import Roll, RollDue
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
@@ -17,6 +20,8 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
+from tests.sim.timers import SimTimers
 
 NOW_MS = 1_700_000_000_000
 KEY = TopicPartition("events", 0)
@@ -49,23 +54,26 @@ def batch(number: int) -> bytearray:
     )
 
 
-def append(log: PartitionLog, *, defer_roll: bool = True) -> None:
-    log.append_as_leader(
+def append(log: PartitionLog, *, defer_roll: bool = True) -> RollDue | None:
+    """Append the next batch. Returns why it has to wait."""
+    outcome = log.append(
         batch(log.log_end_offset),
-        leader_epoch=0,
-        now_ms=NOW_MS,
-        produce_version=9,
-        defer_roll=defer_roll,
+        0,
+        AppendRequest(1, 0, NOW_MS, 9),
+        LoopBudget(SimTimers()) if defer_roll else None,
     )
+    if isinstance(outcome, RollDue):
+        return outcome
+    assert isinstance(outcome, Appended)
+    return None
 
 
 def fill(log: PartitionLog) -> Roll:
     """Append up to the batch that needs a new segment."""
     while True:
         before = log.log_end_offset
-        try:
-            append(log)
-        except RollDue as due:
+        due = append(log)
+        if due is not None:
             assert log.log_end_offset == before
             assert due.roll.base_offset == before
             return due.roll
@@ -107,9 +115,9 @@ def test_the_next_batch_does_not_slip_into_the_old_segment(open_log: Open) -> No
     log = open_log()
     roll = fill(log)
     small = build_batch([(NOW_MS, None, b"", [])])
-    with pytest.raises(RollDue) as due:
-        log.append_as_leader(small, leader_epoch=0, now_ms=NOW_MS, defer_roll=True)
-    assert due.value.roll is roll
+    due = log.append(small, 0, AppendRequest(1, 0, NOW_MS), LoopBudget(SimTimers()))
+    assert isinstance(due, RollDue)
+    assert due.roll is roll
 
 
 @pytest.mark.parametrize("is_made", [False, True])
@@ -119,7 +127,8 @@ def test_who_cannot_wait_does_what_is_left(open_log: Open, is_made: bool) -> Non
     if is_made:
         roll.work()
     base_offset = log.log_end_offset
-    log.append_as_leader(
+    append_as_leader(
+        log,
         build_batch([(NOW_MS, b"group", b"offset", [])]),
         leader_epoch=0,
         now_ms=NOW_MS,

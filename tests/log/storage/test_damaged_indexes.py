@@ -19,6 +19,7 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, segment_index_bytes=4096, index_interval_bytes=100)
@@ -43,7 +44,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         batch = build_batch([(time, b"k", bytes(70), []), (time + 1, b"k", bytes(70), [])])
         if 2 * number == ACTIVE:
             log.roll(NOW_MS)
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
     assert log.segments.base_offsets[-1] == ACTIVE
     log.close()
     return folder

@@ -19,6 +19,7 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)
@@ -133,7 +134,7 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
 def append(manager: LogManager) -> int:
     batch = build_batch([(NOW_MS, b"key", bytes(20), [])])
     log = manager.logs[PARTITION]
-    return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS).base_offset
+    return append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS).base_offset
 
 
 @pytest.mark.usefixtures("empty_reserve")

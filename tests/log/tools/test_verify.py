@@ -24,6 +24,7 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import BatchHeader
 from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000
 
@@ -201,7 +202,7 @@ def growing(tmp_path: Path) -> Iterator[PartitionLog]:
 def append(log: PartitionLog, count: int) -> None:
     for _ in range(count):
         batch = build_batch([(NOW_MS + log.log_end_offset, b"key", b"value", [])])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 def test_batches_that_are_appended_meanwhile(
@@ -288,7 +289,7 @@ def test_a_segment_missing_with_all_its_files_is_reported(tmp_path: Path) -> Non
     for _ in range(3):
         for _ in range(4):
             batch = build_batch([(NOW_MS, b"key", b"value", [])])
-            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+            append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
         log.roll(NOW_MS)
     log.close()
     assert problems(tmp_path) == []
@@ -326,11 +327,11 @@ def test_a_transaction_that_began_before_the_start_of_the_log(
     for count, is_its in ((1, True), (1, False), (1, False), (1, False), (2, True)):
         its = {"base_sequence": log.log_end_offset and 1, "is_transactional": True, **producer}
         batch = build_batch([(NOW_MS, None, b"v", [])] * count, **(its if is_its else {}))
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
     marker = build_end_transaction_marker(
         commit=False, coordinator_epoch=0, timestamp_ms=NOW_MS, base_offset=6, **producer
     )
-    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    append_as_leader(log, marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     log.close()
     path = log.directory / f"{0:020d}.txnindex"
     assert problems(tmp_path) == []

@@ -26,6 +26,7 @@ from kbroker.server.handlers.fetch import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import RequestContext, Steps
 from kbroker.settings.broker import BrokerConfig
+from tests.log.appends import append_as_leader
 from tests.replication.world import (
     NOW_MS,
     TOPIC,
@@ -290,7 +291,9 @@ def test_stretches_of_nothing_but_markers_are_passed_over(world: World) -> None:
         )
         log = world.replicas.logs.get(TopicPartition(TOPIC, 0))
         assert log is not None
-        log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+        append_as_leader(
+            log, marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+        )
         assert number == log.log_end_offset - 1
     world.append(batches=batch(1))
     (record,) = messages(fetch_old(world, 2, partition_max_bytes=10), 1)

@@ -103,6 +103,7 @@ def produce(
         replicas=world.replicas,
         image=image(),
         partition_gate=gate,
+        timers=world.timers,
         memory=memory or MemoryPool(),
         node_id=1,
     )

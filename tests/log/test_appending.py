@@ -1,4 +1,6 @@
-"""The short way into the log leaves what the long way leaves."""
+"""The first branch of an append leaves what the other branch leaves; an append that was postponed
+continues where it stopped; a refused one leaves the log as it was.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from kbroker.log import next_batch, partition_log
+from kbroker.log.append_cost import LOOP_BYTES, LoopBudget
+from kbroker.log.append_request import AppendRequest, never_reverify
+from kbroker.log.appending import AppendableLog, check_batches
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.results import CHECK_DUE, Appended, FlushDue, Refused
+from kbroker.log.state.roll import RollDue
 from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.log.validator import AppendOrigin
+from kbroker.log.validator import AppendOrigin, ValidatedBatches, validate_batches
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import LARGEST_RATIO, Compression
 from kbroker.protocol.control_records import build_end_transaction_marker
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.log_config import LogConfig
+from tests.log.appends import append_as_leader, request_of
+from tests.sim.timers import SimTimers
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(
@@ -49,6 +58,17 @@ def open_log(folder: Path) -> PartitionLog:
     return PartitionLog.open(folder, TopicPartition("topic", 0), CONFIG, now_ms=NOW_MS)
 
 
+def append_next(
+    log: PartitionLog, batch: bytearray | memoryview, *, transactional: bool = False
+) -> int:
+    """The base offset of a batch that the first branch takes; -1 if it leaves the batch alone."""
+    request = AppendRequest(1, 0, NOW_MS, 12, 0, never_reverify if transactional else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AppendableLog, "_append_any", lambda *_: None)
+        outcome: Appended | None = log.append(batch, 0, request)  # type: ignore[assignment]  # patched
+    return -1 if outcome is None else outcome.base_offset
+
+
 def sign(batch: bytearray) -> None:
     """Give it the right CRC."""
     struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
@@ -57,8 +77,10 @@ def sign(batch: bytearray) -> None:
 class Story:
     """A random history of one log, told the same way for the same seed."""
 
-    def __init__(self, log: PartitionLog, seed: int) -> None:
+    def __init__(self, log: PartitionLog, seed: int, *, is_short: bool) -> None:
         self.log = log
+        self.is_short = is_short
+        self.append_count = 0
         self.random = Random(seed)
         first = self.random.choice((0, 0x7FFFFFFF - 9))
         self.next_sequence = {(7, 0): first, (8, 3): first}
@@ -79,18 +101,15 @@ class Story:
 
     def append(self, batch: bytearray, version: int | None = 12) -> bool:
         view = memoryview(batch)
-        try:
-            info = self.log.append_as_leader(
-                view,
-                leader_epoch=self.leader_epoch,
-                now_ms=self.now_ms,
-                produce_version=version,
-            )
-        except KafkaError as error:
-            self.told.append((error.code, error.message))
+        request = request_of(self.now_ms, produce_version=version)
+        request.is_plain = request.is_plain and self.is_short
+        info = self.log.append(view, self.leader_epoch, request)
+        self.append_count += 1
+        if isinstance(info, Refused):
+            self.told.append((info.error, info.error_message))
             return False
-        slots = [getattr(info, name) for name in info.__slots__]
-        self.told.append((slots, bytes(view[:16])))
+        assert isinstance(info, Appended)
+        self.told.append((tuple(info), type(info), bytes(view[:16])))
         return not info.duplicate
 
     def new_batch(self, producer: int, *, shift: int = 0, transactional: bool) -> bytearray:
@@ -184,7 +203,9 @@ class Story:
             coordinator_epoch=0,
             timestamp_ms=self.now_ms,
         )
-        self.log.append_as_leader(
+        self.append_count += 1
+        append_as_leader(
+            self.log,
             marker,
             leader_epoch=self.leader_epoch,
             now_ms=self.now_ms,
@@ -245,22 +266,26 @@ def what_is_left(log: PartitionLog, folder: Path) -> dict[str, object]:
 def test_the_short_way_leaves_what_the_long_way_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
+    long = AppendableLog._append_any
+    long_count = 0
+
+    def counted(log: PartitionLog, *arguments: Any) -> Any:
+        nonlocal long_count
+        long_count += 1
+        return long(log, *arguments)
+
+    monkeypatch.setattr(AppendableLog, "_append_any", counted)
     taken: Counter[bool] = Counter()
-    short = next_batch.append_next_batch
-
-    def counted(*arguments: object, **options: object) -> int:
-        offset = short(*arguments, **options)  # type: ignore[arg-type]  # passed on
-        taken[offset >= 0] += 1
-        return offset
-
     outcomes = []
-    for name, way in (("short", counted), ("long", lambda *_, **__: -1)):
-        monkeypatch.setattr(partition_log, "append_next_batch", way)
+    for name in ("long", "short"):
+        long_count = 0
         folder = tmp_path / name / "topic-0"
         folder.parent.mkdir()
         log = open_log(folder)
-        story = Story(log, seed)
+        story = Story(log, seed, is_short=name == "short")
         story.run(150)
+        taken = Counter({True: story.append_count - long_count, False: long_count})
+        assert taken[True] == 0 or name == "short"
         outcomes.append((story.told, what_is_left(log, folder)))
     assert outcomes[0] == outcomes[1]
     assert taken[True] and taken[False]
@@ -277,14 +302,14 @@ def test_a_batch_that_may_not_be_transactional_is_left_alone(tmp_path: Path) -> 
             is_transactional=True,
         )
         before = bytes(batch)
-        found = next_batch.append_next_batch(log, batch, 12, 0, NOW_MS)
+        found = append_next(log, batch)
         assert (found, bytes(batch), log.log_end_offset) == (-1, before, sequence)
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
     batch = build_batch(
         [(NOW_MS, None, b"", [])], producer_id=7, producer_epoch=0, base_sequence=3,
         is_transactional=True,
     )  # fmt: skip
-    assert next_batch.append_next_batch(log, batch, 12, 0, NOW_MS, transactional=True) == 3
+    assert append_next(log, batch, transactional=True) == 3
 
 
 @pytest.mark.parametrize("written", [0, 50])
@@ -294,7 +319,7 @@ def test_a_disk_that_fails_in_between_cuts_the_batch_off_and_ends_the_log(
     folder = tmp_path / "topic-0"
     log = open_log(folder)
     batch = build_batch([(NOW_MS, None, bytes(100), [])])
-    log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log, bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
     real = os.pwrite
 
     def fail(fd: int, data: bytes | memoryview, position: int) -> int:
@@ -304,14 +329,14 @@ def test_a_disk_that_fails_in_between_cuts_the_batch_off_and_ends_the_log(
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "pwrite", fail)
         with pytest.raises(LogDirectoryError):
-            next_batch.append_next_batch(log, bytearray(batch), 12, 0, NOW_MS)
+            append_next(log, bytearray(batch))
     assert log.failure is not None
     assert log.log_end_offset == 1
     assert log.segments.active.size == len(batch)
     assert (folder / "00000000000000000000.log").stat().st_size == len(batch)
-    assert next_batch.append_next_batch(log, bytearray(batch), 12, 0, NOW_MS) == -1
+    assert append_next(log, bytearray(batch)) == -1
     with pytest.raises(LogDirectoryError):
-        log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
 
 
 def test_what_a_replica_took_over_does_not_open_the_way(tmp_path: Path) -> None:
@@ -325,18 +350,18 @@ def test_what_a_replica_took_over_does_not_open_the_way(tmp_path: Path) -> None:
         if not number:
             log.append_as_follower(batch, now_ms=NOW_MS)
     struct.pack_into(">q", batch, 0, 0)
-    assert next_batch.append_next_batch(log, batch, 12, 0, NOW_MS) == -1
+    assert append_next(log, batch) == -1
     with pytest.raises(KafkaError, match="sent epoch -1"):
-        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 def test_bytes_that_may_not_be_changed_are_left_alone(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
-    log.append_as_leader(build_batch([(NOW_MS, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log, build_batch([(NOW_MS, None, b"", [])]), leader_epoch=0, now_ms=NOW_MS)
     batch = bytes(build_batch([(NOW_MS, None, b"", [])]))
     view = memoryview(batch)
-    assert next_batch.append_next_batch(log, view, 12, 0, NOW_MS) == -1
-    assert log.append_as_leader(view, leader_epoch=0, now_ms=NOW_MS).base_offset == 1
+    assert append_next(log, view) == -1
+    assert append_as_leader(log, view, leader_epoch=0, now_ms=NOW_MS).base_offset == 1
 
 
 def batch_at(timestamp: int) -> bytearray:
@@ -357,18 +382,18 @@ def test_a_batch_that_claims_more_records_than_it_can_hold_is_left_alone(
     tmp_path: Path, codec: Compression
 ) -> None:
     log = open_log(tmp_path / "topic-0")
-    log.append_as_leader(batch_at(NOW_MS), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log, batch_at(NOW_MS), leader_epoch=0, now_ms=NOW_MS)
     for count in range(1, 4):
         honest = build_batch([(NOW_MS, None, None, [])] * count, compression=codec)
         end = log.log_end_offset
-        assert next_batch.append_next_batch(log, honest, 12, 0, NOW_MS) == end
+        assert append_next(log, honest) == end
         most = (len(honest) - 61) * LARGEST_RATIO[codec] // 7
         for claimed in (most + 1, 2**31 - 1):
             lie = claiming(bytearray(honest), claimed)
             struct.pack_into(">q", lie, 0, 0)
-            assert next_batch.append_next_batch(log, lie, 12, 0, NOW_MS) == -1
+            assert append_next(log, lie) == -1
             with pytest.raises(KafkaError, match=f"{claimed} records in"):
-                log.append_as_leader(lie, leader_epoch=0, now_ms=NOW_MS)
+                append_as_leader(log, lie, leader_epoch=0, now_ms=NOW_MS)
         assert (log.log_end_offset, len(log.segments)) == (end + count, 1)
 
 
@@ -423,7 +448,6 @@ def no_timestamps(log: PartitionLog) -> Iterator[bytearray]:
 )
 def test_both_ways_roll_at_the_same_batch(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     tell: Callable[[PartitionLog], Iterator[bytearray]],
     config: LogConfig,
     rolls: int,
@@ -431,13 +455,135 @@ def test_both_ways_roll_at_the_same_batch(
     """Why a segment ends, by hand: what is rare in the stories above."""
     outcomes = []
     for name in ("short", "long"):
-        if name == "long":
-            monkeypatch.setattr(partition_log, "append_next_batch", lambda *_, **__: -1)
         folder = tmp_path / name / "topic-0"
         folder.parent.mkdir()
         log = PartitionLog.open(folder, TopicPartition("topic", 0), config, now_ms=NOW_MS)
+        request = request_of(NOW_MS)
+        request.is_plain = name == "short"
         for batch in tell(log):
-            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+            assert isinstance(log.append(batch, 0, request), Appended)
         assert len(log.segments) == rolls + 1
         outcomes.append(what_is_left(log, folder))
     assert outcomes[0] == outcomes[1]
+
+
+# what is refused or has to wait
+
+
+@pytest.fixture
+def validations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the size of whatever is validated."""
+    sizes: list[int] = []
+
+    def counted(batches: bytearray, **options: Any) -> ValidatedBatches:
+        sizes.append(len(batches))
+        return validate_batches(batches, **options)
+
+    monkeypatch.setattr("kbroker.log.appending.validate_batches", counted)
+    return sizes
+
+
+def test_a_batch_that_needs_a_segment_is_validated_once(
+    tmp_path: Path, validations: list[int]
+) -> None:
+    log = open_log(tmp_path / "topic-0")
+    request, budget = request_of(NOW_MS), LoopBudget(SimTimers())
+    while True:
+        validations.clear()
+        end = log.log_end_offset
+        outcome = log.append(build_batch([(NOW_MS, None, bytes(900), [])]), 0, request, budget)
+        if isinstance(outcome, RollDue):
+            break
+    assert (log.log_end_offset, len(log.segments)) == (end, 1)
+    outcome.roll.work()
+    outcome.roll.end(None)
+    assert log.append_checked(outcome.checked, 3, request, may_wait=True) == (end, end, 0, -1)
+    assert (len(validations), len(log.segments)) == (1, 2)
+    assert log.leader_epochs.latest_epoch == 3, "of the leadership in which it was appended"
+
+
+def test_a_batch_that_a_worker_checks_is_validated_once(
+    tmp_path: Path, validations: list[int]
+) -> None:
+    log = open_log(tmp_path / "topic-0")
+    log.update_config(replace(CONFIG, compression_type="lz4", max_message_bytes=1 << 20))
+    log.update_config(replace(log.config, segment_bytes=1 << 20))
+    request, budget = request_of(NOW_MS), LoopBudget(SimTimers())
+    batch = build_batch([(NOW_MS, None, bytes(LOOP_BYTES), [])])
+    before = bytes(batch)
+    assert log.append(batch, 0, request, budget) is CHECK_DUE
+    assert (validations, bytes(batch), log.log_end_offset) == ([], before, 0)
+    append_as_leader(log, batch_at(NOW_MS), leader_epoch=0, now_ms=NOW_MS)
+    validations.clear()
+    checked = check_batches(batch, log.config, request)
+    assert isinstance(checked, ValidatedBatches)
+    assert log.append_checked(checked, 0, request, may_wait=True) == (1, 1, 0, -1)
+    assert validations == [len(before)]
+
+
+def damaged() -> bytearray:
+    batch = batch_at(NOW_MS)
+    batch[-1] ^= 1
+    return batch
+
+
+def in_transaction() -> bytearray:
+    return build_batch(
+        [(NOW_MS, None, b"", [])], producer_id=9, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+
+
+def out_of_order() -> bytearray:
+    return build_batch(
+        [(NOW_MS, None, b"", [])], producer_id=7, producer_epoch=0, base_sequence=5
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        pytest.param(damaged(), ErrorCode.CORRUPT_MESSAGE, id="CRC"),
+        pytest.param(bytearray(), ErrorCode.INVALID_RECORD, id="nothing"),
+        pytest.param(bytearray(20), ErrorCode.INVALID_RECORD, id="cut short"),
+        pytest.param(out_of_order(), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, id="sequence"),
+        pytest.param(batch_at(NOW_MS + 2 * 3_600_000), ErrorCode.INVALID_TIMESTAMP, id="time"),
+        pytest.param(
+            build_batch([(NOW_MS, None, bytes(2500), [])]), ErrorCode.MESSAGE_TOO_LARGE, id="size"
+        ),
+        pytest.param(
+            in_transaction(), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, id="transaction"
+        ),
+    ],
+)
+def test_a_refused_batch_leaves_the_log_as_it_was(
+    tmp_path: Path, batch: bytearray, error: ErrorCode
+) -> None:
+    left = []
+    for name in ("without", "with"):
+        folder = tmp_path / name / "topic-0"
+        folder.parent.mkdir()
+        log = open_log(folder)
+        first = build_batch(
+            [(NOW_MS, None, b"", [])], producer_id=7, producer_epoch=0, base_sequence=0
+        )  # fmt: skip
+        append_as_leader(log, first, leader_epoch=0, now_ms=NOW_MS)
+        if name == "with":
+            request = AppendRequest(-1, 0, NOW_MS, 12, 0, None)
+            refused = log.append(bytearray(batch), 1, request, LoopBudget(SimTimers()))
+            assert isinstance(refused, Refused)
+            assert (refused.error, refused.base_offset, refused.last_offset) == (error, -1, -1)
+        left.append(what_is_left(log, folder))
+    assert left[0] == left[1]
+
+
+def test_flush_messages_is_a_reason_to_wait(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    log.update_config(replace(CONFIG, flush_messages=2))
+    request = request_of(NOW_MS)
+    assert log.append(batch_at(NOW_MS), 0, request) == (0, 0, 0, -1)
+    outcome = log.append(batch_at(NOW_MS), 0, request)
+    assert isinstance(outcome, FlushDue)
+    assert outcome.appended == (1, 1, 0, -1)
+    log.flush()
+    assert log.append(batch_at(NOW_MS), 0, request) == (2, 2, 0, -1)
