@@ -4,7 +4,7 @@ Every part is the one that a node runs, built by its constructor: `ControllerSer
 `MetadataLoader`, `MetadataListener`, `ReplicaManager` with its partitions, `GroupCoordinator`. A
 test decides when metadata is committed, when a broker receives it, and when a message between the
 brokers arrives. Two things stand here because kbroker does not have them yet: AlterPartition
-(KIP-497) as a decision, and the fetcher of a follower.
+(KIP-497) as a decision, and the fetcher of a follower, which takes over no high watermark.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class MetadataReader:
             return None
         batch = self._log.batches[self._position]
         self._position += 1
-        self.loader.committed(*batch)
+        for _ in self.loader.committed(*batch):
+            pass
         return batch
 
 
@@ -150,6 +151,7 @@ class ControllerNode:
             log,
             committed_image=lambda: self.image,
             now_ms=timers.now_ms,
+            slices=TimeSlices(timers, clock=lambda: 0.0),
         )
 
     @property
@@ -364,7 +366,6 @@ class SimBroker:
         self.synced[key] = epoch
         if records:
             log.append_as_follower(records, now_ms=self._timers.now_ms())
-        partition.follow_high_watermark(data.high_watermark)
 
 
 def alter_isr(partition: Partition, isr: Sequence[int]) -> Operation[ErrorCode]:
