@@ -1,0 +1,77 @@
+"""Replicas by name and id, and what is said of one that is not here. Orders in turns of the loop
+are tested in tests/server/test_hosting.py, failures of disks in test_manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.model import TopicPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.replication.world import TOPIC, TOPIC_ID, World, batch
+
+OTHER_ID = b"o" * 16
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, partitions=2)
+    yield made
+    made.close()
+
+
+def test_a_replica_by_name_and_by_id(world: World) -> None:
+    found = world.replicas.partition(TopicPartition(TOPIC, 1))
+    assert found is not None
+    assert world.replicas.find(TOPIC, 1) is found is world.replicas.find(TOPIC_ID, 1)
+    assert len(list(world.replicas.partitions())) == 2
+
+
+def test_what_is_not_here(world: World) -> None:
+    replicas = world.replicas
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert replicas.find("none", 0) is replicas.find(TOPIC, 7) is replicas.find(TOPIC_ID, 7)
+    assert replicas.find("none", 0) is unknown
+    assert replicas.find(OTHER_ID, 0) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert replicas.partition(TopicPartition("none", 0)) is None
+
+
+def test_only_a_leader_is_given_with_its_log(world: World) -> None:
+    key = TopicPartition(TOPIC, 0)
+    partition, log = world.replicas.hosting.led(key)
+    assert partition.log is log
+    world.host(0, leader=2, epoch=1, partition_epoch=1, replicas=(1, 2))
+    for wanted, error in (
+        (key, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (TopicPartition(TOPIC, 9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            world.replicas.hosting.led(wanted)
+        assert caught.value.code is error
+
+
+def test_a_topic_ends_with_its_last_replica(world: World) -> None:
+    world.remove(0)
+    assert world.replicas.topic(TOPIC) is world.replicas.topic_by_id(TOPIC_ID) is not None
+    world.remove(1)
+    assert world.replicas.topic(TOPIC) is None
+    assert world.replicas.topic_by_id(TOPIC_ID) is None
+    world.remove(1)
+
+
+def test_a_topic_of_the_same_name_takes_the_place_of_the_former(world: World) -> None:
+    world.append(0, batch(3))
+    made = world.host(0, topic_id=OTHER_ID)
+    assert made.topic_id == OTHER_ID
+    assert world.replicas.find(OTHER_ID, 0) is made is world.replicas.find(TOPIC, 0)
+
+
+def test_the_high_watermarks_of_replicas_that_are_online(world: World) -> None:
+    world.append(0, batch(3))
+    partition = world.replicas.partition(TopicPartition(TOPIC, 1))
+    assert partition is not None
+    partition.go_offline()
+    assert world.replicas.hosting.high_watermarks() == {TopicPartition(TOPIC, 0): 3}
