@@ -307,6 +307,107 @@ def test_every_module_has_its_test() -> None:
     assert Counter(name.partition("/")[0] for name in NOT_YET) == NOT_YET_COUNTS
 
 
+MODULE_LINES = 500
+FUNCTION_LINES = 70
+
+LONG_MODULES = {
+    "kbroker/client/cluster.py": 514,
+    "kbroker/settings/table.py": 627,
+}
+LONG_FUNCTIONS = {
+    "kbroker/log/next_batch.py: append_next_batch": 94,
+    "kbroker/log/validator.py: validate_batches": 75,
+    "kbroker/replication/append.py: append_to": 73,
+    "kbroker/server/handlers/produce.py: _append_all": 93,
+}
+"""Modules and functions above the limits, with their present size. Entries may only be removed."""
+
+
+def test_modules_and_functions_are_short() -> None:
+    """Modules have 500 lines at most, functions 70 with their decorators not counted."""
+    modules, functions = {}, {}
+    for name, tree in sources():
+        lines = len((ROOT / name).read_text().splitlines())
+        if lines > MODULE_LINES:
+            modules[name] = lines
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                if length > FUNCTION_LINES:
+                    functions[f"{name}: {node.name}"] = length
+    for found, allowed in ((modules, LONG_MODULES), (functions, LONG_FUNCTIONS)):
+        too_long = {what: size for what, size in found.items() if size > allowed.get(what, 0)}
+        assert too_long == {}, "split these"
+        assert set(allowed) - set(found) == set(), "these are short now: remove them"
+
+
+HEADER_LAYOUTS = ("kbroker/protocol/batch_header.py", "kbroker/protocol/legacy_records.py")
+BATCH_MODULES = {
+    "kbroker.protocol.batch_header",
+    "kbroker.protocol.legacy_records",
+    "kbroker.protocol.any_magic",
+    "kbroker.protocol.records",
+}
+FIELD_POSITIONS = {8, 12, 16, 17, 21, 22, 23, 27, 35, 43, 51, 53, 57, 61}
+FIELD_ACCESS = {"unpack_from", "pack_into"}
+PART_OF_HEADER = re.compile(r">(qii.*|qi[^i].*|\d*x.*|.+\dx.*)")
+"""Struct formats that begin as a batch header does, or skip bytes to reach a field."""
+
+
+def header_layout_spelled_in(tree: ast.Module) -> Iterator[ast.AST]:
+    """Nodes that write a position, a struct format or an attribute bit of a batch header as a
+    literal.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(slice=place):
+                places: list[ast.AST] = [place]
+            case ast.Call(func=ast.Attribute(attr=name), args=args) if name in FIELD_ACCESS:
+                places = list(args[1:])
+            case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
+                sides = {type(left): left, type(right): right}
+                names = ast.unparse(left) + " " + ast.unparse(right)
+                if isinstance(sides.get(ast.Constant), ast.Constant) and "attributes" in names:
+                    yield node
+                continue
+            case ast.Constant(value=str(text)) if PART_OF_HEADER.fullmatch(text):
+                yield node
+                continue
+            case _:
+                continue
+        numbers = (each for place in places for each in ast.walk(place))
+        if any(isinstance(n, ast.Constant) and n.value in FIELD_POSITIONS for n in numbers):
+            yield node
+
+
+def test_one_module_knows_the_layout_of_a_batch_header() -> None:
+    """`protocol/batch_header` has the positions, struct formats and attribute bits, and
+    `protocol/legacy_records` those of messages; other modules import them by name.
+    """
+    for name, tree in sources():
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        if name in HEADER_LAYOUTS or not imported & BATCH_MODULES:
+            continue
+        for node in header_layout_spelled_in(tree):
+            raise AssertionError(f"{name}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch[16]",
+        "INT16.unpack_from(batch, at + 21)",
+        "int.from_bytes(data[at + 8 : at + 12])",
+        "header.attributes & 0x20",
+        'Struct(">57xi")',
+        'Struct(">qi4xb6xi8xq")',
+    ],
+)
+def test_a_spelled_layout_is_found(text: str) -> None:
+    assert list(header_layout_spelled_in(ast.parse(text)))
+
+
 OWN_DESTRUCTORS = {"kbroker/log/storage/files.py": {"os.close", "contextlib.suppress"}}
 """Modules whose objects have a destructor, and all that it may call."""
 

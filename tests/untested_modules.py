@@ -135,6 +135,10 @@ REASONS: Mapping[str, Reason] = {
     "protocol/share_partition_state.py": Reason(
         "coordinator/share_state/test_persister.py", "values without a rule"
     ),
+    "replication/partition_read.py": Reason(
+        "replication/test_fetch.py",
+        "the read of one partition: offsets, epochs, isolation, followers, through a whole fetch",
+    ),
     "settings/group_table.py": Reason(
         "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
     ),

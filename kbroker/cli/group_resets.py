@@ -37,6 +37,18 @@ Examples:
 """
 
 
+TARGET_OPTIONS: Final = (
+    "--to-earliest",
+    "--to-latest",
+    "--to-current",
+    "--to-offset",
+    "--shift-by",
+    "--to-datetime",
+    "--by-duration",
+    "--from-file",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The target of a reset: exactly one field is set."""
@@ -116,10 +128,7 @@ def reset_offsets(
         None if from_file is None else read_offsets(from_file, name),
     )
     if not target.is_one() or (to_datetime and by_duration):
-        raise typer.BadParameter(
-            "say one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
-            "--to-datetime, --by-duration, --from-file"
-        )
+        raise typer.BadParameter(f"say one of {', '.join(TARGET_OPTIONS)}")
     if target.listed is not None and topic is not None:
         raise typer.BadParameter("--from-file says which topics; leave --topic out")
     if export and execute:

@@ -21,20 +21,20 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.pieces import merge
 from kbroker.protocol.schema import Records
-from kbroker.replication.fetch_session import FetchContext, FetchPartition, FetchSet, TopicKey
+from kbroker.replication.fetch_session import FetchContext
+from kbroker.replication.fetch_set import FetchPartition, FetchSet, TopicKey
 from kbroker.replication.partition import Partition
+from kbroker.replication.partition_read import (
+    NO_EPOCH,
+    NO_LEADER,
+    NO_SNAPSHOT,
+    PartitionData,
+    read_partition,
+    readable_end,
+)
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
 
 logger = logging.getLogger(__name__)
-
-PartitionData = FetchResponse.PartitionData
-
-# Defaults of the response, shared by all partitions and never changed in place.
-_NO_EPOCH: Final = FetchResponse.EpochEndOffset()
-_NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
-_NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
-
-_NONE: Final = int(ErrorCode.NONE)
 
 ANSWER_BYTES: Final = 384
 """Memory of a partition's part of a response that is not sent yet, the records left out."""
@@ -270,7 +270,7 @@ class FetchReader:
                     continue
                 partition = wanted.partition = found
             try:
-                data = self._read_partition(partition, wanted, left, not size_bytes)
+                data = read_partition(partition, wanted, left, not size_bytes, self._timers)
             except KafkaError as error:
                 if error.code == ErrorCode.CORRUPT_MESSAGE:
                     self._say_once(partition, error)
@@ -291,12 +291,10 @@ class FetchReader:
                 dirty[wanted] = None  # at the end: the others come first next time
                 outgoing[wanted] = data
             else:
-                if data.diverging_epoch is not _NO_EPOCH:
+                if data.diverging_epoch is not NO_EPOCH:
                     progress.urgent = True
                     outgoing[wanted] = data
-                elif (
-                    wanted.fetch_offset >= self._readable_end(partition, fetch_set) and not follows
-                ):
+                elif wanted.fetch_offset >= readable_end(partition, fetch_set) and not follows:
                     del dirty[wanted]
                     wanted.dirty = False
                     if lasts and not wanted.watching:
@@ -309,109 +307,6 @@ class FetchReader:
                 ):
                     outgoing[wanted] = data
         progress.size_bytes = size_bytes
-
-    def _read_partition(
-        self, partition: Partition, wanted: FetchPartition, max_bytes: int, min_one_batch: bool
-    ) -> PartitionData:
-        """Raises KafkaError for this partition, OSError if its log cannot be read."""
-        error = partition.check_leader(wanted.current_leader_epoch)
-        if error:
-            raise KafkaError(error)
-        owner = wanted.owner
-        log = partition.log
-        offset = wanted.fetch_offset
-        start, end = log.log_start_offset, log.log_end_offset
-        aborted: list[FetchResponse.AbortedTransaction] | None = None
-        records: Records = b""
-        if owner.replica_id >= 0:
-            upper = end
-            self._check_replica(partition, wanted, owner.replica_id)
-        elif owner.read_committed:
-            upper = partition.last_stable_offset
-            aborted = []
-        else:
-            upper = partition.high_watermark
-        diverging = _NO_EPOCH
-        if wanted.last_fetched_epoch >= 0:
-            diverging = self._diverging_epoch(partition, wanted)
-        if diverging is _NO_EPOCH:
-            if not start <= offset <= end:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if offset < upper:
-                if max_bytes > 0 or min_one_batch:
-                    read = log.read(
-                        offset,
-                        max_bytes=min(max_bytes, wanted.max_bytes),
-                        upper_offset=upper,
-                        min_one_batch=min_one_batch,
-                    )
-                    records = read.records
-                    if aborted is not None and records:
-                        aborted = [
-                            FetchResponse.AbortedTransaction(
-                                producer_id=found.producer_id, first_offset=found.first_offset
-                            )
-                            for found in log.aborted_transactions(offset, read.end_offset)
-                        ]
-            elif offset == end:
-                # no records there, but the log caches the position for waiting fetches
-                log.read(offset, max_bytes=0, upper_offset=end)
-            if owner.replica_id >= 0:
-                self._follower_fetched(partition, wanted, owner.replica_id)
-        return PartitionData(
-            partition_index=wanted.index,
-            error_code=_NONE,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=start,
-            diverging_epoch=diverging,
-            current_leader=_NO_LEADER,
-            snapshot_id=_NO_SNAPSHOT,
-            aborted_transactions=aborted,
-            records=records,
-        )
-
-    def _check_replica(self, partition: Partition, wanted: FetchPartition, replica_id: int) -> None:
-        """Only an assigned replica fetches as one; the two codes make a real follower come back
-        later.
-        """
-        if replica_id not in partition.remotes:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH
-                if wanted.current_leader_epoch >= 0
-                else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
-
-    def _follower_fetched(
-        self, partition: Partition, wanted: FetchPartition, replica_id: int
-    ) -> None:
-        partition.follower_fetched(
-            replica_id,
-            fetch_offset=wanted.fetch_offset,
-            log_start_offset=wanted.log_start_offset,
-            now_ms=self._timers.monotonic_ms(),
-        )
-
-    def _diverging_epoch(
-        self, partition: Partition, wanted: FetchPartition
-    ) -> FetchResponse.EpochEndOffset:
-        """Where the reader's history leaves ours, if it does (KIP-595)."""
-        log = partition.log
-        epoch, end_offset = log.leader_epochs.end_offset_for(
-            wanted.last_fetched_epoch, log.log_end_offset
-        )
-        if epoch < 0 or end_offset < 0:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
-            return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
-        return _NO_EPOCH
-
-    def _readable_end(self, partition: Partition, fetch_set: FetchSet) -> int:
-        if fetch_set.replica_id >= 0:
-            return partition.log.log_end_offset
-        if fetch_set.read_committed:
-            return partition.last_stable_offset
-        return partition.high_watermark
 
     def _say_once(self, partition: Partition, error: KafkaError) -> None:
         """A damaged log is asked for again and again."""
@@ -427,9 +322,9 @@ class FetchReader:
             partition_index=wanted.index,
             error_code=int(error),
             high_watermark=-1,
-            diverging_epoch=_NO_EPOCH,
-            current_leader=_NO_LEADER,
-            snapshot_id=_NO_SNAPSHOT,
+            diverging_epoch=NO_EPOCH,
+            current_leader=NO_LEADER,
+            snapshot_id=NO_SNAPSHOT,
             # Kafka's two ways of failing: not found before the log was asked, or refused by it.
             aborted_transactions=[] if error in _NOT_FOUND else None,
             records=b"",

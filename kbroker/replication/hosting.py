@@ -19,7 +19,7 @@ from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, Up
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
 from kbroker.ports import Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.fetch_session import TopicKey
+from kbroker.replication.fetch_set import TopicKey
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import TimeSlices
 

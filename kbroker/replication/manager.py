@@ -30,7 +30,8 @@ from kbroker.replication import offsets
 from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.batch_search import BatchSearcher
 from kbroker.replication.fetch import FetchLimits, FetchReader
-from kbroker.replication.fetch_session import FetchSessionCache, TopicKey
+from kbroker.replication.fetch_session import FetchSessionCache
+from kbroker.replication.fetch_set import TopicKey
 from kbroker.replication.hosting import Hosting
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
 from tests.log.appends import append_as_leader
 

@@ -10,7 +10,7 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.replication.fetch import ANSWER_BYTES, SHORT_WAIT_MS
-from kbroker.replication.fetch_session import PARTITION_BYTES
+from kbroker.replication.fetch_set import PARTITION_BYTES
 from kbroker.replication.purgatory import PendingResponse
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import (

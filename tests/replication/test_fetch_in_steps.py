@@ -13,12 +13,8 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.fetch import FetchReader
-from kbroker.replication.fetch_session import (
-    FetchContext,
-    FetchPartition,
-    FetchSessionCache,
-    FetchSet,
-)
+from kbroker.replication.fetch_session import FetchContext, FetchSessionCache
+from kbroker.replication.fetch_set import FetchPartition, FetchSet
 from kbroker.replication.partition import Partition
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of, record_bytes

@@ -17,13 +17,11 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.replication.fetch_session import (
     MIN_EVICTION_MS,
-    PARTITION_BYTES,
-    TOPIC_BYTES,
     FetchContext,
-    FetchPartition,
     FetchSessionCache,
     next_epoch,
 )
+from kbroker.replication.fetch_set import PARTITION_BYTES, TOPIC_BYTES, FetchPartition
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.network import NetworkConfig
 from tests.replication.world import TOPIC_ID, World, batch, fetch_request, partitions_of, records_of

@@ -1,0 +1,133 @@
+"""Reading one partition for Fetch: leader, epoch, the range that the reader may see, its records.
+
+KIP-98 (read_committed: up to the last stable offset, with the aborted transactions), KIP-320
+(epochs), KIP-595 (diverging epoch). Which partitions are read and when is in fetch.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.ports import Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.schema import Records
+from kbroker.replication.fetch_set import FetchPartition, FetchSet
+from kbroker.replication.partition import Partition
+
+PartitionData = FetchResponse.PartitionData
+
+# Defaults of the response, shared by all partitions and never changed in place.
+NO_EPOCH: Final = FetchResponse.EpochEndOffset()
+NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
+NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
+
+_NONE: Final = int(ErrorCode.NONE)
+
+
+def read_partition(
+    partition: Partition,
+    wanted: FetchPartition,
+    max_bytes: int,
+    min_one_batch: bool,
+    timers: Timers,
+) -> PartitionData:
+    """Raises KafkaError for this partition, OSError if its log cannot be read."""
+    error = partition.check_leader(wanted.current_leader_epoch)
+    if error:
+        raise KafkaError(error)
+    owner = wanted.owner
+    log = partition.log
+    offset = wanted.fetch_offset
+    start, end = log.log_start_offset, log.log_end_offset
+    aborted: list[FetchResponse.AbortedTransaction] | None = None
+    records: Records = b""
+    if owner.replica_id >= 0:
+        upper = end
+        _check_replica(partition, wanted, owner.replica_id)
+    elif owner.read_committed:
+        upper = partition.last_stable_offset
+        aborted = []
+    else:
+        upper = partition.high_watermark
+    diverging = NO_EPOCH
+    if wanted.last_fetched_epoch >= 0:
+        diverging = _diverging_epoch(partition, wanted)
+    if diverging is NO_EPOCH:
+        if not start <= offset <= end:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset < upper:
+            if max_bytes > 0 or min_one_batch:
+                read = log.read(
+                    offset,
+                    max_bytes=min(max_bytes, wanted.max_bytes),
+                    upper_offset=upper,
+                    min_one_batch=min_one_batch,
+                )
+                records = read.records
+                if aborted is not None and records:
+                    aborted = [
+                        FetchResponse.AbortedTransaction(
+                            producer_id=found.producer_id, first_offset=found.first_offset
+                        )
+                        for found in log.aborted_transactions(offset, read.end_offset)
+                    ]
+        elif offset == end:
+            # no records there, but the log caches the position for waiting fetches
+            log.read(offset, max_bytes=0, upper_offset=end)
+        if owner.replica_id >= 0:
+            _follower_fetched(partition, wanted, owner.replica_id, timers.monotonic_ms())
+    return PartitionData(
+        partition_index=wanted.index,
+        error_code=_NONE,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=start,
+        diverging_epoch=diverging,
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
+        aborted_transactions=aborted,
+        records=records,
+    )
+
+
+def _check_replica(partition: Partition, wanted: FetchPartition, replica_id: int) -> None:
+    """Only an assigned replica may fetch as a follower, which retries after either error."""
+    if replica_id not in partition.remotes:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH
+            if wanted.current_leader_epoch >= 0
+            else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+
+
+def _follower_fetched(
+    partition: Partition, wanted: FetchPartition, replica_id: int, now_ms: int
+) -> None:
+    partition.follower_fetched(
+        replica_id,
+        fetch_offset=wanted.fetch_offset,
+        log_start_offset=wanted.log_start_offset,
+        now_ms=now_ms,
+    )
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> FetchResponse.EpochEndOffset:
+    """Where the log of the reader diverges from this one; NO_EPOCH if it does not. KIP-595."""
+    log = partition.log
+    epoch, end_offset = log.leader_epochs.end_offset_for(
+        wanted.last_fetched_epoch, log.log_end_offset
+    )
+    if epoch < 0 or end_offset < 0:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return NO_EPOCH
+
+
+def readable_end(partition: Partition, fetch_set: FetchSet) -> int:
+    if fetch_set.replica_id >= 0:
+        return partition.log.log_end_offset
+    if fetch_set.read_committed:
+        return partition.last_stable_offset
+    return partition.high_watermark
