@@ -34,6 +34,7 @@ def few_items_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that are as short before and after the reading."""
     monkeypatch.setattr("kbroker.replication.fetch.STEP_ANSWERS", STEP_PARTITIONS)
     monkeypatch.setattr("kbroker.replication.fetch_session.STEP_ITEMS", STEP_PARTITIONS)
+    monkeypatch.setattr("kbroker.replication.fetch_set.STEP_ITEMS", STEP_PARTITIONS)
 
 
 class Steps:
