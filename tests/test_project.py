@@ -314,7 +314,7 @@ LONG_MODULES = {
     "kbroker/client/cluster.py": 514,
 }
 LONG_FUNCTIONS = {
-    "kbroker/log/next_batch.py: append_next_batch": 94,
+    "kbroker/log/next_batch.py: append_next_batch": 89,
     "kbroker/log/validator.py: validate_batches": 75,
     "kbroker/replication/append.py: append_to": 73,
     "kbroker/server/handlers/produce.py: _append_all": 93,

@@ -37,15 +37,9 @@ Examples:
 """
 
 
-TARGET_OPTIONS: Final = (
-    "--to-earliest",
-    "--to-latest",
-    "--to-current",
-    "--to-offset",
-    "--shift-by",
-    "--to-datetime",
-    "--by-duration",
-    "--from-file",
+ONE_TARGET: Final = (
+    "say one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
+    "--to-datetime, --by-duration, --from-file"
 )
 
 
@@ -62,11 +56,14 @@ class Target:
     listed: Mapping[TopicPartition, int] | None = None
     """Offsets by partition, read from a file."""
 
-    def is_one(self) -> bool:
-        """Whether exactly one target was given."""
+    def check(self, *, names_topics: bool) -> None:
+        """Raises typer.BadParameter unless exactly one target was given and fits the topics."""
         flags = (self.earliest, self.latest, self.current)
         values = (self.offset, self.shift, self.timestamp_ms, self.listed)
-        return sum(flags) + sum(value is not None for value in values) == 1
+        if sum(flags) + sum(value is not None for value in values) != 1:
+            raise typer.BadParameter(ONE_TARGET)
+        if self.listed is not None and names_topics:
+            raise typer.BadParameter("--from-file says which topics; leave --topic out")
 
 
 def reset_offsets(
@@ -127,20 +124,20 @@ def reset_offsets(
         _timestamp(to_datetime, by_duration),
         None if from_file is None else read_offsets(from_file, name),
     )
-    if not target.is_one() or (to_datetime and by_duration):
-        raise typer.BadParameter(f"say one of {', '.join(TARGET_OPTIONS)}")
-    if target.listed is not None and topic is not None:
-        raise typer.BadParameter("--from-file says which topics; leave --topic out")
+    target.check(names_topics=topic is not None)
     if export and execute:
         raise typer.BadParameter("--export changes nothing; leave --execute out")
     topics = None if topic is None else [_topic_and_partitions(text) for text in topic]
     rows = run(_reset(bootstrap, name, topics, target, execute=execute, share=share))
     if not rows:
         note(f"{name} has no committed offsets; name topics with --topic")
-        return
-    if export:
+    elif export:
         write_offsets(rows, "new")
-        return
+    else:
+        _show_new_offsets(rows, execute=execute, as_json=as_json)
+
+
+def _show_new_offsets(rows: Sequence[Mapping[str, Cell]], *, execute: bool, as_json: bool) -> None:
     show(rows, ("group", "topic", "partition", "committed", "new"), as_json=as_json)
     if not execute:
         note("nothing was changed; --execute commits this")
@@ -148,6 +145,8 @@ def reset_offsets(
 
 def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
     """The time in ms since 1970: of --to-datetime, else now minus --by-duration."""
+    if to_datetime and by_duration:
+        raise typer.BadParameter(ONE_TARGET)
     if to_datetime is not None:
         try:
             moment = datetime.fromisoformat(to_datetime)
