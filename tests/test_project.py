@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -310,15 +310,10 @@ def test_every_module_has_its_test() -> None:
 MODULE_LINES = 500
 FUNCTION_LINES = 70
 
-LONG_MODULES = {
+LONG_MODULES: Mapping[str, int] = {
     "kbroker/client/cluster.py": 514,
 }
-LONG_FUNCTIONS = {
-    "kbroker/log/next_batch.py: append_next_batch": 89,
-    "kbroker/log/validator.py: validate_batches": 75,
-    "kbroker/replication/append.py: append_to": 73,
-    "kbroker/server/handlers/produce.py: _append_all": 93,
-}
+LONG_FUNCTIONS: Mapping[str, int] = {}
 """Modules and functions above the limits, with their present size. Entries may only be removed."""
 
 
