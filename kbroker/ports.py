@@ -44,6 +44,11 @@ def as_kafka_error(error: Exception) -> KafkaError:
     return Surprise()
 
 
+def broker_stopping() -> KafkaError:
+    """The failure of what still waits when the broker stops."""
+    return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping.")
+
+
 class Deferred(Generic[T]):
     """A result that comes later, on the loop thread: a value, or a KafkaError.
 
@@ -330,19 +335,6 @@ def gather_by_key(deferreds: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]
     """As `gather`: the value of each of deferreds, by its key."""
     keys = list(deferreds)
     return gather(deferreds.values()).then(lambda values: dict(zip(keys, values, strict=True)))
-
-
-def gather_results(
-    deferreds: Iterable[Deferred[T]], *, cancels_sources: bool = False
-) -> Deferred[list[T | KafkaError]]:
-    """The value or the error of each of deferreds, in their order; never fails."""
-    return gather(map(_with_error, deferreds), cancels_sources=cancels_sources)
-
-
-def _with_error(deferred: Deferred[T]) -> Deferred[T | KafkaError]:
-    result: Chained[T | KafkaError] = Chained(deferred)
-    deferred.on_done(result.resolve, result.resolve)
-    return result
 
 
 class TimerHandle(Protocol):

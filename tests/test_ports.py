@@ -16,7 +16,6 @@ from kbroker.ports import (
     follow,
     gather,
     gather_by_key,
-    gather_results,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -141,7 +140,7 @@ def test_an_observed_failure_is_not_logged(
         deferred.on_done(never)
     deferred.fail(moved())
     assert observed(deferred.then(str)) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert gather_results([deferred]).value == [deferred.error]
+    assert observed(gather([deferred])) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert not caplog.records
 
 
@@ -357,7 +356,6 @@ def test_gather_keeps_the_order() -> None:
 
 def test_gathering_nothing_is_done_at_once() -> None:
     assert gather([]).value == []
-    assert gather_results([]).value == []
 
 
 def test_gather_by_key_keeps_keys_with_their_values() -> None:
@@ -385,24 +383,12 @@ def test_gather_fails_with_the_first_failure_and_drops_the_others(
     assert not caplog.records
 
 
-def test_gather_results_has_values_and_errors() -> None:
-    first: Deferred[int] = Deferred()
-    second: Deferred[int] = Deferred()
-    result = gather_results([first, second, Deferred.of(3)])
-    error = moved()
-    second.fail(error)
-    assert not result.done
-    first.resolve(1)
-    assert result.value == [1, error, 3]
-
-
-@pytest.mark.parametrize("join", [gather, gather_results])
 @pytest.mark.parametrize("cancels_sources", [True, False])
 def test_a_gathering_of_reads_cancels_what_is_pending(
-    join: Callable[..., Deferred[Any]], cancels_sources: bool
+    cancels_sources: bool,
 ) -> None:
     first, second = Wait(), Wait()
-    result = join([first, second], cancels_sources=cancels_sources)
+    result = gather([first, second], cancels_sources=cancels_sources)
     first.resolve(1)
     result.cancel()
     assert second.cancel_count == int(cancels_sources)

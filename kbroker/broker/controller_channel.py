@@ -5,14 +5,13 @@ Every method returns a Deferred that fails with NOT_CONTROLLER when the controll
 a refusal may also be raised at once. The controller answers when the records are committed, and
 does not wait for any broker. A response whose client expects to meet the change on this broker
 (topics, configs, features) additionally waits here until this broker has carried out the image that
-contains it.
+contains it, and fails with BROKER_NOT_AVAILABLE if this broker stops first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, TypeVar
 
 from kbroker.controller.brokers import HeartbeatReply
@@ -125,13 +124,14 @@ class ControllerChannel(Protocol):
 class LocalControllerChannel:
     """The channel of a broker whose node is the active controller.
 
-    when_applied: calls back once this broker has carried out all images published so far.
+    when_applied: resolves once this broker has carried out all images published so far; fails if
+    the broker stops first.
     """
 
     __slots__ = ("_service", "_when_applied")
 
     def __init__(
-        self, service: ControllerService, *, when_applied: Callable[[Callable[[], None]], None]
+        self, service: ControllerService, *, when_applied: Callable[[], Deferred[None]]
     ) -> None:
         self._service = service
         self._when_applied = when_applied
@@ -254,6 +254,4 @@ class LocalControllerChannel:
         return answer.then(self._after_hosting)
 
     def _after_hosting(self, response: R) -> Deferred[R]:
-        hosted: Deferred[R] = Deferred()
-        self._when_applied(partial(hosted.resolve, response))
-        return hosted
+        return self._when_applied().then(lambda _: response)

@@ -15,7 +15,7 @@ from kbroker.broker.controller_channel import ControllerChannel
 from kbroker.controller.directories import Assignment
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition, Uuid
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Timers, broker_stopping
 from kbroker.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -47,20 +47,30 @@ class LogDirectoryReporter:
         self._waiting: list[Deferred[None]] = []
         self._failed: list[Uuid] = []
         self._planned = False
+        self._closed = False
 
     def assign(
         self, topic_partition: TopicPartition, topic_id: Uuid, directory_id: Uuid
     ) -> Deferred[None]:
         """Say that a replica is (or is about to be) in that directory; resolves once it is
-        committed, and fails if the controller refuses or loses leadership.
+        committed. Fails if the controller refuses or loses leadership, and with
+        BROKER_NOT_AVAILABLE once this is closed.
         """
         key = (topic_id, topic_partition.partition)
         self._assignments[key] = Assignment(topic_id, topic_partition.partition, directory_id)
         deferred: Deferred[None] = Deferred()
         deferred.on_done(_ignore, lambda _: None)  # `_report` logs the failure for all callers
-        self._waiting.append(deferred)
-        self._plan()
+        if self._closed:
+            deferred.fail(broker_stopping())
+        else:
+            self._waiting.append(deferred)
+            self._plan()
         return deferred
+
+    def close(self) -> None:
+        """Send no further report; those that were not sent fail."""
+        self._closed = True
+        self._fail_all(self._take_waiting(), broker_stopping())
 
     def directory_failed(self, path: Path) -> None:
         """Report a failed disk; its partitions are offline already."""
@@ -83,9 +93,11 @@ class LogDirectoryReporter:
 
     def _send(self) -> None:
         self._planned = False
+        if self._closed:
+            return
         failed, self._failed = self._failed, []
         assignments, self._assignments = list(self._assignments.values()), {}
-        waiting, self._waiting = self._waiting, []
+        waiting = self._take_waiting()
         epoch = self._broker_epoch()
         try:
             if failed:
@@ -97,9 +109,17 @@ class LogDirectoryReporter:
                     committed.on_done(deferred.resolve, deferred.fail)
         except KafkaError as error:
             _report(error)
-            for deferred in waiting:
-                if not deferred.done:
-                    deferred.fail(error)
+            self._fail_all(waiting, error)
+
+    def _take_waiting(self) -> list[Deferred[None]]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    @staticmethod
+    def _fail_all(waiting: list[Deferred[None]], error: KafkaError) -> None:
+        for deferred in waiting:
+            if not deferred.done:
+                deferred.fail(error)
 
 
 def _ignore(_: None) -> None:

@@ -21,7 +21,7 @@ from typing import Final, assert_never
 from kbroker.broker.controller_channel import BrokerRegistrationData, ControllerChannel
 from kbroker.controller.brokers import HeartbeatReply
 from kbroker.model import NO_BROKER_EPOCH
-from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -273,11 +273,10 @@ class BrokerLifecycle:
         """Send nothing more; what was not completed fails with BROKER_NOT_AVAILABLE."""
         self._is_closed = True
         self._cancel_timer()
-        stopped = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping.")
         for deferred in (self._registered, self._unfenced, self._shut_down):
             if not deferred.done:
                 deferred.on_done(lambda _: None, lambda _: None)  # the caller may have given up
-                deferred.fail(stopped)
+                deferred.fail(broker_stopping())
 
     def _carry_out(self, effects: list[Effect]) -> None:
         if self._is_closed:

@@ -7,7 +7,8 @@ the loop if they are many; the image reaches `metadata_cache`, and so the client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -15,7 +16,11 @@ from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.publisher import Order, Publisher
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import KafkaError
 from kbroker.replication.mover import UNLIMITED
+
+logger = logging.getLogger(__name__)
 
 MOVE_LIMIT: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 """A setting that Kafka has only dynamically, for one broker or for all."""
@@ -26,7 +31,7 @@ class ReplicaOrders(Protocol):
 
     def apply(self, orders: Iterable[Order]) -> None: ...
 
-    def when_applied(self, then: Callable[[], None]) -> None: ...
+    def when_applied(self) -> Deferred[None]: ...
 
 
 class MoveLimit(Protocol):
@@ -79,9 +84,13 @@ class MetadataListener:
             deleted = _deleted_topics(old, new)
         if deleted:
             self._groups.on_topics_deleted(deleted)
-        self._replicas.when_applied(partial(self._applied, new, has_deleted_topics=bool(deleted)))
+        applied = partial(self._applied, new, has_deleted_topics=bool(deleted))
+        self._replicas.when_applied().on_done(applied, self._not_applied)
 
-    def _applied(self, image: MetadataImage, *, has_deleted_topics: bool) -> None:
+    def _not_applied(self, error: KafkaError) -> None:
+        logger.debug("node %d: an image was not carried out: %s", self._node_id, error)
+
+    def _applied(self, image: MetadataImage, _: None, *, has_deleted_topics: bool) -> None:
         self._cache.image = image
         if has_deleted_topics:
             self._share.on_topics_deleted()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from kbroker.controller.producer_ids import ProducerIdBlock
@@ -34,10 +33,8 @@ class ProducerIdManager:
         self._asked = False
         self._waiting: deque[Deferred[int]] = deque()
 
-    def next_id(self) -> int | Deferred[int]:
-        """A fresh producer id; a Deferred while the block is on its way. Raises KafkaError as the
-        controller does.
-        """
+    def next_id(self) -> Deferred[int]:
+        """A fresh producer id; pending while a block is requested. Fails as the controller does."""
         if self._next == self._end and self._prefetched is not None:
             self._take(self._prefetched)
             self._prefetched = None
@@ -45,27 +42,26 @@ class ProducerIdManager:
             producer_id = self._next
             self._next += 1
             if self._end - self._next == PREFETCH_LEFT:
-                with suppress(KafkaError):  # asked again when the last id is taken
-                    self._ask()
-            return producer_id
+                self._ask()
+            return Deferred.of(producer_id)
         deferred: Deferred[int] = Deferred()
         self._waiting.append(deferred)
-        try:
-            self._ask()
-        except KafkaError:
-            self._waiting.remove(deferred)
-            raise
+        self._ask()
         return deferred
 
     def _ask(self) -> None:
         if self._asked:
             return
-        allocated = self._allocate()
         self._asked = True
-        allocated.on_done(self._arrived, self._failed)
+        try:
+            allocated = self._allocate()
+        except KafkaError as error:
+            self._failed(error)
+        else:
+            allocated.on_done(self._arrived, self._failed)
 
     def _failed(self, error: KafkaError) -> None:
-        """The controller lost leadership: fail the waiting requests, which clients retry."""
+        """The controller refused or lost leadership. The next request for an id asks again."""
         self._asked = False
         waiting, self._waiting = self._waiting, deque()
         for deferred in waiting:

@@ -38,7 +38,7 @@ from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
 from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
-from kbroker.ports import Timers
+from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import TimeSlices
@@ -57,9 +57,7 @@ SHUTDOWN_SECONDS: Final = 3.0
 class ChannelFactory(Protocol):
     """Makes this broker's channel to the active controller."""
 
-    def __call__(
-        self, *, when_applied: Callable[[Callable[[], None]], None]
-    ) -> ControllerChannel: ...
+    def __call__(self, *, when_applied: Callable[[], Deferred[None]]) -> ControllerChannel: ...
 
 
 class BrokerRole:
@@ -93,6 +91,7 @@ class BrokerRole:
         self._loading: asyncio.Future[None] | None = None
         self._replicas: ReplicaManager | None = None
         self._lifecycle: BrokerLifecycle | None = None
+        self._reporter: LogDirectoryReporter | None = None
         self._share: ShareServices | None = None
         self._services: Services | None = None
         self.is_started = False
@@ -127,9 +126,7 @@ class BrokerRole:
         await as_future(lifecycle.unfence())
         # only now: each partition is hosted once, in its new leader epoch
         self._log.loader.on_image(self._build_listener(services).on_image)
-        hosted = asyncio.Event()
-        replicas.when_applied(hosted.set)
-        await hosted.wait()
+        await as_future(replicas.when_applied())
         replicas.start()
         self.is_started = True
 
@@ -179,7 +176,7 @@ class BrokerRole:
     def _report_directories(
         self, channel: ControllerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> None:
-        reporter = LogDirectoryReporter(
+        self._reporter = reporter = LogDirectoryReporter(
             self._logs,
             channel,
             self._timers,
@@ -292,8 +289,7 @@ class BrokerRole:
 
     async def close(self) -> None:
         """Stop what the role has started, except the logs, which the node closes last."""
-        if self._lifecycle is not None:
-            self._lifecycle.close()
+        self._close_membership()
         if self._loading is not None:
             self._logs.stop_loading()
             await asyncio.wait({self._loading})
@@ -304,10 +300,16 @@ class BrokerRole:
 
     def kill(self) -> None:
         """End as a crash would: no further order, no further request to the controller."""
-        if self._lifecycle is not None:
-            self._lifecycle.close()
+        self._close_membership()
         if self._replicas is not None:
             self._replicas.drop_orders()
+
+    def _close_membership(self) -> None:
+        """Send nothing more to the controller about this broker and its directories."""
+        if self._lifecycle is not None:
+            self._lifecycle.close()
+        if self._reporter is not None:
+            self._reporter.close()
 
     def give_back_memory(self) -> None:
         """Called when memory pressure begins."""

@@ -19,6 +19,7 @@ from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
 from kbroker.ports import ClosableOffload, Deferred, Timers
 from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import MetaProperties, static_voters
 from kbroker.quorum.raft import (
     MAX_BATCH_BYTES,
@@ -177,9 +178,12 @@ class QuorumDriver:
     def append(self, records: Sequence[bytes], *, atomic: bool = True) -> Deferred[int]:
         """Append records; resolves with the last one's offset once they are committed.
 
-        They are one batch unless `atomic` is False and they are too many for one. After a fault of
-        the disk the Deferred stays pending; who appends learns of it by `on_leadership_lost`.
+        They are one batch unless `atomic` is False and they are too many for one. Fails with
+        NOT_CONTROLLER if the log cannot be written: whether the records will be committed after a
+        restart is unknown.
         """
+        if self._failure is not None:
+            return Deferred.failed(_not_controller())
         deferred: Deferred[int] = Deferred()
         for group in [records] if atomic else _groups(records):
             self._carry_out(self._core.propose(group))
@@ -280,6 +284,9 @@ class QuorumDriver:
         )
         for lost in self._leadership_listeners:
             lost()
+        waiting, self._waiting = self._waiting, deque()
+        for _, deferred in waiting:
+            deferred.fail(_not_controller())
         for listener in self._fatal_listeners:
             listener(error)
 
@@ -307,6 +314,10 @@ class QuorumDriver:
         await self._in_thread(write)
         storage.snapshot_written(snapshot_id)
         storage.clean(now_ms)
+
+
+def _not_controller() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_CONTROLLER, "The metadata log cannot be written.")
 
 
 def _sync_all(files: Sequence[Syncable]) -> None:

@@ -13,11 +13,11 @@ from functools import partial
 
 from kbroker.log.time_search import Candidate, TimestampOffset, look_or_believe
 from kbroker.ports import ClosableOffload, Deferred, Memory, UnlimitedMemory
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 class Look(Deferred[None]):
-    """A batch in the queue. Resolved once `found` or `failure` is set; never, if cancelled."""
+    """A batch in the queue. Resolves once `found` or `failure` is set, unless it is cancelled."""
 
     __slots__ = ("candidate", "failure", "found", "is_cancelled", "max_bytes")
 
@@ -32,6 +32,11 @@ class Look(Deferred[None]):
     def cancel(self) -> None:
         """The batch is not looked into any more."""
         self.is_cancelled = True
+
+    def give_up(self) -> None:
+        """The broker stops before the batch was looked into."""
+        self.failure = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.resolve(None)
 
     @property
     def result(self) -> TimestampOffset | None:
@@ -50,7 +55,7 @@ class BatchSearcher:
     as everywhere where a worker unpacks.
     """
 
-    __slots__ = ("_memory", "_offload", "_queue", "_running", "_unpacking")
+    __slots__ = ("_closed", "_memory", "_offload", "_queue", "_running", "_unpacking")
 
     def __init__(
         self,
@@ -63,18 +68,28 @@ class BatchSearcher:
         self._unpacking = unpacking or nullcontext()
         self._queue: deque[Look] = deque()
         self._running: Look | None = None
+        self._closed = False
 
     def look(self, candidate: Candidate, max_bytes: int) -> Look:
         """Look into a batch in its turn; see `look_or_believe`."""
         look = Look(candidate, max_bytes)
+        if self._closed:
+            look.give_up()
+            return look
         self._queue.append(look)
         if self._running is None:
             self._begin()
         return look
 
     def close(self) -> None:
-        """Drop what waits; blocks until the thread is done."""
-        self._queue.clear()
+        """Fail the batches that wait with NOT_LEADER_OR_FOLLOWER; blocks until the thread is done
+        with its batch.
+        """
+        self._closed = True
+        queue, self._queue = self._queue, deque()
+        for look in queue:
+            if not look.is_cancelled:
+                look.give_up()
         self._offload.close()
 
     def _begin(self) -> None:

@@ -17,7 +17,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
-from kbroker.ports import Timers
+from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.fetch_set import TopicKey
 from kbroker.replication.partition import Partition
@@ -148,17 +148,26 @@ class Hosting:
         """
         self._orders.add(map(self._carry_out, orders))
 
-    def when_applied(self, then: Callable[[], None]) -> None:
-        """Call back once all orders so far are carried out."""
-        self._orders.when_done(then)
+    def when_applied(self) -> Deferred[None]:
+        """Resolves once all orders so far are carried out; fails if `drop_orders` drops them."""
+        return self._orders.when_done()
 
     def finish_orders(self) -> None:
         """Carry out what is left of the orders now, and all later ones at once. Blocks."""
         self._orders.finish()
 
     def drop_orders(self) -> None:
-        """Host and let go nothing more: the logs are about to close."""
+        """Carry out no further order, since the logs are about to close. What waits for one fails
+        with BROKER_NOT_AVAILABLE.
+        """
         self._orders.close()
+
+    def close(self) -> None:
+        """Answer the requests that wait in a partition (NOT_LEADER_OR_FOLLOWER): the broker stops.
+        They end in the purgatory's next turn.
+        """
+        for partition in self.partitions():
+            partition.remove()
 
     def _carry_out(self, order: Order) -> None:
         try:

@@ -257,6 +257,8 @@ class Maintenance:
             return
         self._flush_waiters.setdefault(log, []).append((offset, then))
         self._flush(log)
+        if log not in self._flushing:  # closed, or its disk failed
+            self._answer_waiters(log, failed=True)
 
     def log_replaced(self, old: PartitionLog, new: PartitionLog) -> None:
         """A log moved to another directory: who waits for the old one waits for the new one."""

@@ -23,7 +23,7 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metrics import TopicTraffic
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Memory, OffloadFactory, Timers
+from kbroker.ports import Deferred, Memory, OffloadFactory, Timers, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication import offsets
@@ -126,6 +126,7 @@ class ReplicaManager:
             on_replaced=self._maintenance.log_replaced,
         )
         self._refused_moves = LogThrottle(logger)
+        self._closed = False
 
     def _make_appender(self, offloads: OffloadFactory, memory: Memory | None) -> Appender:
         return Appender(
@@ -250,7 +251,9 @@ class ReplicaManager:
             return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def offset_of(self, topic_partition: TopicPartition, timestamp: int) -> Deferred[ListedOffset]:
-        """The same for a part of the broker. There at once unless timestamp is a time."""
+        """As `list_offset`, for other parts of the broker: done on return unless timestamp is a
+        time. Never fails: the result has the error.
+        """
         answer: Deferred[ListedOffset] = Deferred()
 
         def steps() -> Iterator[Deferred[Any] | None]:
@@ -258,8 +261,7 @@ class ReplicaManager:
 
         def done(failure: Exception | None) -> None:
             if failure is not None:
-                logger.error("%s: no offset for a time", topic_partition, exc_info=failure)
-                answer.resolve(ListedOffset(ErrorCode.UNKNOWN_SERVER_ERROR))
+                answer.resolve(ListedOffset(as_kafka_error(failure).code))
 
         self.fair_slices.begin(steps(), done)
         return answer
@@ -428,9 +430,12 @@ class ReplicaManager:
         self.hosting.checkpoint_high_watermarks()
 
     def close(self) -> None:
-        """Stop the periodic work, answer who waits with what there is, write the high watermarks.
-        Blocks.
+        """Stop the periodic work, write the high watermarks, answer every request that waits.
+        Blocks. Harmless the second time.
         """
+        if self._closed:
+            return
+        self._closed = True
         self.drop_orders()
         self.mover.stop()
         self.fair_slices.close()
@@ -438,5 +443,6 @@ class ReplicaManager:
         self._appender.close()
         self._maintenance.stop()
         self.sessions.close()
-        self.purgatory.run()
         self.checkpoint_high_watermarks()
+        self.hosting.close()
+        self.purgatory.run()

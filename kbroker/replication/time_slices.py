@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Timers, broker_stopping
+from kbroker.protocol.errors import KafkaError
 
 SLICE_SECONDS: Final = 0.005
 """A slice ends with the step during which this is over."""
@@ -38,6 +39,7 @@ class TimeSlices:
         "_planned",
         "_seconds",
         "_timers",
+        "_waiting",
         "_work",
         "slices",
     )
@@ -53,6 +55,7 @@ class TimeSlices:
         self._seconds = seconds
         self._clock = clock
         self._work: deque[tuple[Iterator[object], Callable[[], None] | None]] = deque()
+        self._waiting: deque[Deferred[None]] = deque()
         self._is_working = False
         self._planned = False
         self._closed = False
@@ -75,12 +78,21 @@ class TimeSlices:
         if not self._is_working and (self._timers is None or not self._planned):
             self._slice()
 
-    def when_done(self, then: Callable[[], None]) -> None:
-        """Call back once all that was added before is done; at once if it is."""
-        if self._work:
-            self._work.append((iter(()), then))
-        else:
-            then()
+    def when_done(self) -> Deferred[None]:
+        """Resolves once the steps of all work added so far are taken; fails with
+        BROKER_NOT_AVAILABLE if `close` drops them.
+        """
+        if self._closed:
+            return Deferred.failed(broker_stopping())
+        if not self._work:
+            return Deferred.of(None)
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        self._work.append((iter(()), self._resolve_oldest))
+        return done
+
+    def _resolve_oldest(self) -> None:
+        self._waiting.popleft().resolve(None)
 
     def finish(self) -> None:
         """Take all steps that are left, and from now on those of each `add` within it. Blocks."""
@@ -89,9 +101,14 @@ class TimeSlices:
             self._slice()
 
     def close(self) -> None:
-        """Drop queued and future work without callbacks."""
+        """Take no further step, also of work that is added later: `then` of `add` is not called,
+        and every pending `when_done` fails.
+        """
         self._closed = True
         self._work.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for done in waiting:
+            done.fail(broker_stopping())
 
     def _slice(self) -> None:
         self._planned = False
@@ -139,6 +156,13 @@ class SlicedWork:
         """Harmless when it is over."""
         self._steps = self._then = None
 
+    def fail(self, error: KafkaError) -> None:
+        """Take no further step and call `then` with error, unless the work is over."""
+        then = self._then
+        self.cancel()
+        if then is not None:
+            then(error)
+
     def run(self, is_time_up: Callable[[], bool]) -> Deferred[Any] | None:
         """Take steps until the time is up, one at least, and call `then` after the last one or with
         what a step raised. Returns what is to be waited for.
@@ -176,7 +200,15 @@ class FairSlices:
     all pieces that are begun within one turn share one slice. clock: as for `TimeSlices`.
     """
 
-    __slots__ = ("_clock", "_seconds", "_timers", "_turn_is_planned", "_until", "_waiting")
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_seconds",
+        "_timers",
+        "_turn_is_planned",
+        "_until",
+        "_waiting",
+    )
 
     def __init__(
         self,
@@ -191,6 +223,7 @@ class FairSlices:
         self._waiting: deque[SlicedWork] = deque()
         self._turn_is_planned = False
         self._until = 0.0
+        self._closed = False
 
     @property
     def waiting(self) -> int:
@@ -209,9 +242,12 @@ class FairSlices:
         return work
 
     def close(self) -> None:
-        """Drop what is left."""
+        """Fail all unfinished work with BROKER_NOT_AVAILABLE; work that waits for a Deferred fails
+        once that is done, and later work after its first slice.
+        """
+        self._closed = True
         while self._waiting:
-            self._waiting.popleft().cancel()
+            self._waiting.popleft().fail(broker_stopping())
 
     def _run(self, work: SlicedWork) -> None:
         waits_for = work.run(self._is_time_up)
@@ -219,15 +255,21 @@ class FairSlices:
             resume = partial(self._resume, work)  # the steps read the value or raise the error
             waits_for.on_done(resume, resume)
         elif not work.is_over:
-            self._waiting.append(work)
+            self._queue(work)
 
     def _resume(self, work: SlicedWork, result: object) -> None:
         """The Deferred that the work waited for is done: queue its next step."""
         del result
         if not work.is_over:
-            self._waiting.append(work)
+            self._queue(work)
             if not self._turn_is_planned:
                 self._plan_turn()
+
+    def _queue(self, work: SlicedWork) -> None:
+        if self._closed:
+            work.fail(broker_stopping())
+        else:
+            self._waiting.append(work)
 
     def _is_time_up(self) -> bool:
         return self._clock() >= self._until

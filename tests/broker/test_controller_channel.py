@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.controller.configs import Alteration, AlteredResource
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
@@ -21,17 +21,26 @@ class World(Node):
 
     def __init__(self) -> None:
         super().__init__()
-        self._hosting: list[Callable[[], None]] = []
-        self.channel = LocalControllerChannel(
-            self.service, when_applied=lambda then: self._hosting.append(then)
-        )
+        self._hosting: list[Deferred[None]] = []
+        self.channel = LocalControllerChannel(self.service, when_applied=self._applied)
         self.epoch = self.loader.image.brokers[1].epoch
+
+    def _applied(self) -> Deferred[None]:
+        applied: Deferred[None] = Deferred()
+        self._hosting.append(applied)
+        return applied
 
     def host(self) -> None:
         """The broker has carried out every image so far."""
         hosting, self._hosting = self._hosting, []
-        for then in hosting:
-            then()
+        for applied in hosting:
+            applied.resolve(None)
+
+    def stop_hosting(self) -> None:
+        """The broker stops before it has carried out the images."""
+        hosting, self._hosting = self._hosting, []
+        for applied in hosting:
+            applied.fail(broker_stopping())
 
 
 def creation(name: str) -> CreateTopicsRequest:
@@ -120,6 +129,15 @@ def test_a_brokers_own_requests_do_not_wait_for_its_hosting() -> None:
     assert (block.value.first_id, block.value.count) == (0, 1000)
     assert assigned.done
     assert not beat.value.is_fenced
+
+
+def test_an_answer_that_waits_for_this_broker_fails_when_it_stops() -> None:
+    world = World()
+    created = world.channel.create_topics(creation("t"))
+    world.commit()
+    assert not created.done
+    world.stop_hosting()
+    assert created.error is not None and created.error.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 def test_what_waits_fails_when_the_controller_loses_leadership() -> None:

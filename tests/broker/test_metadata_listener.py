@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.publisher import HostPartition, Order, Publisher, RemovePartition
+from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.messages.topics import DeleteTopicsRequest
 from kbroker.replication.mover import UNLIMITED
 from kbroker.settings.broker import BrokerConfig
@@ -30,18 +31,25 @@ class Parts:
         self.deleted: list[DeletedTopic] = []
         self.share_saw: list[list[str]] = []
         self.bytes_per_second = UNLIMITED
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Deferred[None]] = []
 
     def apply(self, orders: Iterable[Order]) -> None:
         self.orders += orders
 
-    def when_applied(self, then: Callable[[], None]) -> None:
-        self._waiting.append(then)
+    def when_applied(self) -> Deferred[None]:
+        applied: Deferred[None] = Deferred()
+        self._waiting.append(applied)
+        return applied
 
     def applied(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then()
+        for applied in waiting:
+            applied.resolve(None)
+
+    def stop(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for applied in waiting:
+            applied.fail(broker_stopping())
 
 
 class Groups:
@@ -95,6 +103,17 @@ def test_clients_see_an_image_when_its_orders_are_carried_out() -> None:
     world.parts.applied()
     assert world.cache.image is image
     assert world.cache.finalized_features()["kraft.version"] == 1
+
+
+def test_clients_do_not_see_an_image_whose_orders_a_stopping_broker_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.cluster.create(topic("t", 2))
+    world.publish()
+    world.parts.stop()
+    assert world.cache.image.offset == -1
+    assert not caplog.records
 
 
 def test_images_that_come_meanwhile_are_seen_in_order() -> None:

@@ -34,8 +34,8 @@ def test_the_first_ids_wait_and_come_in_order() -> None:
     waiting = [manager.next_id() for _ in range(3)]
     assert len(blocks.asked) == 1
     blocks.answer()
-    assert [each.value for each in waiting if isinstance(each, Deferred)] == [0, 1, 2]
-    assert manager.next_id() == 3
+    assert [each.value for each in waiting] == [0, 1, 2]
+    assert manager.next_id().value == 3
 
 
 def test_the_next_block_is_asked_for_before_it_is_needed() -> None:
@@ -43,10 +43,11 @@ def test_the_next_block_is_asked_for_before_it_is_needed() -> None:
     manager = ProducerIdManager(blocks.allocate)
     manager.next_id()
     blocks.answer()
-    ids = [manager.next_id() for _ in range(950)]
+    ids = [manager.next_id().value for _ in range(950)]
     assert len(blocks.asked) == 2
     blocks.answer()
-    ids += [manager.next_id() for _ in range(100)]
+    waiting = [manager.next_id() for _ in range(100)]
+    ids += [each.value for each in waiting]
     assert ids == list(range(1, 1051))
 
 
@@ -56,7 +57,7 @@ def test_more_waiting_than_a_block_holds() -> None:
     waiting = [manager.next_id() for _ in range(1500)]
     blocks.answer()
     blocks.answer()
-    assert [each.value for each in waiting if isinstance(each, Deferred)] == list(range(1500))
+    assert [each.value for each in waiting] == list(range(1500))
 
 
 def test_a_refusal_is_the_callers_only_when_none_is_left() -> None:
@@ -64,14 +65,14 @@ def test_a_refusal_is_the_callers_only_when_none_is_left() -> None:
     blocks.refuse = True
     manager = ProducerIdManager(blocks.allocate)
     with pytest.raises(KafkaError):
-        manager.next_id()
+        _ = manager.next_id().value
     blocks.refuse = False
     manager.next_id()
     blocks.answer()
     blocks.refuse = True
-    assert [manager.next_id() for _ in range(999)] == list(range(1, 1000))
+    assert [manager.next_id().value for _ in range(999)] == list(range(1, 1000))
     with pytest.raises(KafkaError):
-        manager.next_id()
+        _ = manager.next_id().value
 
 
 def test_who_waits_for_a_block_fails_with_the_controller_and_may_try_again() -> None:
@@ -80,8 +81,23 @@ def test_who_waits_for_a_block_fails_with_the_controller_and_may_try_again() -> 
     waiting = [manager.next_id() for _ in range(2)]
     blocks.asked[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
     for each in waiting:
-        assert isinstance(each, Deferred)
         assert each.error is not None and each.error.code is ErrorCode.NOT_CONTROLLER
     again = manager.next_id()
     blocks.answer()
-    assert isinstance(again, Deferred) and again.value == 1000
+    assert again.value == 1000
+
+
+def test_all_that_wait_fail_if_a_further_block_is_refused() -> None:
+    """1500 wait, a block holds 1000, and the controller resigned before the second request."""
+    blocks = Blocks()
+    manager = ProducerIdManager(blocks.allocate)
+    waiting = [manager.next_id() for _ in range(1500)]
+    blocks.refuse = True
+    blocks.answer()
+    assert [each.value for each in waiting[:1000]] == list(range(1000))
+    for each in waiting[1000:]:
+        assert each.error is not None and each.error.code is ErrorCode.NOT_CONTROLLER
+    blocks.refuse = False
+    again = manager.next_id()
+    blocks.answer()
+    assert again.value == 1000

@@ -21,7 +21,7 @@ from kbroker.node.controller_role import ControllerRole
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
-from kbroker.ports import TimerHandle
+from kbroker.ports import Deferred, TimerHandle
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.records import iter_records
@@ -68,7 +68,9 @@ class MetadataNode:
         meta = ensure_formatted(config, Random(1))
         self.log = MetadataLog(config, meta, TIMERS, offload=ExecutorOffload(ThreadPoolExecutor(1)))
         self.role = ControllerRole(config, meta, TIMERS, self.log, Random(2))
-        self.channel = LocalControllerChannel(self.role.service, when_applied=lambda then: then())
+        self.channel = LocalControllerChannel(
+            self.role.service, when_applied=lambda: Deferred.of(None)
+        )
         self.cache = MetadataCache(meta.cluster_id, lambda: self.log.driver.kraft_version)
         self.log.loader.on_image(lambda old, new: setattr(self.cache, "image", new))
         self.lifecycle = BrokerLifecycle(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.node.futures import as_future
-from kbroker.ports import Deferred
 from tests.node.metadata_node import run, start, topics
 
 
@@ -38,8 +37,7 @@ def test_producer_ids_are_handed_out_once(tmp_path: Path) -> None:
         manager = ProducerIdManager(lambda: node.channel.allocate_producer_ids(node.broker_epoch))
         ids = []
         for _ in range(count):
-            given = manager.next_id()
-            ids.append(await as_future(given) if isinstance(given, Deferred) else given)
+            ids.append(await as_future(manager.next_id()))
         await node.stop()
         return ids
 

@@ -21,6 +21,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
 from kbroker.node.offload import ExecutorOffload
 from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.errors import ErrorCode
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.format import ensure_formatted
 from kbroker.quorum.raft import MAX_BATCH_BYTES
@@ -294,9 +295,11 @@ def test_a_disk_that_fails_is_fatal_and_acknowledges_nothing(
         monkeypatch.setattr("kbroker.log.storage.files.LogFile.sync", fail)
         deferred = node.driver.append([b"a"])
         await node.settle()
-        assert not deferred.done
+        assert deferred.error is not None and deferred.error.code is ErrorCode.NOT_CONTROLLER
         assert node.seen == []
         assert len(node.failures) == 1
+        later = node.driver.append([b"b"])
+        assert later.error is not None and later.error.code is ErrorCode.NOT_CONTROLLER
         await node.driver.stop()
 
     asyncio.run(script())
@@ -456,7 +459,7 @@ def test_a_listener_that_fails_stops_the_node(tmp_path: Path, timers: StillTimer
         node.driver.on_commit(fail)
         deferred = node.driver.append([b"a"])
         await node.settle()
-        assert not deferred.done
+        assert deferred.error is not None and deferred.error.code is ErrorCode.NOT_CONTROLLER
         assert [type(failure) for failure in node.failures] == [KeyError]
         await node.driver.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,10 +15,10 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.batch_search import Look
+from kbroker.replication.batch_search import BatchSearcher, Look
 from kbroker.replication.offsets import MAX_TIMESTAMP, ListedOffset
 from kbroker.server.network.memory_pool import MemoryPool
-from tests.replication.world import NOW_MS, TOPIC, World, batch
+from tests.replication.world import NOW_MS, TOPIC, ScriptedOffload, World, batch
 from tests.server.garbage import found_by_collector
 
 KEY = TopicPartition(TOPIC, 0)
@@ -195,6 +196,31 @@ def test_a_file_that_cannot_be_read_takes_the_partition_offline(world: LyingWorl
     found = world.work(answer)
     assert found.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert world.ask(CLAIMED_MS).value.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_searches_fail_when_the_broker_stops(world: LyingWorld) -> None:
+    """One is in the thread, one waits for it; a third comes after the close."""
+    answers = [world.ask(CLAIMED_MS), world.ask(CLAIMED_MS)]
+    world.replicas.close()
+    answers.append(world.ask(CLAIMED_MS))
+    world.worker.run()
+    world.timers.advance(0)
+    assert [answer.value.error for answer in answers[:2]] == [ErrorCode.BROKER_NOT_AVAILABLE] * 2
+    assert answers[2].value.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not world.worker.jobs
+    assert world.pool.used == 0
+
+
+def test_batches_that_wait_for_a_closed_searcher_fail() -> None:
+    searcher = BatchSearcher(ScriptedOffload(Worker()))
+    candidate = cast(Candidate, SimpleNamespace(size=1))
+    running, waiting = searcher.look(candidate, 1), searcher.look(candidate, 1)
+    searcher.close()
+    assert not running.done, "the thread ends it"
+    for look in (waiting, searcher.look(candidate, 1)):
+        with pytest.raises(KafkaError) as refused:
+            _ = look.result
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_cancelled_search_leaves_the_queue(world: LyingWorld) -> None:

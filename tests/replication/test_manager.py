@@ -132,6 +132,34 @@ def test_acks_all_hears_of_a_lost_leadership(world: World) -> None:
     assert appended(world.append()).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_acks_all_fails_when_the_log_directory_does(world: World) -> None:
+    partition = world.host(0, replicas=(1, 2), partition_epoch=1)
+    waits = world.append(acks=-1)
+    assert isinstance(waits, Deferred)
+    world.replicas.hosting.read_failed(partition, OSError(5, "Input/output error"))
+    world.timers.advance(0)
+    assert waits.value.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_acks_all_fails_when_its_partition_is_deleted(world: World) -> None:
+    world.host(0, replicas=(1, 2), partition_epoch=1)
+    waits = world.append(acks=-1)
+    assert isinstance(waits, Deferred)
+    world.remove(0)
+    world.timers.advance(0)
+    assert waits.value.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_what_waits_in_a_partition_is_answered_when_the_broker_stops(world: World) -> None:
+    world.host(0, replicas=(1, 2), partition_epoch=1)
+    waits = world.append(acks=-1)
+    fetch = world.fetch(fetch_request({0: 0}, max_wait_ms=500))
+    assert isinstance(waits, Deferred) and isinstance(fetch, Deferred)
+    world.replicas.close()
+    assert waits.value.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partitions_of(fetch.value)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_too_few_in_sync(world: World) -> None:
     world.host(0, replicas=(1, 2), isr=(1,), partition_epoch=1, min_insync_replicas="2")
     assert appended(world.append(acks=-1)).error == ErrorCode.NOT_ENOUGH_REPLICAS

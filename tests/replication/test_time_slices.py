@@ -80,7 +80,7 @@ def test_what_fits_into_a_slice_is_done_at_once() -> None:
     turns, done = Turns(), list[object]()
     slices = slices_of(turns)
     slices.add(steps(done, 1), lambda: done.append("end"))
-    slices.when_done(lambda: done.append("idle"))
+    slices.when_done().on_done(lambda _: done.append("idle"))
     assert done == [1, "end", "idle"]
     assert not turns.due
 
@@ -89,7 +89,7 @@ def test_pieces_keep_their_order() -> None:
     turns, done = Turns(), list[object]()
     slices = slices_of(turns)
     slices.add(steps(done, *"abcde"), lambda: done.append("first"))
-    slices.when_done(lambda: done.append("waiter"))
+    slices.when_done().on_done(lambda _: done.append("waiter"))
     slices.add(steps(done, "f"), lambda: done.append("second"))
     assert done == [*"abcd"]
     turns.turn()
@@ -127,6 +127,17 @@ def test_close_drops_what_is_left() -> None:
     turns.turn()
     assert done == [0, 1, 2, 3]
     assert not turns.due
+
+
+def test_what_waits_for_dropped_work_fails_and_so_does_a_later_wait() -> None:
+    turns = Turns()
+    slices = slices_of(turns)
+    slices.add(steps([], *range(10)))
+    waiting = slices.when_done()
+    assert not waiting.done
+    slices.close()
+    for each in (waiting, slices.when_done()):
+        assert each.error is not None and each.error.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 def test_a_step_may_close() -> None:
@@ -200,7 +211,7 @@ def sliced(tmp_path: Path) -> Iterator[SlicedWorld]:
 def test_partitions_are_hosted_four_a_turn(sliced: SlicedWorld) -> None:
     done: list[int] = []
     sliced.replicas.apply([sliced.host(index) for index in range(10)])
-    sliced.replicas.when_applied(lambda: done.append(len(sliced.logs.logs)))
+    sliced.replicas.when_applied().on_done(lambda _: done.append(len(sliced.logs.logs)))
     assert len(sliced.logs.logs) == 4
     assert sliced.error(3) == ErrorCode.NONE
     assert sliced.error(4) == ErrorCode.NOT_LEADER_OR_FOLLOWER

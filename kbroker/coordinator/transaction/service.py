@@ -62,8 +62,8 @@ _Described = DescribeTransactionsResponse.TransactionState
 _Listed = ListTransactionsResponse.TransactionState
 
 
-NextProducerId = Callable[[], int | Deferred[int]]
-"""A fresh producer id, perhaps later. Raises KafkaError."""
+NextProducerId = Callable[[], Deferred[int]]
+"""A fresh producer id."""
 
 
 class CoordinatorSettings(TransactionSettings, Protocol):
@@ -191,7 +191,7 @@ class TransactionCoordinator:
                 return Deferred.of(None)
         except KafkaError as error:
             return Deferred.failed(error)
-        return _taken(self._next_producer_id).then(_optional)
+        return self._next_producer_id().then(_optional)
 
     def _decide(
         self,
@@ -326,14 +326,6 @@ class TransactionCoordinator:
         return self.runtime.host(self.partition_for(transactional_id))
 
 
-def _taken(next_producer_id: NextProducerId) -> Deferred[int]:
-    try:
-        fresh = next_producer_id()
-    except KafkaError as error:
-        return Deferred.failed(error)
-    return fresh if isinstance(fresh, Deferred) else Deferred.of(fresh)
-
-
 def _optional(producer_id: int) -> int | None:
     return producer_id
 
@@ -377,6 +369,6 @@ class _Sender:
             outcomes = results.recover(lambda error: dict.fromkeys(request.partitions, error.code))
             return outcomes.then(lambda found: partial(request.then, found))
         if isinstance(request, TakeProducerId):
-            fresh = _taken(self._next_producer_id)
+            fresh = self._next_producer_id()
             return fresh.then(lambda producer_id: partial(request.then, producer_id))
         raise InvariantError(f"the transaction coordinator sends no {request!r}")

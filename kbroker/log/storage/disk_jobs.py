@@ -109,14 +109,10 @@ class DiskJobs:
         """Queue a job behind all others."""
         self._waiting.append(job)
 
-    def work_one(self) -> bool:
-        """Run the next job, in any thread. Returns False if there is none. Raises
-        LogDirectoryError.
+    def work_one(self, last: DiskJob | None = None) -> bool:
+        """Run the next job, in any thread. Returns False if there is none, or if last does not wait
+        any more. Raises LogDirectoryError.
         """
-        return self._run_next(None)
-
-    def _run_next(self, last: DiskJob | None) -> bool:
-        """last: nothing is run if this job does not wait any more."""
         with self._lock:
             waiting = self._waiting
             if not waiting or (last is not None and last not in waiting):
@@ -137,7 +133,7 @@ class DiskJobs:
 
     def work(self, last: DiskJob | None = None) -> None:
         """Run all jobs, or those up to last, in any thread. Blocks. Raises LogDirectoryError."""
-        while self._run_next(last):
+        while self.work_one(last):
             pass
 
     def sync(self) -> None:

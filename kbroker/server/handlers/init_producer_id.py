@@ -46,10 +46,7 @@ def handle_init_producer_id(
         if context.api_version < FENCED_SINCE:
             return outcome.then(_without_fenced)
         return outcome
-    producer_id = services.producer_ids.next_id()
-    if isinstance(producer_id, int):
-        return _granted(producer_id)
-    return producer_id.then(_granted)
+    return services.producer_ids.next_id().then(_granted)
 
 
 def _without_fenced(response: InitProducerIdResponse) -> InitProducerIdResponse:

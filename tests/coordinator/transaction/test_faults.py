@@ -111,9 +111,9 @@ class WithoutIds(TransactionWorld):
         self.answer: Deferred[int] | None = None
         super().__init__()
 
-    def next_producer_id(self) -> int | Deferred[int]:
+    def next_producer_id(self) -> Deferred[int]:
         if self.answer is None:
-            raise KafkaError(E.COORDINATOR_LOAD_IN_PROGRESS)
+            return Deferred.failed(KafkaError(E.COORDINATOR_LOAD_IN_PROGRESS))
         return self.answer
 
 

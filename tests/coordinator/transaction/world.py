@@ -60,11 +60,11 @@ class TransactionWorld:
             next_producer_id=self.next_producer_id,
         )
 
-    def next_producer_id(self) -> int | Deferred[int]:
+    def next_producer_id(self) -> Deferred[int]:
         if self.producer_id_error is not ErrorCode.NONE:
-            raise KafkaError(self.producer_id_error)
+            return Deferred.failed(KafkaError(self.producer_id_error))
         self.last_producer_id += 1
-        return self.last_producer_id
+        return Deferred.of(self.last_producer_id)
 
     def write_markers(
         self, request: WriteMarkers, *, coordinator_epoch: int

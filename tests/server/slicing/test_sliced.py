@@ -178,6 +178,28 @@ def test_the_size_of_an_answer_is_charged_and_bounded() -> None:
     assert memory.used == 0
 
 
+def test_unfinished_work_fails_when_the_broker_stops() -> None:
+    turns = Turns()
+    slices = FairSlices(turns, seconds=STEPS_PER_SLICE / 1000, clock=Ticks())
+    failures: list[Exception | None] = []
+    waited_for: Deferred[int] = Deferred()
+
+    def waits() -> Iterator[Deferred[int] | None]:
+        yield waited_for
+        raise AssertionError("no step is taken after the close")
+
+    slices.begin(waits(), failures.append)
+    slices.begin(iter([None] * 100), failures.append)
+    slices.close()
+    assert len(failures) == 1
+    waited_for.resolve(1)
+    slices.begin(iter([None] * 100), failures.append)
+    assert len(failures) == 3
+    for failure in failures:
+        assert isinstance(failure, KafkaError)
+        assert failure.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
 def test_a_step_may_wait() -> None:
     """The loop is not kept busy meanwhile, and a cancelled work is not taken up again."""
     turns = Turns()
