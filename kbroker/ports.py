@@ -184,11 +184,11 @@ class Deferred(Generic[T]):
         return result
 
     def cancel(self) -> None:
-        """The connection that waits for the result is closed. Does nothing here.
+        """The connection that waits for the result is closed. Does nothing here: a Deferred may
+        have several callers, and work that writes is completed.
 
-        A subclass that can stop waiting does so; it then neither resolves nor fails, which is the
-        only case in which a Deferred stays pending for ever. No callback is called, and callers
-        that hold resources for the response release them in their own `cancel`.
+        A `Chained` ends here: it stops its work and calls no callback. Callers that hold resources
+        for the response release them in their own `cancel`.
         """
 
 
@@ -199,10 +199,11 @@ class Cancellable(Protocol):
 
 
 class Chained(Deferred[T], Generic[T]):
-    """A Deferred that passes `cancel` on to what it waits for at present.
+    """A Deferred whose `cancel` ends it and what it waits for at present: a third final state.
 
-    waits_for: the step in progress. is_cancelled: the next step need not begin. One caller waits
-    for it, since a second one would lose its response when the first one cancels.
+    waits_for: the step in progress. is_cancelled: the next step need not begin. A class of its own
+    because it has exactly one caller: a second one would lose its response when the first one
+    cancels. Most Deferreds are shared, or write, and are to ignore `cancel`.
     """
 
     __slots__ = ("is_cancelled", "waits_for")

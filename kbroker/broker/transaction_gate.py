@@ -62,7 +62,7 @@ class PartitionGate:
         partitions: Iterable[TopicPartition],
         *,
         adds: bool,
-    ) -> Verdicts | Deferred[Verdicts]:
+    ) -> Deferred[Verdicts]:
         """The coordinator's error or NONE for each partition without an open transaction of the
         producer. adds: the producer relies on the broker to add partitions to its transaction.
         """
@@ -72,17 +72,15 @@ class PartitionGate:
             for partition in partitions
             if not replicas.has_open_transaction(partition, *producer)
         ]
-        if not unsure:
-            return {}
+        if not unsure or not (adds or self._verifies()):
+            return Deferred.of({})
         if not adds:
-            if not self._verifies():
-                return {}
-            return self._coordinator.verify(transactional_id, producer, unsure)
+            return Deferred.of(self._coordinator.verify(transactional_id, producer, unsure))
         added = self._coordinator.add_partitions(
             transactional_id, producer, unsure, client_version=2
         )
         if added.done:
-            return dict.fromkeys(unsure, added.value)
+            return Deferred.of(dict.fromkeys(unsure, added.value))
 
         def verify(error: ErrorCode) -> Verdicts:
             # The transaction may have ended since, by its timeout for example.

@@ -31,7 +31,7 @@ TOPIC_IDS_SINCE: Final = 13
 
 def verify_partitions(
     replicas: ReplicaManager, gate: PartitionGate, version: int, request: ProduceRequest
-) -> Verdicts | Deferred[Verdicts]:
+) -> Deferred[Verdicts]:
     """The coordinator's response for every partition led here that gets a transactional batch."""
     producers: dict[TopicPartition, Producer] = {}
     for asked in request.topic_data:
@@ -48,9 +48,9 @@ def verify_partitions(
                 found = PRODUCER_FIELDS.unpack_from(records)
                 producers[partition.topic_partition] = Producer(*found)
     if not producers:
-        return {}
+        return Deferred.of({})
     if len(set(producers.values())) > 1:
-        return dict.fromkeys(producers, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return Deferred.of(dict.fromkeys(producers, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
     return gate.ask(
         request.transactional_id or "",
         next(iter(producers.values())),
@@ -75,9 +75,9 @@ def reverify(
 
     def ask() -> ErrorCode:
         verdicts = gate.ask(transactional_id, producer, [partition], adds=False)
-        if isinstance(verdicts, Deferred):
+        if not verdicts.done:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        return produce_error_of(verdicts.get(partition, ErrorCode.NONE), version)
+        return produce_error_of(verdicts.value.get(partition, ErrorCode.NONE), version)
 
     return ask
 

@@ -16,7 +16,7 @@ from kbroker.coordinator.transaction.markers import MarkerRouter
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, Timers, to_deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.manager import ReplicaManager
 from kbroker.settings.broker import BrokerConfig
@@ -100,7 +100,7 @@ class CoordinatorLog:
 
     def append(
         self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
-    ) -> AppendOutcome | Deferred[AppendOutcome]:
+    ) -> Deferred[AppendOutcome]:
         """Append with acks=all."""
         outcome: AppendOutcome | Deferred[Any] = self._replicas.append(
             topic_partition,
@@ -110,7 +110,7 @@ class CoordinatorLog:
             origin=AppendOrigin.COORDINATOR,
             transaction_version=transaction_version,
         )
-        return outcome
+        return to_deferred(outcome)
 
     def end_offset(self, topic_partition: TopicPartition) -> int:
         """The log end offset."""

@@ -219,10 +219,10 @@ class SharePartitions:
             age_ms = duration_ms(reset.removeprefix(_BY_DURATION))
             timestamp = max(self._timers.now_ms() - age_ms, 0)
 
-        def or_latest(listed: ListedOffset) -> ListedOffset | Deferred[ListedOffset]:
+        def or_latest(listed: ListedOffset) -> Deferred[ListedOffset]:
             if listed.error is ErrorCode.NONE and listed.offset < 0:
                 return self._replicas.offset_of(partition, LATEST)
-            return listed
+            return Deferred.of(listed)
 
         return self._replicas.offset_of(partition, timestamp).then(or_latest)
 
@@ -284,9 +284,9 @@ class SharePartitions:
         if error is not ErrorCode.NONE:
             return Deferred.of(Outcome(error, "The acknowledgements are malformed."))
 
-        def opened(found: OpenSharePartition | ErrorCode) -> Outcome | Deferred[Outcome]:
+        def opened(found: OpenSharePartition | ErrorCode) -> Deferred[Outcome]:
             if isinstance(found, ErrorCode):
-                return Outcome(found)
+                return Deferred.of(Outcome(found))
             config = self._config_of(key.group_id)
             until_ms = self._timers.monotonic_ms() + config.group_share_record_lock_duration_ms
             change = found.core.acknowledge(

@@ -61,23 +61,23 @@ class World:
 def test_the_coordinator_is_asked_of_partitions_without_an_open_transaction() -> None:
     world = World(0)
     assert world.client.add(P0) is E.NONE
-    assert world.ask(P0, P1, adds=False) == {P0: E.NONE, P1: E.TRANSACTION_ABORTABLE}
+    assert world.ask(P0, P1, adds=False).value == {P0: E.NONE, P1: E.TRANSACTION_ABORTABLE}
     world.open_in(P1)
-    assert world.ask(P0, P1, adds=False) == {P0: E.NONE}
+    assert world.ask(P0, P1, adds=False).value == {P0: E.NONE}
     world.open_in(P0)
-    assert world.ask(P0, P1, adds=False) == {}
+    assert world.ask(P0, P1, adds=False).value == {}
 
 
 def test_a_transaction_of_another_epoch_is_not_the_producers() -> None:
     world = World(0)
     world.replicas.open.add((P0, world.client.producer_id, world.client.epoch + 1))
-    assert world.ask(P0, adds=False) == {P0: E.TRANSACTION_ABORTABLE}
+    assert world.ask(P0, adds=False).value == {P0: E.TRANSACTION_ABORTABLE}
 
 
 def test_without_verification_nothing_is_asked() -> None:
     world = World(0)
     world.verifies = False
-    assert world.ask(P0, adds=False) == {}
+    assert world.ask(P0, adds=False).value == {}
     assert world.transactions.state("tx") is TransactionState.EMPTY
 
 
@@ -87,7 +87,7 @@ def test_the_broker_adds_the_partitions_of_a_newer_client(verifies: bool) -> Non
     world.verifies = verifies
     world.open_in(P1)
     answer = world.ask(P0, P1, P2, adds=True)
-    assert (answer.value if isinstance(answer, Deferred) else answer) == {P0: E.NONE, P2: E.NONE}
+    assert (answer.value) == {P0: E.NONE, P2: E.NONE}
     assert world.transactions.state("tx") is TransactionState.ONGOING
     assert world.client.verify(P2) is E.NONE
     assert world.client.verify(P1) is E.TRANSACTION_ABORTABLE, "it was added by nobody"
@@ -130,11 +130,11 @@ def test_the_coordinators_refusal_holds_for_all_partitions() -> None:
     world = World(2)
     world.client.epoch -= 1
     answer = world.ask(P0, P1, adds=True)
-    found = answer.value if isinstance(answer, Deferred) else answer
+    found = answer.value
     assert found == dict.fromkeys((P0, P1), E.PRODUCER_FENCED)
     world.transactions.resign()
     answer = world.ask(P0, adds=True)
-    found = answer.value if isinstance(answer, Deferred) else answer
+    found = answer.value
     assert found == {P0: E.NOT_COORDINATOR}
 
 

@@ -39,8 +39,8 @@ def batch(producer_id: int = 7, *, transactional: bool = True) -> bytearray:
 class Gate:
     """Answers what a test says; remembers the questions."""
 
-    def __init__(self, answer: Verdicts | Deferred[Verdicts] | None = None) -> None:
-        self.answer = {} if answer is None else answer
+    def __init__(self, answer: Deferred[Verdicts] | None = None) -> None:
+        self.answer: Deferred[Verdicts] = Deferred.of({}) if answer is None else answer
         self.asked: list[tuple[str, Producer, list[int], bool]] = []
 
     def ask(
@@ -50,7 +50,7 @@ class Gate:
         partitions: Iterable[TopicPartition],
         *,
         adds: bool,
-    ) -> Verdicts | Deferred[Verdicts]:
+    ) -> Deferred[Verdicts]:
         indexes = [each.partition for each in partitions]
         self.asked.append((transactional_id, producer, indexes, adds))
         return self.answer
@@ -98,7 +98,7 @@ def test_all_partitions_are_verified_together(version: int, adds: bool) -> None:
         p0=batch(), p1=batch(), p2=batch(transactional=False), p3=None, p4=batch(), p9=batch()
     )
     hosted = replicas(*map(partition, range(4)), partition(4, is_leader=False))
-    assert verify_partitions(hosted, gate, version, request) == {}
+    assert verify_partitions(hosted, gate, version, request).value == {}
     assert gate.asked == [("id", Producer(7, 3), [0, 1], adds)]
 
 
@@ -106,7 +106,7 @@ def test_no_question_without_transactional_batches_led_here() -> None:
     gate: Any = Gate()
     hosted = replicas(partition(0))
     for request in (request_of(p0=batch(transactional=False)), request_of("unknown", p0=batch())):
-        assert verify_partitions(hosted, gate, 12, request) == {}
+        assert verify_partitions(hosted, gate, 12, request).value == {}
     assert not gate.asked
 
 
@@ -115,7 +115,7 @@ def test_two_producers_in_one_request_are_refused() -> None:
     verdicts = verify_partitions(
         replicas(partition(0), partition(1)), gate, 12, request_of(p0=batch(7), p1=batch(8))
     )
-    assert verdicts == {
+    assert verdicts.value == {
         TopicPartition("t", index): ErrorCode.INVALID_PRODUCER_ID_MAPPING for index in (0, 1)
     }
     assert not gate.asked
@@ -124,9 +124,9 @@ def test_two_producers_in_one_request_are_refused() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        pytest.param({}, ErrorCode.NONE, id="open"),
+        pytest.param(Deferred.of({}), ErrorCode.NONE, id="open"),
         pytest.param(
-            {TopicPartition("t", 0): ErrorCode.INVALID_TXN_STATE},
+            Deferred.of({TopicPartition("t", 0): ErrorCode.INVALID_TXN_STATE}),
             ErrorCode.INVALID_TXN_STATE,
             id="ended meanwhile",
         ),
@@ -134,7 +134,7 @@ def test_two_producers_in_one_request_are_refused() -> None:
     ],
 )
 def test_a_batch_appended_later_is_verified_again(
-    answer: Verdicts | Deferred[Verdicts], error: ErrorCode
+    answer: Deferred[Verdicts], error: ErrorCode
 ) -> None:
     gate: Any = Gate(answer)
     check = reverify(gate, 12, "id", TopicPartition("t", 0), batch())

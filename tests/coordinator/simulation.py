@@ -48,17 +48,17 @@ class MemoryLog:
 
     def append(
         self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
-    ) -> AppendOutcome | Deferred[AppendOutcome]:
+    ) -> Deferred[AppendOutcome]:
         error = self.errors.pop(0) if self.errors else ErrorCode.NONE
         if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
-            return Outcome(error)
+            return Deferred.of(Outcome(error))
         stored = self.batches.setdefault(topic_partition, [])
         end = read_batch_header(stored[-1]).next_offset if stored else 0
         assign_offsets(batch, end, 0)
         assert check_crc(batch, 0, read_batch_header(batch))
         stored.append(bytes(batch))
         if not self.delayed or error is not ErrorCode.NONE:
-            return Outcome(error)
+            return Deferred.of(Outcome(error))
         deferred: Deferred[AppendOutcome] = Deferred()
         self.waiting.append((topic_partition, deferred))
         return deferred

@@ -31,8 +31,8 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.appends import append_as_leader, appended, request_of
 from tests.log.crash_truth import Truth, parse, read_all, stored
-from tests.replication.world import run_inline
 from tests.sim.disk import FAULTS, Crashed, SimDisk
+from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimer, SimTimers
 
 NOW_MS = 1_700_000_000_000

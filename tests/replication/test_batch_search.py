@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,30 +17,14 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.batch_search import BatchSearcher, Look
 from kbroker.replication.offsets import MAX_TIMESTAMP, ListedOffset
 from kbroker.server.network.memory_pool import MemoryPool
-from tests.replication.world import NOW_MS, TOPIC, ScriptedOffload, World, batch
+from tests.replication.world import NOW_MS, TOPIC, World, batch
 from tests.server.garbage import found_by_collector
+from tests.sim.offload import HeldOffload
 
 KEY = TopicPartition(TOPIC, 0)
 CLAIMED_MS = NOW_MS + 60_000
 LYING = 12
 UNPACKED_BYTES = 50_000
-
-
-class Worker:
-    """Work that waits until the test says that the thread has done it."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Callable[[], None], Callable[[OSError | None], None]]] = deque()
-        self.done = 0
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.jobs.append((work, then))
-
-    def run(self, failure: OSError | None = None) -> None:
-        work, then = self.jobs.popleft()
-        work()
-        self.done += 1
-        then(failure)
 
 
 class LyingWorld(World):
@@ -50,7 +33,7 @@ class LyingWorld(World):
     """
 
     def __init__(self, folder: Path, **properties: str) -> None:
-        self.worker = Worker()
+        self.worker = HeldOffload()
         self.pool = MemoryPool()
         super().__init__(folder, memory=self.pool, **properties)
         self.append(batches=batch())
@@ -67,8 +50,8 @@ class LyingWorld(World):
     def work(self, answer: Deferred[ListedOffset]) -> ListedOffset:
         """The answer, once the worker has done what it is given."""
         while not answer.done:
-            if self.worker.jobs:
-                self.worker.run()
+            if self.worker.held:
+                self.worker.run_one()
             self.timers.advance(0)
         return answer.value
 
@@ -88,7 +71,7 @@ def test_batches_are_looked_into_in_a_thread_one_at_a_time(world: LyingWorld) ->
     """A request of 163 bytes made the loop unpack every one of them: 17 s."""
     answer = world.ask(CLAIMED_MS)
     assert not answer.done
-    assert len(world.worker.jobs) == 1
+    assert len(world.worker.held) == 1
     found = world.work(answer)
     assert (found.error, found.offset, found.timestamp) == (
         ErrorCode.NONE,
@@ -102,7 +85,7 @@ def test_batches_are_looked_into_in_a_thread_one_at_a_time(world: LyingWorld) ->
 def test_the_batch_in_the_thread_is_charged(world: LyingWorld) -> None:
     first, second = world.ask(CLAIMED_MS), world.ask(CLAIMED_MS)
     assert LOOKED_AT_BYTES < world.pool.used < LOOKED_AT_BYTES + 100_000
-    assert len(world.worker.jobs) == 1
+    assert len(world.worker.held) == 1
     world.work(first)
     world.work(second)
     assert world.pool.used == 0
@@ -113,7 +96,7 @@ def test_searches_take_turns(world: LyingWorld) -> None:
     long = world.ask(CLAIMED_MS)
     short = world.ask(NOW_MS + 180_000)
     for _ in range(3):
-        world.worker.run()
+        world.worker.run_one()
         world.timers.advance(0)
     assert short.done
     assert not long.done
@@ -135,7 +118,7 @@ def test_the_largest_timestamp_is_looked_for_in_the_same_way(tmp_path: Path) -> 
         world.append(batches=batch(size=UNPACKED_BYTES, max_timestamp=NOW_MS + 180_000))
     answer = world.ask(MAX_TIMESTAMP)
     assert not answer.done
-    assert len(world.worker.jobs) == 1
+    assert len(world.worker.held) == 1
     found = world.work(answer)
     assert (found.error, found.offset) == (ErrorCode.NONE, -1)
     assert world.worker.done == 3
@@ -192,7 +175,7 @@ def test_a_search_ends_when_the_partition_is_not_led_here_any_more(world: LyingW
 
 def test_a_file_that_cannot_be_read_takes_the_partition_offline(world: LyingWorld) -> None:
     answer = world.ask(CLAIMED_MS)
-    world.worker.run(OSError("unreadable"))
+    world.worker.run_one(OSError("unreadable"))
     found = world.work(answer)
     assert found.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert world.ask(CLAIMED_MS).value.error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -203,16 +186,16 @@ def test_searches_fail_when_the_broker_stops(world: LyingWorld) -> None:
     answers = [world.ask(CLAIMED_MS), world.ask(CLAIMED_MS)]
     world.replicas.close()
     answers.append(world.ask(CLAIMED_MS))
-    world.worker.run()
+    world.worker.run_one()
     world.timers.advance(0)
     assert [answer.value.error for answer in answers[:2]] == [ErrorCode.BROKER_NOT_AVAILABLE] * 2
     assert answers[2].value.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not world.worker.jobs
+    assert not world.worker.held
     assert world.pool.used == 0
 
 
 def test_batches_that_wait_for_a_closed_searcher_fail() -> None:
-    searcher = BatchSearcher(ScriptedOffload(Worker()))
+    searcher = BatchSearcher(HeldOffload())
     candidate = cast(Candidate, SimpleNamespace(size=1))
     running, waiting = searcher.look(candidate, 1), searcher.look(candidate, 1)
     searcher.close()

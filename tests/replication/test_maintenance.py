@@ -27,8 +27,8 @@ from tests.replication.world import (
     batch,
     fetch_request,
     partitions_of,
-    run_inline,
 )
+from tests.sim.offload import HeldOffload, run_inline
 
 HOUR_MS = 3_600_000
 
@@ -252,21 +252,6 @@ def test_a_flush_that_finds_no_descriptor_is_repeated(
     assert isinstance(result, PartitionAppendResult) and result.error == ErrorCode.NONE
     world.timers.advance(3000)
     assert log_of(world).recovery_point == 2
-
-
-class HeldOffload:
-    """The offload port of a disk that is slow: work is done when the test says so."""
-
-    def __init__(self) -> None:
-        self.held: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.held.append((work, then))
-
-    def run(self) -> None:
-        held, self.held = self.held, []
-        for work, then in held:
-            run_inline(work, then)
 
 
 def waiting_for_the_disk(world: World, **overrides: str) -> HeldOffload:

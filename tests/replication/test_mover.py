@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -26,34 +26,16 @@ from tests.replication.world import (
     partitions_of,
     records_of,
 )
+from tests.sim.offload import HeldOffload
 
 KEY = TopicPartition(TOPIC, 0)
-
-
-class HeldWork:
-    """The offload port by hand: one piece of work at a time."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.waiting.append((work, then))
-
-    def run_one(self) -> None:
-        work, then = self.waiting.pop(0)
-        failure: OSError | None = None
-        try:
-            work()
-        except OSError as error:
-            failure = error
-        then(failure)
 
 
 class TwoDirs(World):
     """One partition, which begins in d1."""
 
     def __init__(self, folder: Path, **properties: str) -> None:
-        self.work = HeldWork()
+        self.work = HeldOffload()
         self.dirs = (folder / "d1", folder / "d2")
         super().__init__(folder, log_dirs=f"{self.dirs[0]},{self.dirs[1]}", **properties)
 
@@ -64,7 +46,7 @@ class TwoDirs(World):
     def crash(self) -> None:
         """Start again on what is on disk, the partition hosted."""
         self.logs.close(clean=False)
-        self.work.waiting.clear()
+        self.work.held.clear()
         self.open()
         self.host()
 
@@ -74,7 +56,7 @@ class TwoDirs(World):
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             self.timers.advance(1)
-            if self.work.waiting:
+            if self.work.held:
                 self.work.run_one()
         self.timers.advance(1)
 
@@ -388,9 +370,9 @@ def test_a_flush_under_way_does_not_fail_the_directory_of_a_deleted_log(world: T
     world.configure(flush_ms="1")
     world.append()
     world.timers.advance(2000)
-    assert world.work.waiting
+    assert world.work.held
     world.remove()
-    while world.work.waiting:
+    while world.work.held:
         world.work.run_one()
     assert not world.logs.offline_directories
 
@@ -401,7 +383,7 @@ def test_files_are_deleted_by_the_thread(world: TwoDirs) -> None:
     assert world.folders(0) == ["events-0-delete"]
     world.timers.advance(61_000)
     assert world.folders(0) == ["events-0-delete"]
-    while world.work.waiting:
+    while world.work.held:
         world.work.run_one()
     assert world.folders(0) == []
 
@@ -420,13 +402,13 @@ def test_who_waits_for_a_flush_waits_for_the_log_that_moved(world: TwoDirs) -> N
     world.configure(flush_messages="1")
     answers = [world.append(), world.append(acks=-1)]
     assigned.resolve(None)
-    held, world.work.waiting = world.work.waiting, []  # the disk of the old place is slow
+    held, world.work.held = world.work.held, []  # the disk of the old place is slow
     world.finish()
     assert world.place == 1
     for answer in answers:
         assert isinstance(answer, Deferred)
-    world.work.waiting += held
-    while world.work.waiting:
+    world.work.held += held
+    while world.work.held:
         world.work.run_one()
     for offset, answer in enumerate(answers, 3):
         assert isinstance(answer, Deferred) and answer.done
@@ -441,11 +423,11 @@ def test_a_batch_that_was_being_checked_goes_to_the_log_that_moved(world: TwoDir
     world.configure(compression_type="gzip")
     answer = world.append(batches=batch(50, size=4000))
     assert isinstance(answer, Deferred)
-    held, world.work.waiting = world.work.waiting, []
+    held, world.work.held = world.work.held, []
     assert world.move(1) == ErrorCode.NONE
     world.finish()
     assert world.place == 1
-    world.work.waiting += held
+    world.work.held += held
     world.step(3)
     assert (answer.value.error, answer.value.base_offset) == (ErrorCode.NONE, 1)
     assert world.log_end == 51

@@ -39,8 +39,8 @@ from kbroker.protocol.records import Record
 from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.preparation import APPEND_TURN_BYTES
 from kbroker.server.network.memory_pool import MemoryPool
-from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import NOW_MS, TOPIC, World, batch
+from tests.sim.offload import HeldOffload
 
 KEY = TopicPartition(TOPIC, 0)
 LARGE = 4000

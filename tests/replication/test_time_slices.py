@@ -17,7 +17,7 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
-from tests.replication.world import always, run_inline
+from tests.sim.offload import always, run_inline
 from tests.sim.timers import SimTimer, SimTimers
 
 STEPS_PER_SLICE = 4

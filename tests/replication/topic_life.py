@@ -24,7 +24,8 @@ from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, iter_records
 from kbroker.replication.append import PartitionAppendResult
-from tests.replication.world import World, batch, run_inline
+from tests.replication.world import World, batch
+from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimers
 
 DAY_MS: Final = 86_400_000

@@ -4,7 +4,7 @@ and handlers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from kbroker.log.manager import LogManager
 from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Memory, Offload, OffloadFactory
+from kbroker.ports import Deferred, Memory, Offload
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -23,40 +23,13 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
+from tests.sim.offload import always, run_inline
 from tests.sim.timers import START_MS, SimTimers
 
 NODE_ID = 1
 TOPIC = "events"
 TOPIC_ID = bytes(15) + b"\x07"
 NOW_MS = START_MS
-
-
-def run_inline(work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-    """The offload port without a thread."""
-    failure: OSError | None = None
-    try:
-        work()
-    except OSError as error:
-        failure = error
-    then(failure)
-
-
-class ScriptedOffload:
-    """A ClosableOffload over that of a test; nothing is under way when it is closed."""
-
-    def __init__(self, offload: Offload) -> None:
-        self._offload = offload
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self._offload(work, then)
-
-    def close(self) -> None:
-        pass
-
-
-def always(offload: Offload) -> OffloadFactory:
-    """Gives the same threads for everything."""
-    return lambda name, threads: ScriptedOffload(offload)
 
 
 def batch(count: int = 1, *, timestamp: int = NOW_MS, size: int = 10, **options: Any) -> bytearray:

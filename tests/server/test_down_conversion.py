@@ -20,6 +20,7 @@ from kbroker.server.down_conversion import COPIES, share_of
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of
 from tests.server.handlers.test_fetch import conversion_of
+from tests.sim.offload import HeldOffload
 
 LIMIT = 1 << 20
 
@@ -50,22 +51,6 @@ class LoopPool(MemoryPool):
     def _note(self, what: str) -> None:
         if get_ident() != self.thread:
             self.foreign.append(what)
-
-
-class Held:
-    """A worker that is slow: work is done when the test says so."""
-
-    def __init__(self) -> None:
-        self.works: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.works.append((work, then))
-
-    def run(self) -> None:
-        works, self.works = self.works, []
-        for work, then in works:
-            work()
-            then(None)
 
 
 def test_the_worker_may_be_the_last_to_hold_what_it_made(world: World) -> None:
@@ -105,13 +90,13 @@ def test_the_worker_may_be_the_last_to_hold_what_it_made(world: World) -> None:
 
 def test_an_answer_is_charged_until_the_connection_does(world: World) -> None:
     world.append()
-    memory, worker = MemoryPool(LIMIT), Held()
+    memory, worker = MemoryPool(LIMIT), HeldOffload()
     request = fetch_request({0: 0})
     stored = world.fetch_now(request)
     source_bytes = partitions_of(stored)[0].records.size  # type: ignore[union-attr]  # a file range
     memory.charge(memory.limit)
     outcome = conversion_of(world, request, worker, memory).follow(stored)
-    assert not worker.works, "it waits for its turn"
+    assert not worker.held, "it waits for its turn"
     assert memory.used == memory.limit + ANSWER_BYTES
     memory.release(memory.limit)
     assert memory.used == ANSWER_BYTES + COPIES * source_bytes
@@ -122,7 +107,9 @@ def test_an_answer_is_charged_until_the_connection_does(world: World) -> None:
     assert memory.used == 0
 
 
-def waiting_for_records(world: World, memory: MemoryPool, worker: Held) -> Deferred[FetchResponse]:
+def waiting_for_records(
+    world: World, memory: MemoryPool, worker: HeldOffload
+) -> Deferred[FetchResponse]:
     request = fetch_request({0: 0, 1: 0}, max_wait_ms=2**31 - 1)
     outcome = world.fetch(request)
     assert isinstance(outcome, Deferred)
@@ -130,7 +117,9 @@ def waiting_for_records(world: World, memory: MemoryPool, worker: Held) -> Defer
     return conversion_of(world, request, worker, memory).follow(outcome)
 
 
-def waiting_for_memory(world: World, memory: MemoryPool, worker: Held) -> Deferred[FetchResponse]:
+def waiting_for_memory(
+    world: World, memory: MemoryPool, worker: HeldOffload
+) -> Deferred[FetchResponse]:
     world.append()
     memory.charge(memory.limit)
     request = fetch_request({0: 0})
@@ -139,12 +128,12 @@ def waiting_for_memory(world: World, memory: MemoryPool, worker: Held) -> Deferr
     return waiting
 
 
-def in_the_worker(world: World, memory: MemoryPool, worker: Held) -> Deferred[FetchResponse]:
+def in_the_worker(world: World, memory: MemoryPool, worker: HeldOffload) -> Deferred[FetchResponse]:
     for index in range(3):
         world.append(index)
     request = fetch_request({0: 0, 1: 0, 2: 0})
     waiting = conversion_of(world, request, worker, memory).follow(world.fetch_now(request))
-    assert len(worker.works) == 1
+    assert len(worker.held) == 1
     return waiting
 
 
@@ -152,14 +141,14 @@ def in_the_worker(world: World, memory: MemoryPool, worker: Held) -> Deferred[Fe
 def test_whatever_an_answer_waits_for_ends_with_its_connection(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
-    stage: Callable[[World, MemoryPool, Held], Deferred[FetchResponse]],
+    stage: Callable[[World, MemoryPool, HeldOffload], Deferred[FetchResponse]],
 ) -> None:
     converted: list[object] = []
     monkeypatch.setattr(
         "kbroker.server.down_conversion.down_convert",
         lambda stored, **_: converted.append(stored) or b"",
     )
-    memory, worker = MemoryPool(LIMIT), Held()
+    memory, worker = MemoryPool(LIMIT), HeldOffload()
     waiting = stage(world, memory, worker)
     resolved: list[FetchResponse] = []
     waiting.on_done(resolved.append)
@@ -171,7 +160,7 @@ def test_whatever_an_answer_waits_for_ends_with_its_connection(
     world.timers.advance(1000)
     if stage is waiting_for_memory:
         memory.release(memory.limit)
-    if worker.works:
+    if worker.held:
         assert memory.used > 0, "the worker still holds file ranges, and may be converting"
     worker.run()
     assert memory.used == 0
@@ -182,7 +171,7 @@ def test_whatever_an_answer_waits_for_ends_with_its_connection(
 
 def test_one_answer_converts_no_more_than_its_share(world: World) -> None:
     """Small batches may unpack to far more than they take on disk."""
-    memory, worker = MemoryPool(LIMIT), Held()
+    memory, worker = MemoryPool(LIMIT), HeldOffload()
     share = share_of(memory)
     sizes = []
     for index in range(3):
@@ -199,7 +188,7 @@ def test_one_answer_converts_no_more_than_its_share(world: World) -> None:
     assert len(found[0].records) < sum(sizes[:4])  # type: ignore[arg-type]  # bytes
     assert [found[index].records for index in (1, 2)] == [b"", b""], "left for the next request"
     assert {data.error_code for data in found.values()} == {0}
-    assert not worker.works, "they are not taken for stretches without records"
+    assert not worker.held, "they are not taken for stretches without records"
     offset = requests = 0
     while offset < 4:
         requests += 1
@@ -225,7 +214,7 @@ def wide(world: World, partitions: int) -> tuple[FetchRequest, FetchResponse]:
 def test_answers_that_wait_do_not_wait_for_each_other(world: World) -> None:
     """What is charged for those that wait is no reason to wait."""
     world.append()
-    memory, worker = MemoryPool(LIMIT), Held()
+    memory, worker = MemoryPool(LIMIT), HeldOffload()
     memory.charge(memory.answer_limit + 1)
     count = memory.answer_limit // (100 * ANSWER_BYTES)
     outcomes = []
@@ -237,7 +226,7 @@ def test_answers_that_wait_do_not_wait_for_each_other(world: World) -> None:
     assert not partitions_of(outcomes[-1].value)[0].records, "the client asks again"
     assert memory.parked_answers == count * 100 * ANSWER_BYTES
     memory.release(memory.answer_limit + 1)
-    while worker.works:
+    while worker.held:
         worker.run()
         world.timers.advance(0)
     assert all(outcome.done for outcome in outcomes)
@@ -249,7 +238,7 @@ def test_an_answer_larger_than_what_may_wait_is_converted_where_memory_is_not_sh
     world: World,
 ) -> None:
     world.append()
-    memory, worker = MemoryPool(LIMIT), Held()
+    memory, worker = MemoryPool(LIMIT), HeldOffload()
     request, stored = wide(world, 2 * memory.answer_limit // ANSWER_BYTES)
     outcome = conversion_of(world, request, worker, memory).follow(stored)
     worker.run()
@@ -263,7 +252,7 @@ def test_a_wide_answer_is_looked_through_in_steps(
 ) -> None:
     monkeypatch.setattr("kbroker.server.down_conversion.STEP_ITEMS", 4)
     world.append()
-    memory, worker = MemoryPool(LIMIT), Held()
+    memory, worker = MemoryPool(LIMIT), HeldOffload()
     request, stored = wide(world, 100)
     request.topics += [FetchRequest.FetchTopic(topic=f"empty-{number}") for number in range(100)]
     steps = conversion_of(world, request, worker, memory).follow_in_steps(stored)

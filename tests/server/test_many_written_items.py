@@ -42,7 +42,7 @@ class Counted(Sliced):
     """Services of a group coordinator. most: lookups of names in one turn."""
 
     def __init__(self, world: World, **parts: Any) -> None:
-        gate = SimpleNamespace(ask=lambda *_, **__: {})
+        gate = SimpleNamespace(ask=lambda *_, **__: Deferred.of({}))
         own = {"groups": world.coordinator, "image": world.topics, "partition_gate": gate}
         super().__init__(**{**own, **parts})
         self.most = 0

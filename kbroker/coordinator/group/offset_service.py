@@ -91,19 +91,18 @@ class OffsetService:
         if not commit.accepted:
             return commit.response
         outcome = self._commit(context.api_version, commit, request)
-        if isinstance(outcome, Deferred):
+        if not outcome.done:
             yield outcome
-            outcome = outcome.value
-        return (yield from commit.answer(outcome))
+        return (yield from commit.answer(outcome.value))
 
     def _commit(
         self, version: int, commit: Commit, request: OffsetCommitRequest
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         group_id, member_id = request.group_id, request.member_id
         try:
             host = self._host(group_id)
         except KafkaError as error:
-            return error.code
+            return Deferred.of(error.code)
         refusal = host.shard.check_commit(
             group_id,
             member_id,
@@ -113,14 +112,14 @@ class OffsetService:
             commit.latest,
         )
         if refusal is not ErrorCode.NONE:
-            return refusal
+            return Deferred.of(refusal)
         if member_id:
             host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
         return self._write_commit(host, commit, request, None)
 
     def commit_in_transaction(
         self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         """TxnOffsetCommit, after its first step and in the moment in which the group's partition
         belongs to the transaction: the offsets are pending until its end. The outcome is for
         `Commit.answer`.
@@ -130,7 +129,7 @@ class OffsetService:
         try:
             host = self._host(group_id)
         except KafkaError as error:
-            return error.code
+            return Deferred.of(error.code)
         refusal = host.shard.check_transactional_commit(
             group_id,
             request.member_id,
@@ -139,7 +138,7 @@ class OffsetService:
             commit.latest,
         )
         if refusal is not ErrorCode.NONE:
-            return refusal
+            return Deferred.of(refusal)
         host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
         return self._write_commit(host, commit, request, transaction)
 
@@ -149,7 +148,7 @@ class OffsetService:
         commit: Commit,
         request: OffsetCommitRequest,
         transaction: Transactional | None,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         records = commit_records(
             commit,
             request.group_id,
@@ -157,14 +156,13 @@ class OffsetService:
             now_ms=self._timers.now_ms(),
         )
         if not records:
-            return ErrorCode.NONE
-        written = self._runtime.handle(
+            return Deferred.of(ErrorCode.NONE)
+        return self._runtime.handle(
             host,
             CoordinatorResult(records, ErrorCode.NONE),
             transaction=transaction,
             error_of=commit_error,
         ).recover(lambda error: error.code)
-        return written.value if written.done else written
 
     def fetch(
         self, request: OffsetFetchRequest, version: int, charge: Charge
@@ -181,7 +179,7 @@ class OffsetService:
                 wait = self._runtime.after_pending(self._host(group_id))
             except KafkaError:
                 continue
-            if wait is not None:
+            if not wait.done:
                 yield wait
         response = OffsetFetchResponse()
         whole: set[tuple[str, str | None, int]] = set()

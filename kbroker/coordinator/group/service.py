@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from kbroker.coordinator.group.classic.generation import (
     join_error,
@@ -71,8 +71,6 @@ from kbroker.protocol.messages.streams_groups import (
 from kbroker.protocol.schema import Message
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 GROUP_TOPIC: Final = "__consumer_offsets"
 NO_PROTOCOL_NAME_VERSION: Final = 7
@@ -181,9 +179,7 @@ class GroupCoordinator:
                 reason[:MAX_REASON],
             )
 
-    def join_group(
-        self, context: CallContext, request: JoinGroupRequest
-    ) -> Message | Deferred[Message]:
+    def join_group(self, context: CallContext, request: JoinGroupRequest) -> Deferred[Message]:
         """JoinGroup."""
         has_no_name = context.api_version >= NO_PROTOCOL_NAME_VERSION
 
@@ -192,7 +188,7 @@ class GroupCoordinator:
                 response.protocol_name = None
             return response
 
-        return now_or_later(self._join_group(context, request).then(respond))
+        return self._join_group(context, request).then(respond)
 
     def _join_group(self, context: CallContext, request: JoinGroupRequest) -> Deferred[Message]:
         config = self._config
@@ -226,24 +222,22 @@ class GroupCoordinator:
         answer = self.runtime.handle(host, result)
         return answer.recover(lambda error: join_error(UNKNOWN_MEMBER, error.code))
 
-    def sync_group(
-        self, context: CallContext, request: SyncGroupRequest
-    ) -> Message | Deferred[Message]:
+    def sync_group(self, context: CallContext, request: SyncGroupRequest) -> Deferred[Message]:
         """SyncGroup."""
         if context.api_version >= PROTOCOL_NAMED_VERSION and (
             request.protocol_type is None or request.protocol_name is None
         ):
-            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return Deferred.of(SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         try:
             host = self._member_host(request.group_id)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 # The former coordinator had the generation in memory only: the member must rejoin.
-                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-            return SyncGroupResponse(error_code=error.code)
+                return Deferred.of(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            return Deferred.of(SyncGroupResponse(error_code=error.code))
         result = host.shard.sync(request, self._timers.monotonic_ms())
         answer = self.runtime.handle(host, result)
-        return now_or_later(answer.recover(lambda error: SyncGroupResponse(error_code=error.code)))
+        return answer.recover(lambda error: SyncGroupResponse(error_code=error.code))
 
     def heartbeat(self, context: CallContext, request: HeartbeatRequest) -> HeartbeatResponse:
         """Heartbeat. While the shard is loading, heartbeats succeed."""
@@ -258,14 +252,12 @@ class GroupCoordinator:
             self.runtime.carry_out(host, [])  # the member has a deadline to join
         return HeartbeatResponse(error_code=error_code)
 
-    def leave_group(
-        self, context: CallContext, request: LeaveGroupRequest
-    ) -> Message | Deferred[Message]:
+    def leave_group(self, context: CallContext, request: LeaveGroupRequest) -> Deferred[Message]:
         """LeaveGroup; before v3 the one member's error is that of the response."""
         try:
             host = self._member_host(request.group_id)
         except KafkaError as error:
-            return leave_error(error.code)
+            return Deferred.of(leave_error(error.code))
         identities = request.members
         if context.api_version < 3:
             identities = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
@@ -275,7 +267,7 @@ class GroupCoordinator:
         result = host.shard.leave(request.group_id, identities, self._timers.monotonic_ms())
         answer = self.runtime.handle(host, result)
         answer = answer.recover(lambda error: leave_error(error.code))
-        return now_or_later(answer.then(_old_leave_response) if context.api_version < 3 else answer)
+        return answer.then(_old_leave_response) if context.api_version < 3 else answer
 
     def leave_errors(
         self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
@@ -285,7 +277,7 @@ class GroupCoordinator:
 
     def consumer_heartbeat(
         self, context: CallContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
+    ) -> Deferred[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat: answered when all that it says is committed. Raises
         KafkaError.
         """
@@ -295,9 +287,7 @@ class GroupCoordinator:
             request, context.client_id or "", java_host(context.client_host)
         )
         answer = self.runtime.handle(host, result)
-        return now_or_later(
-            answer.recover(lambda error: ConsumerGroupHeartbeatResponse(error_code=error.code))
-        )
+        return answer.recover(lambda error: ConsumerGroupHeartbeatResponse(error_code=error.code))
 
     def consumer_describe(
         self, group_id: str
@@ -345,7 +335,7 @@ class GroupCoordinator:
 
     def delete_groups(
         self, context: CallContext, request: DeleteGroupsRequest
-    ) -> DeleteGroupsResponse | Deferred[DeleteGroupsResponse]:
+    ) -> Deferred[DeleteGroupsResponse]:
         """DeleteGroups: each group on its own, answered when all are written."""
         group_ids = list(dict.fromkeys(request.groups_names))
 
@@ -357,7 +347,7 @@ class GroupCoordinator:
                 ]
             )
 
-        return now_or_later(gather(map(self._delete_group, group_ids)).then(respond))
+        return gather(map(self._delete_group, group_ids)).then(respond)
 
     def _delete_group(self, group_id: str) -> Deferred[ErrorCode]:
         """The error of a group, NONE once it is deleted."""
@@ -411,11 +401,6 @@ class GroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return self._host(group_id)
-
-
-def now_or_later(answer: Deferred[T]) -> T | Deferred[T]:
-    """The response itself if it is there already. Raises its KafkaError."""
-    return answer.value if answer.done else answer
 
 
 def _old_leave_response(response: Message) -> Message:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
-from kbroker.coordinator.group.service import GroupCoordinator, java_host, now_or_later
+from kbroker.coordinator.group.service import GroupCoordinator, java_host
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import ShareHeartbeat, check_share_heartbeat
@@ -37,7 +37,6 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
 
 NO_LAG: Final = -1
@@ -86,7 +85,7 @@ class ShareGroupCoordinator:
 
     def heartbeat(
         self, context: CallContext, request: ShareGroupHeartbeatRequest
-    ) -> ShareGroupHeartbeatResponse | Deferred[ShareGroupHeartbeatResponse]:
+    ) -> Deferred[ShareGroupHeartbeatResponse]:
         """ShareGroupHeartbeat: answered when all that it says is committed. Raises KafkaError."""
         check_share_heartbeat(request)
         host = self._host(request.group_id)
@@ -104,9 +103,7 @@ class ShareGroupCoordinator:
             return heartbeat.response
 
         answer = self._runtime.handle(host, result).then(respond)
-        return now_or_later(
-            answer.recover(lambda error: ShareGroupHeartbeatResponse(error_code=error.code))
-        )
+        return answer.recover(lambda error: ShareGroupHeartbeatResponse(error_code=error.code))
 
     def describe(
         self, group_id: str
@@ -226,7 +223,7 @@ class ShareGroupCoordinator:
 
     def alter_offsets(
         self, context: CallContext, request: AlterShareGroupOffsetsRequest
-    ) -> Generator[None, None, AlterShareGroupOffsetsResponse | Deferred[Message]]:
+    ) -> Generator[None, None, Deferred[AlterShareGroupOffsetsResponse]]:
         """AlterShareGroupOffsets: of a group without members, or one that does not exist yet. In
         steps, the last of which initializes the states. Raises KafkaError.
         """
@@ -260,9 +257,9 @@ class ShareGroupCoordinator:
         if count >= STEP_TOPICS:  # the group may have changed during a pause
             host = self._host_of_alterable(group_id)
         if not offsets:
-            return response
+            return Deferred.of(response)
 
-        def respond(errors: Mapping[TopicIdPartition, ErrorCode]) -> Message:
+        def respond(errors: Mapping[TopicIdPartition, ErrorCode]) -> AlterShareGroupOffsetsResponse:
             for place, result in results.items():
                 _refuse(result, errors.get(place, ErrorCode.UNKNOWN_SERVER_ERROR))
             return response
@@ -284,7 +281,7 @@ class ShareGroupCoordinator:
 
     def delete_offsets(
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest
-    ) -> Generator[None, None, DeleteShareGroupOffsetsResponse | Deferred[Message]]:
+    ) -> Generator[None, None, Deferred[DeleteShareGroupOffsetsResponse]]:
         """DeleteShareGroupOffsets: of a group without members; also where an earlier deletion has
         failed. In steps, the last of which deletes. Raises KafkaError.
         """
@@ -314,9 +311,9 @@ class ShareGroupCoordinator:
             for topic_id in results.keys() - with_states:
                 _refuse_without_state(results.pop(topic_id))
         if not results:
-            return response
+            return Deferred.of(response)
 
-        def respond(error: ErrorCode) -> Message:
+        def respond(error: ErrorCode) -> DeleteShareGroupOffsetsResponse:
             for result in results.values():
                 _refuse(result, error)
             return response

@@ -62,10 +62,10 @@ class CoordinatorLog(Protocol):
 
     def append(
         self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
-    ) -> AppendOutcome | Deferred[AppendOutcome]:
+    ) -> Deferred[AppendOutcome]:
         """Write one batch with acks=all. A pending Deferred means: written, not yet committed.
 
-        transaction_version: of the transaction that a marker ends. Raises KafkaError.
+        transaction_version: of the transaction that a marker ends.
         """
         ...
 
@@ -79,12 +79,10 @@ class CoordinatorLog(Protocol):
         ...
 
 
-def is_in_log(outcome: ErrorCode | Deferred[ErrorCode]) -> bool:
+def is_in_log(outcome: ErrorCode) -> bool:
     """Whether the records of a write with this outcome were replayed, even if its client is told
-    that it failed.
+    that it failed. While the outcome is pending they are in the log, too.
     """
-    if isinstance(outcome, Deferred):
-        return True
     return outcome is ErrorCode.NONE or outcome in _IN_LOG_ANYWAY
 
 

@@ -61,8 +61,9 @@ class CoordinatorResult(Generic[R_co]):
     response: what the request is answered once the records are committed. If they are refused, or
     if this broker stops coordinating the shard first, the request fails instead (see
     `CoordinatorRuntime.handle`). A Deferred is returned to the request as it is: a shard that lets
-    requests wait gives their waiter here and answers it with a Reply. None for a decision that
-    answers no request.
+    requests wait gives their waiter here and answers it with a Reply; this is the one place where
+    a value may be a Deferred, since a shard only decides and most decisions answer at once. None
+    for a decision that answers no request.
     on_written: called with now_ms as soon as the records are in the log and replayed, committed or
     not; for state that is not in records, such as deadlines.
     on_completion: called with (NONE, now_ms) when the records are committed, or with the client's

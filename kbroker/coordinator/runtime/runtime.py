@@ -237,21 +237,22 @@ class CoordinatorRuntime(Generic[S]):
     ) -> list[CoordinatorResult[object] | Reply]:
         """Append, and what follows at once."""
         outcome = self._submit(host, result.records, transaction)
+        is_pending = not outcome.done
         now_ms = self._timers.monotonic_ms()
         following: list[CoordinatorResult[object] | Reply] = []
         self._answers.extend(reply.deliver for reply in result.replies)
-        if result.on_written is not None and is_in_log(outcome):
+        if result.on_written is not None and (is_pending or is_in_log(outcome.value)):
             following += result.on_written(now_ms)
         for request in result.requests:
             following += self._send(host, request, now_ms)
-        if isinstance(outcome, Deferred):
+        if is_pending:
             if complete is not None or result.on_completion is not None:
                 outcome.on_done(partial(self._on_outcome, host, result, complete))
             return following
         if complete is not None:
-            complete(outcome)
+            complete(outcome.value)
         if result.on_completion is not None:
-            following += result.on_completion(client_error(outcome), now_ms)
+            following += result.on_completion(client_error(outcome.value), now_ms)
         return following
 
     def _submit(
@@ -259,10 +260,10 @@ class CoordinatorRuntime(Generic[S]):
         host: Host[S],
         records: Sequence[CoordinatorRecord],
         transaction: Transactional | None,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         if records:
             return self._writer.write(host, records, transaction)
-        return self.after_pending(host) or ErrorCode.NONE
+        return self.after_pending(host)
 
     def _on_outcome(
         self,
@@ -319,12 +320,12 @@ class CoordinatorRuntime(Generic[S]):
         commit: bool,
         coordinator_epoch: int,
         transaction_version: int,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         """End a transaction in one partition of this topic: see `ShardWriter.write_marker`."""
         try:
             host = self.host(partition)
         except KafkaError as error:
-            return error.code
+            return Deferred.of(error.code)
         return self._writer.write_marker(
             host,
             transaction,
@@ -333,11 +334,11 @@ class CoordinatorRuntime(Generic[S]):
             transaction_version=transaction_version,
         )
 
-    def after_pending(self, host: Host[S]) -> Deferred[ErrorCode] | None:
-        """Resolves when every record that is in the log now is committed, or fails; None if all of
-        them are committed.
+    def after_pending(self, host: Host[S]) -> Deferred[ErrorCode]:
+        """NONE once every record that is in the log now is committed; otherwise the error of the
+        newest of them.
         """
-        return host.pending[-1] if host.pending else None
+        return host.pending[-1] if host.pending else Deferred.of(ErrorCode.NONE)
 
     # -- timers ------------------------------------------------------------------------------
 

@@ -20,14 +20,14 @@ from kbroker.ports import Deferred, Timers
 from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.control_records import build_end_transaction_marker
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 
 class ShardWriter(Generic[S]):
-    """Appends to the logs of shards. Every outcome is NONE (committed), another error of the log
-    (see `client_error`), or a Deferred of one of them: in the log, not yet committed.
+    """Appends to the logs of shards. Every outcome is NONE (committed) or another error of the log
+    (see `client_error`). While it is pending, the records are in the log and not yet committed.
 
     reload: called, in a turn of the loop of its own, with a host whose log has an unknown end.
     """
@@ -54,12 +54,12 @@ class ShardWriter(Generic[S]):
         host: Host[S],
         records: Sequence[CoordinatorRecord],
         transaction: Transactional | None = None,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         """Append records as one batch and replay them. transaction: the records belong to it and
         are pending until its end.
         """
         if host.status is not HostStatus.ACTIVE:
-            return ErrorCode.NOT_COORDINATOR
+            return Deferred.of(ErrorCode.NOT_COORDINATOR)
         producer_id, producer_epoch = transaction or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         try:
             batch = encode_batch(
@@ -72,9 +72,9 @@ class ShardWriter(Generic[S]):
             )
         except ValueError as error:
             logger.warning("%s: a record cannot be written: %s", host.topic_partition, shown(error))
-            return ErrorCode.MESSAGE_TOO_LARGE
+            return Deferred.of(ErrorCode.MESSAGE_TOO_LARGE)
         outcome = self._append(host, batch, partial(_replay, host, records, transaction))
-        if transaction is None and is_in_log(outcome):
+        if transaction is None and (not outcome.done or is_in_log(outcome.value)):
             _log_changes(host, records)
         return outcome
 
@@ -86,7 +86,7 @@ class ShardWriter(Generic[S]):
         commit: bool,
         coordinator_epoch: int,
         transaction_version: int,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         """Append the marker that ends a transaction and apply it: the transaction's records count
         from then on, or are forgotten.
         """
@@ -109,33 +109,25 @@ class ShardWriter(Generic[S]):
         batch: bytearray,
         replay: Callable[[], None],
         transaction_version: int = 0,
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        try:
-            outcome = self._log.append(
-                host.topic_partition, batch, transaction_version=transaction_version
+    ) -> Deferred[ErrorCode]:
+        outcome = self._log.append(
+            host.topic_partition, batch, transaction_version=transaction_version
+        )
+        if not outcome.done:
+            replay()
+            committed: Deferred[ErrorCode] = Deferred()
+            host.pending.append(committed)
+            outcome.on_done(
+                lambda result: self._on_outcome(host, committed, result.error),
+                lambda error: self._on_outcome(host, committed, error.code),
             )
-        except KafkaError as error:
-            return self._refused(host, error.code)
-        if isinstance(outcome, Deferred):
-            if not outcome.done:
-                replay()
-                committed: Deferred[ErrorCode] = Deferred()
-                host.pending.append(committed)
-                outcome.on_done(
-                    lambda result: self._on_outcome(host, committed, result.error),
-                    lambda error: self._on_outcome(host, committed, error.code),
-                )
-                return committed
-            outcome = outcome.value
-        if not is_in_log(outcome.error):
-            return self._refused(host, outcome.error)
-        replay()
-        return outcome.error
-
-    def _refused(self, host: Host[S], error: ErrorCode) -> ErrorCode:
-        if error not in NOTHING_WRITTEN:
+            return committed
+        error = outcome.value.error if outcome.error is None else outcome.error.code
+        if is_in_log(error):
+            replay()
+        elif error not in NOTHING_WRITTEN:
             self._timers.call_later(0, lambda: self._reload(host))
-        return error
+        return Deferred.of(error)
 
     def _on_outcome(self, host: Host[S], committed: Deferred[ErrorCode], error: ErrorCode) -> None:
         if committed.done:

@@ -85,7 +85,7 @@ class MarkedCoordinator(Protocol):
         commit: bool,
         coordinator_epoch: int,
         transaction_version: int,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         """Write a marker into a partition of the topic and apply it to the state."""
         ...
 
@@ -144,14 +144,13 @@ class MarkerRouter:
         if coordinator is not None:
             if not self._knows(partition.topic, partition.partition):
                 return Deferred.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            written = coordinator.write_marker(
+            return coordinator.write_marker(
                 partition.partition,
                 transaction,
                 commit=commit,
                 coordinator_epoch=coordinator_epoch,
                 transaction_version=transaction_version,
             )
-            return written if isinstance(written, Deferred) else Deferred.of(written)
         batch = build_end_transaction_marker(
             commit=commit,
             producer_id=transaction.producer_id,
@@ -160,9 +159,7 @@ class MarkerRouter:
             timestamp_ms=self._timers.now_ms(),
         )
         outcome = self._log.append(partition, batch, transaction_version=transaction_version)
-        if isinstance(outcome, Deferred):
-            return outcome.then(_error_of).recover(_code_of)
-        return Deferred.of(outcome.error)
+        return outcome.then(_error_of).recover(_code_of)
 
 
 def _error_of(outcome: AppendOutcome) -> ErrorCode:

@@ -19,7 +19,6 @@ from typing import Final
 from kbroker.coordinator.group.classic.generation import (
     join_error,
 )
-from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -159,10 +158,8 @@ def _left(
     services: Services, context: RequestContext, request: LeaveGroupRequest
 ) -> Steps[Message]:
     outcome = services.groups.leave_group(context, request)
-    if isinstance(outcome, Deferred):
-        yield outcome
-        return outcome.value
-    return outcome
+    yield outcome
+    return outcome.value
 
 
 def handle_list_groups(

@@ -93,8 +93,8 @@ def handle_produce(services: Services, context: RequestContext, request: Produce
     verdicts = verify_partitions(
         services.replicas, services.partition_gate, context.api_version, request
     )
-    if not isinstance(verdicts, Deferred):
-        return _append_all(services, context, request, verdicts)
+    if verdicts.done:
+        return _append_all(services, context, request, verdicts.value)
     kept_bytes = keep_records(request)
     services.memory.charge(kept_bytes)
 

@@ -115,7 +115,7 @@ def _begin_fetch(
         reader.in_slices(steps(), response)
         return response
 
-    def acknowledged(outcomes: Outcomes) -> Message | Deferred[Message]:
+    def acknowledged(outcomes: Outcomes) -> Deferred[Message]:
         if epoch == FINAL_EPOCH:
             return reader.release(session).then(lambda _: answer({}, outcomes))
         if request.is_renew_ack:

@@ -10,7 +10,7 @@ operation is authorized.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
@@ -62,6 +62,8 @@ NUMBERS_PER_STEP: Final = 8192
 """Partition numbers that are told apart in one step."""
 
 _PARTITIONS: Final = ("topics", "partitions")
+
+R = TypeVar("R", bound=Message)
 
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
 _AskedTopic = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic
@@ -250,12 +252,10 @@ def delete_share_group_offsets_in_steps(
 
 
 def _value_of(
-    steps: Generator[None, None, Message | Deferred[Message]],
-) -> Steps[Message]:
-    """These steps, and the value of the Deferred that they may return."""
+    steps: Generator[None, None, Deferred[R]],
+) -> Steps[R]:
+    """These steps, and the value of the Deferred that they return."""
     response = yield from steps
-    if not isinstance(response, Deferred):
-        return response
     yield response
     return response.value
 

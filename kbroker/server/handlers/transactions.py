@@ -21,7 +21,7 @@ from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, to_deferred
+from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -310,16 +310,16 @@ def handle_txn_offset_commit(
         request.transactional_id, producer, [partition], adds=version >= OFFSETS_ADD_ITSELF_SINCE
     )
 
-    def write(known: Verdicts) -> ErrorCode | Deferred[ErrorCode]:
+    def write(known: Verdicts) -> Deferred[ErrorCode]:
         """In the turn of the loop that verified it: later the transaction may have ended."""
         error = known.get(partition, ErrorCode.NONE)
         if error is not ErrorCode.NONE:
-            return commit_error_of(error, version)
+            return Deferred.of(commit_error_of(error, version))
         return services.groups.offsets.commit_in_transaction(
             commit, asked, Transactional(*producer)
         )
 
-    written: Deferred[ErrorCode] = to_deferred(verdicts).then(write)
+    written = verdicts.then(write)
     if not written.done:
         yield written
     response = yield from commit.answer(written.value)

@@ -26,7 +26,7 @@ def ask(world: World, **fields: Any) -> ConsumerGroupHeartbeatResponse:
     """One heartbeat on its own; a refusal is its response."""
     request = ConsumerGroupHeartbeatRequest(**{"group_id": "c", **fields})
     try:
-        answer = world.coordinator.consumer_heartbeat(Context(1), request)
+        answer = world.coordinator.consumer_heartbeat(Context(1), request).value
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code)
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
@@ -88,12 +88,9 @@ class Consumer:
         try:
             answer = self.world.coordinator.consumer_heartbeat(Context(1), self.request())
         except KafkaError as error:
-            answer = ConsumerGroupHeartbeatResponse(error_code=error.code)
-        if isinstance(answer, Deferred):
-            self.waiting = not answer.done
-            answer.on_done(self._heard)
-        else:
-            self._heard(answer)
+            answer = Deferred.of(ConsumerGroupHeartbeatResponse(error_code=error.code))
+        self.waiting = not answer.done
+        answer.on_done(self._heard)
 
     def _heard(self, answer: Any) -> None:
         self.waiting = False

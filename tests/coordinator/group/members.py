@@ -84,12 +84,12 @@ class ClientMember:
         self.auto_sync = True
         self.last_join: JoinGroupResponse | None = None
 
-    def _when(self, answer: Message | Deferred[Message], callback: object) -> None:
+    def _when(self, answer: Deferred[Message], callback: object) -> None:
         assert callable(callback)
-        if isinstance(answer, Deferred):
-            answer.on_done(lambda message: None if self.crashed else callback(message))
+        if answer.done:
+            callback(answer.value)
         else:
-            callback(answer)
+            answer.on_done(lambda message: None if self.crashed else callback(message))
 
     def join(self) -> None:
         self.joining = True
@@ -201,8 +201,9 @@ class ClientMember:
         request = LeaveGroupRequest(group_id=self.group, members=[identity])
         response: Any = self.world.coordinator.leave_group(Context(5), request)
         self.member_id, self.generation, self.partitions = "", -1, None
-        if isinstance(response, Deferred):
+        if not response.done:
             return ErrorCode.NONE  # the answer comes behind that which is given now
+        response = response.value
         if response.error_code:
             return ErrorCode(response.error_code)
         return ErrorCode(response.members[0].error_code)

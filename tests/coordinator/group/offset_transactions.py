@@ -60,16 +60,14 @@ def commit_in_transaction(
     outcome = world.coordinator.offsets.commit_in_transaction(
         commit, request, Transactional(producer_id, PRODUCER_EPOCH)
     )
-    response = world.answer(
-        commit.answer(outcome.value if isinstance(outcome, Deferred) else outcome)
-    )
+    response = world.answer(commit.answer(outcome.value))
     assert isinstance(response, OffsetCommitResponse)
     return {one.partition_index: ErrorCode(one.error_code) for one in response.topics[0].partitions}
 
 
 def end_transaction(
     world: World, *, commit: bool, producer_id: int = 7, group: str = "g"
-) -> ErrorCode | Deferred[ErrorCode]:
+) -> Deferred[ErrorCode]:
     """The marker in the group's partition."""
     return world.coordinator.runtime.write_marker(
         world.coordinator.partition_for(group),

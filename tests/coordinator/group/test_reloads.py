@@ -14,11 +14,9 @@ import pytest
 
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
-    DeleteGroupsResponse,
     ListGroupsRequest,
 )
 from kbroker.protocol.messages.offsets import OffsetDeleteRequest
@@ -213,7 +211,7 @@ class Life:
         group_id = self.random.choice(self.groups)
         request = DeleteGroupsRequest(groups_names=[group_id])
         answer = self.world.coordinator.delete_groups(Context(2), request)
-        if isinstance(answer, DeleteGroupsResponse) and not answer.results[0].error_code:
+        if answer.done and not answer.value.results[0].error_code:
             assert not self.world.shard().offsets.has_group(group_id)
             assert group_id not in self.listed()
 
@@ -332,7 +330,7 @@ class Life:
             commit_it = self.random.random() < 0.7
             for world in worlds.values():
                 outcome = end_transaction(world, commit=commit_it, producer_id=producer_id)
-                assert not isinstance(outcome, Deferred)
+                assert outcome.done
         self.check_same(worlds)
         for world in worlds.values():
             world.timers.advance(4 * 3_600_000)

@@ -25,7 +25,7 @@ class Vanishing(ClientMember):
 
     left = 0
 
-    def _when(self, answer: Message | Deferred[Message], callback: object) -> None:
+    def _when(self, answer: Deferred[Message], callback: object) -> None:
         def heard(message: Message) -> None:
             self._step()
             if not self.crashed:

@@ -285,7 +285,7 @@ def test_records_of_a_transaction_count_from_its_commit_on(world: World) -> None
     ended = world.runtime.write_marker(
         0, transaction, commit=True, coordinator_epoch=1, transaction_version=2
     )
-    assert ended is E.NONE
+    assert ended.value is E.NONE
     assert (world.shard.numbers, world.shard.pending) == ({"a": 7}, {})
 
 

@@ -12,6 +12,7 @@ import pytest
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
 from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.coordinator.runtime.result import Results
@@ -26,6 +27,7 @@ from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    LeaveGroupResponse,
     ListGroupsRequest,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -155,13 +157,14 @@ def answers_without_a_shard(world: World) -> set[ErrorCode]:
     sync = coordinator.sync_group(
         Context(5), SyncGroupRequest(group_id="g", protocol_type="consumer", protocol_name="range")
     )
-    assert isinstance(sync, SyncGroupResponse)
+    assert isinstance(sync.value, SyncGroupResponse)
     leave = coordinator.leave_group(Context(5), LeaveGroupRequest(group_id="g"))
     describe, _ = coordinator.describe_group("g", 6)
-    assert sync.error_code != ErrorCode.NONE
+    assert isinstance(leave.value, LeaveGroupResponse)
+    assert sync.value.error_code != ErrorCode.NONE
     return {
         member.errors[0],
-        ErrorCode(leave.error_code),
+        ErrorCode(leave.value.error_code),
         ErrorCode(describe.error_code),
         *commit(world, {0: 1}).values(),
     }
@@ -489,9 +492,11 @@ def test_write_that_failed_half_way_is_looked_up_in_the_log() -> None:
     world = World()
     append = world.log.append
 
-    def torn(topic_partition: TopicPartition, batch: bytearray, **_: int) -> Outcome:
+    def torn(
+        topic_partition: TopicPartition, batch: bytearray, **_: int
+    ) -> Deferred[AppendOutcome]:
         append(topic_partition, batch)
-        return Outcome(ErrorCode.KAFKA_STORAGE_ERROR)
+        return Deferred.of(Outcome(ErrorCode.KAFKA_STORAGE_ERROR))
 
     world.log.append = torn  # type: ignore[method-assign]  # a fault
     assert commit(world, {0: 5}) == {0: ErrorCode.NOT_COORDINATOR}

@@ -26,7 +26,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.written: list[tuple[int, Transactional, bool]] = []
-        self.outcome: ErrorCode | Deferred[ErrorCode] = E.NONE
+        self.outcome: Deferred[ErrorCode] = Deferred.of(E.NONE)
 
     def write_marker(
         self,
@@ -36,7 +36,7 @@ class Groups:
         commit: bool,
         coordinator_epoch: int,
         transaction_version: int,
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         self.written.append((partition, transaction, commit))
         return self.outcome
 

@@ -86,7 +86,7 @@ class Life:
         answer = call()
         if isinstance(answer, Deferred) and not answer.done:
             return
-        response = answer.value if isinstance(answer, Deferred) else answer
+        response = answer.value
         if not isinstance(response, ErrorCode):
             assert getattr(response, "producer_epoch", 0) <= LAST_CLIENT_EPOCH
 

@@ -47,7 +47,7 @@ class CrashingLog(MemoryLog):
 
     def append(
         self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
-    ) -> AppendOutcome | Deferred[AppendOutcome]:
+    ) -> Deferred[AppendOutcome]:
         self.crash_in -= 1
         self.count += 1
         loses = self.random.random() < 0.5 if self.loses is None else self.loses

@@ -21,7 +21,7 @@ from kbroker.protocol.records import Record, iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.appends import append_as_leader
-from tests.replication.world import run_inline
+from tests.sim.offload import run_inline
 from tests.sim.timers import START_MS, SimTimers
 
 TOPIC = TopicPartition("table", 0)
@@ -128,24 +128,6 @@ def records_of(log: PartitionLog) -> list[Record]:
         if not header.is_control
         for record in iter_records(batch, header)
     ]
-
-
-class Held:
-    """An offload that keeps the work until it is told to go on with the next piece."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
-
-    def __call__(self, work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
-        self.waiting.append((work, then))
-
-    def go(self) -> bool:
-        if not self.waiting:
-            return False
-        work, then = self.waiting.pop(0)
-        work()
-        then(None)
-        return True
 
 
 def batch(*items: tuple[str, str | None], timestamp: int = START_MS, **options: Any) -> bytearray:

@@ -30,7 +30,6 @@ from tests.log.cleaner.cleaning import (
     TOPIC,
     TOPIC_ID,
     Bench,
-    Held,
     batch,
     batches_of,
     filled,
@@ -38,6 +37,7 @@ from tests.log.cleaner.cleaning import (
     say_flushed,
     view,
 )
+from tests.sim.offload import HeldOffload
 from tests.sim.timers import START_MS
 
 DAY_MS = 86_400_000
@@ -310,11 +310,11 @@ def test_readers_keep_what_they_hold(bench: Bench) -> None:
 
 
 def steps_of_a_round(folder: Path) -> int:
-    held = Held()
+    held = HeldOffload()
     bench = filled(Bench(folder, offload=held))
     bench.clean()
     count = 0
-    while held.go():
+    while held.run_one():
         count += 1
     assert view(bench) == FILLED_CLEAN
     bench.stop()
@@ -327,11 +327,11 @@ def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> N
     if change == "truncate":
         steps -= 2  # before these, names and checkpoint, the older record has gone already
     for step in range(steps):
-        held = Held()
+        held = HeldOffload()
         bench = filled(Bench(tmp_path / str(step), offload=held))
         bench.clean()
         for _ in range(step):
-            held.go()
+            held.run_one()
         log = bench.log
         match change:
             case "truncate":
@@ -347,10 +347,10 @@ def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> N
             case "stop":
                 bench.cleaner.request_stop()
                 bench.cleaner.finish_stop()
-                held.waiting.clear()
+                held.held.clear()
             case "append":
                 bench.append(batch(("n", "1")))
-        while held.go():
+        while held.run_one():
             pass
         assert not bench.cleaner.uncleanable
         assert not bench.logs.offline_directories
@@ -372,20 +372,20 @@ def test_a_log_that_is_cut_after_its_swap_is_not_clean_beyond_the_cut(
     has never been looked at.
     """
     steps = steps_of_a_round(tmp_path / "count")
-    held = Held()
+    held = HeldOffload()
     bench = filled(Bench(tmp_path / "data", offload=held))
     bench.clean()
     for _ in range(steps - back):
-        held.go()
+        held.run_one()
     bench.logs.truncate(TOPIC, 6)
-    while held.go():
+    while held.run_one():
         pass
     assert read_offsets(bench.folder / "cleaner-offset-checkpoint").get(TOPIC, 0) <= 6
     assert bench.log.cleaner_offset is None or bench.log.cleaner_offset <= 6
     bench.append(batch(("n", "1"), ("n", "2"), ("n", "3")))
     bench.roll()
     bench.clean()
-    while held.go():
+    while held.run_one():
         pass
     assert [value for _, key, value in view(bench) if key == "n"] == ["3"]
     bench.stop()
@@ -686,7 +686,7 @@ def check_model(folder: Path, actions: list[tuple[Any, ...]]) -> None:
 
 
 def test_what_a_reader_holds_stays_valid_at_every_step(tmp_path: Path) -> None:
-    held = Held()
+    held = HeldOffload()
     bench = filled(Bench(tmp_path, offload=held))
     bench.clean()
     slices: list[tuple[FileSlice, bytes]] = []
@@ -699,7 +699,7 @@ def test_what_a_reader_holds_stays_valid_at_every_step(tmp_path: Path) -> None:
             found = bench.log.read(offset, max_bytes=100).records
             assert isinstance(found, FileSlice)
             slices.append((found, found.read()))
-        if not held.go():
+        if not held.run_one():
             break
     bench.logs.delete_due_files(START_MS + DAY_MS)
     assert view(bench) == FILLED_CLEAN

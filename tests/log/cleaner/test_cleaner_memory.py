@@ -15,7 +15,7 @@ from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.protocol.compression import Compression
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.log.cleaner.cleaning import FILLED_CLEAN, Bench, batch, filled, view
-from tests.replication.test_maintenance import HeldOffload
+from tests.sim.offload import HeldOffload
 
 
 @pytest.fixture

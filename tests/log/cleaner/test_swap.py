@@ -21,7 +21,8 @@ from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.protocol.batch_builder import build_batch
-from tests.log.cleaner.cleaning import TOPIC, Bench, Held, records_of, say_flushed
+from tests.log.cleaner.cleaning import TOPIC, Bench, records_of, say_flushed
+from tests.sim.offload import HeldOffload
 from tests.sim.timers import START_MS
 
 GROUP = 2
@@ -31,7 +32,7 @@ TAIL = 3
 """Offsets behind them, in the active segment."""
 
 
-def filled(folder: Path, worker: Held, open_files: OpenFiles | None = None) -> Bench:
+def filled(folder: Path, worker: HeldOffload, open_files: OpenFiles | None = None) -> Bench:
     """GROUP closed segments with an index of several entries, and the active one."""
     bench = Bench(folder, offload=worker, open_files=open_files, index_interval_bytes=100)
     for number in range(GROUP):
@@ -59,32 +60,32 @@ def values(bench: Bench) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in records_of(bench.log)}
 
 
-def up_to_the_names(bench: Bench, worker: Held) -> None:
+def up_to_the_names(bench: Bench, worker: HeldOffload) -> None:
     """Clean until the new segment is in the log and no file has its name yet."""
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
     bench.cleaner.look()
     while not bench.log.jobs.is_pending:
-        assert worker.go()
+        assert worker.run_one()
 
 
-def up_to_the_first_step(bench: Bench, worker: Held) -> None:
+def up_to_the_first_step(bench: Bench, worker: HeldOffload) -> None:
     """Clean until the worker has `.cleaned` -> `.swap` to do, and no more."""
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
     bench.cleaner.look()
     while bench.log.jobs.undo is None:
-        assert worker.go()
+        assert worker.run_one()
 
 
 def names_of_a_swap(folder: Path) -> int:
-    worker = Held()
+    worker = HeldOffload()
     bench = filled(folder, worker)
     up_to_the_names(bench, worker)
     count = 0
     while bench.log.jobs.work_one():
         count += 1
-    while worker.go():
+    while worker.run_one():
         pass
     bench.stop()
     assert count == 3 * GROUP + 3 + GROUP - 1  # files of old, of the new one, snapshots
@@ -108,7 +109,7 @@ def leftovers(bench: Bench) -> list[str]:
 def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
     """By offset and by time, with files that are opened and closed all the time."""
     for done in range(count + 1):
-        worker = Held()
+        worker = HeldOffload()
         bench = filled(tmp_path / str(done), worker, few_open_files())
         wanted = values(bench)
         end = bench.log.log_end_offset
@@ -133,7 +134,7 @@ def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
         assert len(bench.log.segment_times()) == 2
         assert held.read() == before
         assert not bench.logs.offline_directories
-        while worker.go():
+        while worker.run_one():
             pass
         assert values(bench) == wanted
         assert not leftovers(bench)
@@ -141,12 +142,12 @@ def test_readers_between_any_two_names(tmp_path: Path, count: int) -> None:
 
 
 def test_the_new_segment_is_one_like_any_other_in_the_end(tmp_path: Path) -> None:
-    worker = Held()
+    worker = HeldOffload()
     bench = filled(tmp_path, worker)
     up_to_the_names(bench, worker)
     segment = bench.log.segments.first
     assert isinstance(segment, SwappedSegment) and segment.open_files.limit == 1
-    while worker.go():
+    while worker.run_one():
         pass
     assert segment.open_files is bench.log.segments.open_files
     assert segment.file is None, "its file is counted when it is opened next"
@@ -157,14 +158,14 @@ def test_the_new_segment_is_one_like_any_other_in_the_end(tmp_path: Path) -> Non
 
 
 def test_indexes_that_are_rebuilt_meanwhile_are_written_to_the_new_files(tmp_path: Path) -> None:
-    worker = Held()
+    worker = HeldOffload()
     bench = filled(tmp_path, worker)
     up_to_the_names(bench, worker)
     segment = bench.log.segments.first
     count = segment.offset_index.entry_count
     segment.index_interval_bytes *= 2
     assert segment.rebuild_indexes(CorruptIndexError("said so"))
-    while worker.go():
+    while worker.run_one():
         pass
     entries = segment.offset_index.entries()
     assert 0 < len(entries) < count
@@ -177,7 +178,7 @@ def test_indexes_that_are_rebuilt_meanwhile_are_written_to_the_new_files(tmp_pat
 @pytest.mark.parametrize("change", ["delete", "truncate", "cut", "retire", "roll", "stop", "kill"])
 def test_a_change_between_any_two_names(tmp_path: Path, count: int, change: str) -> None:
     for done in range(count + 1):
-        worker = Held()
+        worker = HeldOffload()
         bench = filled(tmp_path / str(done), worker)
         wanted = values(bench)
         log, end = bench.log, bench.log.log_end_offset
@@ -202,11 +203,11 @@ def test_a_change_between_any_two_names(tmp_path: Path, count: int, change: str)
                 bench.roll()
                 append(bench, TAIL)
             case "stop":
-                worker.waiting.clear()
+                worker.held.clear()
                 bench.stop()
             case "kill":
                 bench.logs.close(clean=False)
-        while worker.go():
+        while worker.run_one():
             pass
         assert not bench.cleaner.uncleanable
         assert not bench.logs.offline_directories
@@ -250,7 +251,7 @@ def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
     tmp_path: Path, change: str, done: int
 ) -> None:
     """Else a crash right behind it would bring back what was cut. done: names, of three."""
-    worker = Held()
+    worker = HeldOffload()
     bench = filled(tmp_path, worker)
     log, end = bench.log, bench.log.log_end_offset
     cut = end - TAIL - 1
@@ -267,12 +268,12 @@ def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
     if done < 3:
         swap: Any = getattr(log.jobs.undo, "__self__", None)
         swap._lock = Between(done, change_log)
-        worker.go()
+        worker.run_one()
     else:
         with mock.patch.object(swap_module, "sync_directory", lambda _: change_log()):
-            worker.go()
+            worker.run_one()
     assert log.truncation_count == (change == "truncate")
-    assert not worker.waiting, "the round is over"
+    assert not worker.held, "the round is over"
     assert not bench.logs.offline_directories and not bench.cleaner.uncleanable
     bench.logs.close(clean=False)
     bench.open()
@@ -284,7 +285,7 @@ def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
 def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count: int) -> None:
     """And the next start finishes the swap."""
     for done in range(count):
-        worker = Held()
+        worker = HeldOffload()
         bench = filled(tmp_path / str(done), worker)
         wanted = values(bench)
         up_to_the_names(bench, worker)
@@ -299,7 +300,7 @@ def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count
 
         log.update_config(dataclasses.replace(log.config, cleanup_policy=frozenset()))
         with mock.patch.object(disk_jobs, "rename", fail):
-            while worker.go():
+            while worker.run_one():
                 pass
         assert tried == 1
         assert list(bench.logs.offline_directories) == [bench.folder]
@@ -312,7 +313,7 @@ def test_a_fault_in_the_worker_takes_the_directory_offline(tmp_path: Path, count
 
 
 def test_a_fault_that_the_loop_meets_first(tmp_path: Path) -> None:
-    worker = Held()
+    worker = HeldOffload()
     bench = filled(tmp_path, worker)
     up_to_the_names(bench, worker)
 
@@ -322,14 +323,14 @@ def test_a_fault_that_the_loop_meets_first(tmp_path: Path) -> None:
     with mock.patch.object(disk_jobs, "rename", fail):
         assert bench.logs.delete(TOPIC)
     assert list(bench.logs.offline_directories) == [bench.folder]
-    while worker.go():
+    while worker.run_one():
         pass
     bench.stop()
 
 
 def test_a_start_is_not_forgotten_before_the_files_are_gone(tmp_path: Path) -> None:
     """Kill between the checkpoint and the names."""
-    worker = Held()
+    worker = HeldOffload()
     bench = filled(tmp_path, worker)
     log, end = bench.log, bench.log.log_end_offset
     log.delete_records_before(end - TAIL)

@@ -19,19 +19,19 @@ from kbroker.server.requests import RequestContext
 VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)
 
 
-def ask(version: int, next_id: int | Deferred[int] = 4000, **fields: Any) -> Any:  # an Outcome
+def ask(version: int, next_id: Deferred[int] | None = None, **fields: Any) -> Any:  # an Outcome
     request = InitProducerIdRequest(**({"transactional_id": None} | fields))
     received, _ = decode(InitProducerIdRequest, encode(request, version), version)
     fenced = InitProducerIdResponse(
         error_code=ErrorCode.PRODUCER_FENCED, producer_id=-1, producer_epoch=-1
     )
     services: Any = SimpleNamespace(
-        producer_ids=SimpleNamespace(next_id=lambda: next_id),
+        producer_ids=SimpleNamespace(next_id=lambda: next_id or Deferred.of(4000)),
         transactions=SimpleNamespace(init_producer_id=lambda request: Deferred.of(fenced)),
     )
     outcome = HANDLER.handle(services, RequestContext(ApiKey.INIT_PRODUCER_ID, version), received)
     if isinstance(outcome, Deferred):
-        if received.transactional_id is None:
+        if not outcome.done:
             return outcome
         outcome = outcome.value
     assert isinstance(outcome, InitProducerIdResponse)

@@ -210,11 +210,11 @@ def test_a_time_in_a_batch_that_claims_it_is_looked_for_in_a_thread(tmp_path: Pa
     )
     outcome = HANDLER.handle(services, RequestContext(ApiKey.LIST_OFFSETS, 7), request)
     assert isinstance(outcome, Deferred)
-    assert len(world.worker.jobs) == 1
+    assert len(world.worker.held) == 1
     outcome.cancel()  # the connection is gone
-    world.worker.run()
+    world.worker.run_one()
     world.timers.advance(0)
-    assert not world.worker.jobs
+    assert not world.worker.held
     assert not outcome.done
     assert world.pool.used == 0
     world.close()

@@ -33,7 +33,6 @@ from kbroker.protocol.records import Record, iter_records
 from kbroker.server.handlers.produce import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, RequestContext
-from tests.replication.test_maintenance import HeldOffload
 from tests.replication.world import (
     NOW_MS,
     TOPIC,
@@ -43,6 +42,7 @@ from tests.replication.world import (
     fetch_request,
     partitions_of,
 )
+from tests.sim.offload import HeldOffload
 
 (HANDLER,) = HANDLERS
 VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)
@@ -375,7 +375,7 @@ def test_a_transactional_batch_that_waits_holds_nothing_of_its_request(world: Wo
     sent = build_batch(
         records, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    gate = SimpleNamespace(ask=lambda *_, **__: {})
+    gate = SimpleNamespace(ask=lambda *_, **__: Deferred.of({}))
     outcome = produce(world, records={0: bytes(sent)}, transactional_id="t", gate=gate)
     held.run()
     assert answer(outcome.value).error_code == 0

@@ -39,7 +39,7 @@ def consumer(world: World) -> Callable[..., Any]:
         if epoch == 0:
             request.rebalance_timeout_ms = 5_000
             request.subscribed_topic_names, request.topic_partitions = ["other"], []
-        return world.coordinator.consumer_heartbeat(Context(1), request)
+        return world.coordinator.consumer_heartbeat(Context(1), request).value
 
     return ask
 
@@ -66,7 +66,7 @@ def share(world: World) -> Callable[..., Any]:
         request = ShareGroupHeartbeatRequest(
             group_id="g", member_id=member_id, member_epoch=epoch, subscribed_topic_names=names
         )
-        return shares.coordinator.heartbeat(Context(1), request)
+        return shares.coordinator.heartbeat(Context(1), request).value
 
     return ask
 

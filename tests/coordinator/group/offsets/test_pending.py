@@ -138,7 +138,7 @@ def test_a_transaction_that_is_open_at_the_reload_ends_as_it_would_have(world: W
 
 def delete_group(world: World) -> None:
     request = DeleteGroupsRequest(groups_names=["g"])
-    response = world.coordinator.delete_groups(Context(2), request)
+    response = world.coordinator.delete_groups(Context(2), request).value
     assert isinstance(response, DeleteGroupsResponse)
     assert response.results[0].error_code == E.NONE
 
@@ -203,8 +203,8 @@ def test_a_topic_that_is_deleted_before_the_transaction_was_asked_for_takes_no_o
     world.topics.add("events", 1)
     transaction = Transactional(7, PRODUCER_EPOCH)
     outcome = world.coordinator.offsets.commit_in_transaction(checked, request, transaction)
-    assert isinstance(outcome, E)
-    answer = world.answer(checked.answer(outcome))
+    assert isinstance(outcome.value, E)
+    answer = world.answer(checked.answer(outcome.value))
     assert isinstance(answer, OffsetCommitResponse)
     assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
     end_transaction(world, commit=True)

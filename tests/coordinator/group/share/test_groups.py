@@ -120,9 +120,9 @@ class Shares:
             answer = self.coordinator.heartbeat(Context(1), request)
         except KafkaError as error:
             return ShareGroupHeartbeatResponse(error_code=error.code)
-        if isinstance(answer, Deferred):
+        if not answer.done:
             return ShareGroupHeartbeatResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
-        return answer
+        return answer.value
 
     def join(self, member_id: str, *topics: str) -> ShareGroupHeartbeatResponse:
         names = list(topics) or ["other"]
@@ -290,7 +290,7 @@ def offsets(shares: Shares) -> dict[int, tuple[int, int]]:
 def delete_group(shares: Shares) -> int:
     request = DeleteGroupsRequest(groups_names=["s"])
     answer = shares.world.coordinator.delete_groups(Context(2), request)
-    response = answer.value if isinstance(answer, Deferred) else answer
+    response = answer.value
     assert isinstance(response, DeleteGroupsResponse)
     return response.results[0].error_code
 
@@ -313,7 +313,7 @@ def delete_offsets(shares: Shares) -> int:
     topic = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic(topic_name="other")
     request = DeleteShareGroupOffsetsRequest(group_id="s", topics=[topic])
     answer = at_once(shares.coordinator.delete_offsets(Context(0), request))
-    response = answer.value if isinstance(answer, Deferred) else answer
+    response = answer.value
     assert isinstance(response, DeleteShareGroupOffsetsResponse)
     return response.responses[0].error_code
 

@@ -341,10 +341,10 @@ def test_administration(world: World) -> None:
     )
     assert [group.group_id for group in listed.groups] == ["s"]
     delete = DeleteGroupsRequest(groups_names=["s"])
-    answer: Any = world.coordinator.delete_groups(Context(2), delete)
+    answer: Any = world.coordinator.delete_groups(Context(2), delete).value
     assert answer.results[0].error_code == ErrorCode.NON_EMPTY_GROUP
     say(world, "a", -1)
-    answer = world.coordinator.delete_groups(Context(2), delete)
+    answer = world.coordinator.delete_groups(Context(2), delete).value
     assert answer.results[0].error_code == ErrorCode.NONE
     assert "s" not in world.replayed().streams.groups
 
