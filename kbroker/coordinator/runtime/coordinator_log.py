@@ -79,11 +79,13 @@ class CoordinatorLog(Protocol):
         ...
 
 
-def is_in_log(outcome: ErrorCode) -> bool:
+def is_in_log(outcome: Deferred[ErrorCode]) -> bool:
     """Whether the records of a write with this outcome were replayed, even if its client is told
-    that it failed. While the outcome is pending they are in the log, too.
+    that it failed. While the outcome is pending they are in the log.
     """
-    return outcome is ErrorCode.NONE or outcome in _IN_LOG_ANYWAY
+    if not outcome.done:
+        return True
+    return outcome.value is ErrorCode.NONE or outcome.value in _IN_LOG_ANYWAY
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

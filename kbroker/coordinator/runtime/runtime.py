@@ -241,7 +241,7 @@ class CoordinatorRuntime(Generic[S]):
         now_ms = self._timers.monotonic_ms()
         following: list[CoordinatorResult[object] | Reply] = []
         self._answers.extend(reply.deliver for reply in result.replies)
-        if result.on_written is not None and (is_pending or is_in_log(outcome.value)):
+        if result.on_written is not None and is_in_log(outcome):
             following += result.on_written(now_ms)
         for request in result.requests:
             following += self._send(host, request, now_ms)

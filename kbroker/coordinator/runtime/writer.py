@@ -74,7 +74,7 @@ class ShardWriter(Generic[S]):
             logger.warning("%s: a record cannot be written: %s", host.topic_partition, shown(error))
             return Deferred.of(ErrorCode.MESSAGE_TOO_LARGE)
         outcome = self._append(host, batch, partial(_replay, host, records, transaction))
-        if transaction is None and (not outcome.done or is_in_log(outcome.value)):
+        if transaction is None and is_in_log(outcome):
             _log_changes(host, records)
         return outcome
 
@@ -123,17 +123,18 @@ class ShardWriter(Generic[S]):
             )
             return committed
         error = outcome.value.error if outcome.error is None else outcome.error.code
-        if is_in_log(error):
+        written = Deferred.of(error)
+        if is_in_log(written):
             replay()
         elif error not in NOTHING_WRITTEN:
             self._timers.call_later(0, lambda: self._reload(host))
-        return Deferred.of(error)
+        return written
 
     def _on_outcome(self, host: Host[S], committed: Deferred[ErrorCode], error: ErrorCode) -> None:
         if committed.done:
             return  # the host was closed, which resolved it
         host.pending.remove(committed)
-        if not is_in_log(error):
+        if not is_in_log(Deferred.of(error)):
             self._timers.call_later(0, lambda: self._reload(host))
         committed.resolve(error)
 

@@ -19,7 +19,7 @@ E = ErrorCode
 @pytest.mark.parametrize("error", list(ErrorCode))
 def test_only_what_may_be_committed_counts_as_written(error: ErrorCode) -> None:
     expected = error in (E.NONE, E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    assert is_in_log(error) is expected
+    assert is_in_log(Deferred.of(error)) is expected
     assert not (expected and error in NOTHING_WRITTEN)
 
 
