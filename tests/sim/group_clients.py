@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.ports import Deferred
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.replication.time_slices import FairSlices
@@ -79,7 +79,9 @@ def in_steps(slices: FairSlices, steps: Any) -> Deferred[Any]:
         answer.resolve((yield from steps))
 
     def over(failure: Exception | None) -> None:
-        if failure is not None:
+        if isinstance(failure, KafkaError):
+            answer.fail(failure)
+        elif failure is not None:
             raise failure
 
     slices.begin(run(), over)

@@ -44,7 +44,8 @@ from kbroker.replication.partition import Partition, Role
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfigs
-from tests.replication.world import always, partitions_of, record_bytes, run_inline
+from tests.replication.world import partitions_of, record_bytes
+from tests.sim.offload import always, run_inline
 from tests.sim.timers import SimTimers
 
 CLUSTER_ID = "cluster"
