@@ -16,19 +16,20 @@ from kbroker.settings.log_config import LogConfig
 WRITER = """
 import sys
 from pathlib import Path
+from kbroker.log.append_request import AppendRequest
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.settings.log_config import LogConfig
-from tests.log.appends import append_as_leader
 
 log = PartitionLog.open(
     Path(sys.argv[1]), TopicPartition("topic", 0), LogConfig(segment_bytes=20_000), now_ms=0
 )
+request = AppendRequest(1, 0, 0)
 while True:
     number = log.log_end_offset
     batch = build_batch([(number, None, b"%d" % number, [])])
-    append_as_leader(log, batch, leader_epoch=0, now_ms=0)
+    log.append(batch, 0, request)
     print(number, flush=True)
 """
 
