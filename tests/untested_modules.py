@@ -19,6 +19,10 @@ class Reason(NamedTuple):
 
 
 REASONS: Mapping[str, Reason] = {
+    "client/cluster_view.py": Reason(
+        "client/test_cluster.py",
+        "plain values that the client makes of responses",
+    ),
     "cli/consume.py": Reason(
         "cli/test_commands.py",
         "a command over the wire: what it prints is compared with what was produced",

@@ -10,8 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
+from kbroker.client.cluster_view import (
+    BrokerAddress,
+    OffsetAndTimestamp,
+    PartitionView,
+    TopicView,
+)
 from kbroker.client.connection import (
     DEFAULT_CLIENT_ID,
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -62,37 +68,6 @@ STALE_METADATA: Final = frozenset(
     }
 )
 """Errors after which metadata is requested again."""
-
-
-class BrokerAddress(NamedTuple):
-    """Where a broker listens."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-class PartitionView(NamedTuple):
-    """A partition's leader; -1 while there is none."""
-
-    leader_id: int
-    leader_epoch: int
-
-
-class TopicView(NamedTuple):
-    """A topic as the last Metadata response had it; partitions by index."""
-
-    name: str
-    topic_id: Uuid
-    partitions: Mapping[int, PartitionView]
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """A partition's ListOffsets result; offset -1 where no record is that late."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from kbroker.client.cluster import Client, TopicView, check
+from kbroker.client.cluster import Client, check
+from kbroker.client.cluster_view import TopicView
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.batch_builder import build_batch
