@@ -5,6 +5,7 @@ and reorders what was not synced in a few hundred ways.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,14 +13,23 @@ import pytest
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.storage.files import atomic_write, read_file
+from kbroker.log.state.truncation import truncate_fully
+from kbroker.log.storage import names
+from kbroker.log.storage.files import (
+    LogDirectoryError,
+    atomic_write,
+    list_directory,
+    read_file,
+)
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.compression import Compression
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.log.crash_model import CrashMachine
 from tests.log.crash_truth import Batch, read_all
 from tests.sim.disk import Crashed, SimDisk
 
@@ -266,3 +276,118 @@ def test_a_compacted_log_still_ends_after_a_restart_where_it_was_cut(
     assert log.log_end_offset == cut
     append(log, timestamp=9)
     assert [batch.base for batch in read_all(log)] == [*left, cut]
+
+
+def test_a_truncation_that_a_full_disk_ends_leaves_no_epoch_behind_the_end() -> None:
+    """Steps that the crash model once found. The truncation removes all segments and then cannot
+    create one: the restart begins a new log at 0, where epoch 1 began at 1.
+    """
+    machine = CrashMachine()
+    machine.begin(seed=0)
+    machine.append_idempotent(producer_id=1, count=1, size=0)
+    machine.roll()
+    for _ in range(6):
+        machine.checkpoint()
+    machine.append(count=1, size=0, in_new_epoch=True, codec=Compression.NONE)
+    machine.stop_and_start(power_loss=False)
+    machine.disk_fails_soon(name="full", after=1)
+    machine.retain(keep_bytes=1, is_deferred=True)
+    machine.append_in_transaction(count=1)
+    machine.truncate(share=0.0)
+    assert machine.log.log_end_offset == 0
+    machine.teardown()
+
+
+def test_a_start_writes_the_epochs_that_it_cuts(tmp_path: Path) -> None:
+    log = PartitionLog.open(tmp_path, TOPIC_PARTITION, CONFIG, now_ms=0)
+    for epoch in range(4):
+        append(log, epoch=epoch)
+    log.close()
+    checkpoint = tmp_path / names.LEADER_EPOCHS
+    assert checkpoint.read_text() == "0\n4\n0 0\n1 1\n2 2\n3 3\n"
+    checkpoint.write_text("0\n5\n0 0\n1 1\n2 2\n3 3\n9 7\n")
+    log = PartitionLog.open(
+        tmp_path,
+        TOPIC_PARTITION,
+        CONFIG,
+        recovery_point=4,
+        log_start_offset=2,
+        clean_shutdown=True,
+        now_ms=0,
+    )
+    assert log.leader_epochs.entries == [(2, 2), (3, 3)]
+    assert checkpoint.read_text() == "0\n2\n2 2\n3 3\n"
+    log.release()
+
+
+OPERATIONS: dict[str, Callable[[PartitionLog], object]] = {
+    "truncate within the last segment": lambda log: log.truncate_to(11),
+    "truncate to a segment's base": lambda log: log.truncate_to(8),
+    "truncate across segments": lambda log: log.truncate_to(6),
+    "truncate to the first segment's base": lambda log: log.truncate_to(4),
+    "truncate before the first segment": lambda log: log.truncate_to(2),
+    "truncate fully, to before the start": lambda log: truncate_fully(log, 1, now_ms=0),
+    "truncate fully, to behind the end": lambda log: truncate_fully(log, 30, now_ms=0),
+    "roll": lambda log: log.roll(0),
+    "retire what lies before the start": lambda log: (
+        log.delete_records_before(9) and log.delete_old_segments(0)
+    ),
+    "retire everything": lambda log: (
+        log.update_config(replace(CONFIG, retention_bytes=0)) or log.delete_old_segments(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("fault", ["full", "broken for writes", "broken at fsync"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_a_failing_disk_leaves_of_an_operation_is_a_sound_log_after_the_next_start(
+    name: str, fault: str, power_loss: bool
+) -> None:
+    """The disk fails at the first of the operation's changes of a file, at the second, and so on,
+    until the operation succeeds.
+    """
+    is_done = False
+    after = 0
+    while not is_done:
+        disk = SimDisk(Random(after))
+        disk.make_root("/disk/data")
+        with disk.installed():
+            is_done = fail_at(disk, name, fault, after, power_loss=power_loss)
+        after += 1
+    assert after > 5 or fault != "broken for writes", "the fault was never met"
+
+
+def fail_at(disk: SimDisk, name: str, fault: str, after: int, *, power_loss: bool) -> bool:
+    """Run the operation on a flushed log from offset 4 to 12, in two segments and of four leader
+    epochs, while the disk fails; then start again. Returns whether the operation succeeded.
+    """
+    log = open_log()
+    for number in range(12):
+        batch = build_batch(
+            [(number, b"key", bytes(10), ())], producer_id=7, producer_epoch=0, base_sequence=number
+        )
+        append_as_leader(log, batch, leader_epoch=number // 2, now_ms=0)
+        if number in (3, 7):
+            log.roll(0)
+    log.delete_records_before(4)
+    log.delete_old_segments(0)
+    log.flush()
+    disk.inject(fault, after)
+    try:
+        OPERATIONS[name](log)
+        is_done = True
+    except LogDirectoryError:
+        is_done = False
+    disk.mend()
+    log = restart(disk, log, power_loss=power_loss, recovery_point=11)
+    found = times(read_all(log))
+    assert is_first_part(found, list(range(log.log_start_offset, 12)))
+    if not name.startswith("truncate"):
+        assert log.log_end_offset == 12
+    assert [item for item in verify_folder(FOLDER) if isinstance(item, Problem)] == []
+    kinds = [names.parse_offset_name(file) for file, _, _ in list_directory(FOLDER)]
+    snapshots = [kind[0] for kind in kinds if kind is not None and kind[1:] == (names.SNAPSHOT, "")]
+    assert all(log.log_start_offset < offset <= log.log_end_offset for offset in snapshots)
+    log.release()
+    return is_done

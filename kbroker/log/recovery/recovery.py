@@ -52,11 +52,11 @@ def load(
     state.stop = stop
     unsound = find_segments(state, directory, found, now_ms, clean_shutdown=clean_shutdown)
     recovered_from = recovery_point
+    said = epochs.entries
     if clean_shutdown or not len(state.segments):
         recovered_from = -1
     elif not epochs.entries and recovery_point > state.segments.first.base_offset:
         _restore_epochs(state)
-    said = epochs.entries
     for segment in unsound:
         if (
             recovered_from < 0
@@ -65,8 +65,6 @@ def load(
             recover_segment(state, segment, now_ms=now_ms, may_cut=not clean_shutdown)
     if recovered_from >= 0:
         _recover_from(state, recovered_from, now_ms)
-    if epochs.entries != said:
-        epochs.write()
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
     if not clean_shutdown and not is_new:
         # what a process cut or wrote before it died may not be on disk yet: it must not come back,
@@ -80,6 +78,10 @@ def load(
         # it crashed
         _restore_epochs(state)
     epochs.truncate_from_start(state.log_start_offset)
+    if epochs.entries != said:
+        # Also after the two truncations, as Kafka's LogLoader does: if a full disk ended a
+        # truncation that had removed the segments, the file has epochs beyond the log's end.
+        epochs.write()
     state.snapshots.delete_strays(state.segments.base_offsets)
     rebuild_producers(state, now_ms=now_ms, clean_shutdown=clean_shutdown)
     for segment in state.segments:
@@ -123,8 +125,6 @@ def _restore_epochs(state: LogState) -> None:
             )
             if epoch > latest:
                 state.leader_epochs.assign(epoch, header.base_offset)
-    if state.leader_epochs.entries:
-        state.leader_epochs.write()
 
 
 def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
