@@ -23,7 +23,9 @@ from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeatu
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
+from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from kbroker.protocol.messages.share_groups import (
@@ -514,6 +516,34 @@ def test_transactions_are_listed_in_steps() -> None:
         "tx-1",
         "tx-2",
     ]
+
+
+def test_filters_of_listed_groups_are_read_in_steps() -> None:
+    """Each name is passed on once."""
+    asked: list[ListGroupsRequest] = []
+
+    def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        asked.append(request)
+        return ListGroupsResponse()
+
+    sliced = Sliced(groups=SimpleNamespace(list_groups=list_groups))
+    names = ["Stable", "Empty"] * (5 * MANY)
+    request = ListGroupsRequest(states_filter=names, types_filter=names[::-1])
+    assert in_slices(sliced, ApiKey.LIST_GROUPS, request) == ListGroupsResponse()
+    assert asked == [
+        ListGroupsRequest(states_filter=["Stable", "Empty"], types_filter=["Empty", "Stable"])
+    ]
+
+
+def test_types_of_listed_resources_are_read_in_steps() -> None:
+    image = SimpleNamespace(brokers={1: object()}, topics={"a": object()}, configs={})
+    sliced = Sliced(image=image)
+    request = ListConfigResourcesRequest(resource_types=[2, 4] * (5 * MANY))
+    context = RequestContext(ApiKey.LIST_CONFIG_RESOURCES, 1)
+    outcome = HANDLER_OF[ApiKey.LIST_CONFIG_RESOURCES].handle(sliced.services, context, request)
+    assert isinstance(outcome, Deferred) and not outcome.done
+    listed = sliced.answer(outcome).config_resources
+    assert [(each.resource_type, each.resource_name) for each in listed] == [(4, "1"), (2, "a")]
 
 
 def test_very_many_transactions_are_listed_in_steps() -> None:

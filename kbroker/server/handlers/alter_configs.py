@@ -35,7 +35,7 @@ from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versio
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 from kbroker.settings.keys import ResourceType
 
 ALTERATIONS_PER_PART: Final = 64
@@ -228,11 +228,12 @@ def _alter(
     return outcomes
 
 
+@sliced
 def handle_list_config_resources(
     services: Services, context: RequestContext, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+) -> Steps[ListConfigResourcesResponse]:
     """The existing topics and brokers, and the groups and subscriptions that have settings."""
-    wanted = set(request.resource_types) or LISTED_TYPES
+    wanted = set((yield from once_each(request.resource_types))) or LISTED_TYPES
     if context.api_version == 0:
         wanted = {ResourceType.CLIENT_METRICS}
     if not wanted <= LISTED_TYPES:

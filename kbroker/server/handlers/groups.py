@@ -51,7 +51,7 @@ from kbroker.server.handlers.group_descriptions import described_groups
 from kbroker.server.requests import LARGE_REQUEST_BYTES, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 
 MIN_MEMBER_BYTES: Final = 3
 """On the wire, of a member that leaves, in any version."""
@@ -162,11 +162,15 @@ def _left(
     return outcome.value
 
 
+@sliced
 def handle_list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
-) -> Outcome:
-    """The groups that this broker coordinates."""
-    return services.groups.list_groups(context, request)
+) -> Steps[ListGroupsResponse]:
+    """The groups that this broker coordinates. Filters may repeat a name half a million times."""
+    states = yield from once_each(request.states_filter)
+    types = yield from once_each(request.types_filter)
+    once = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+    return services.groups.list_groups(context, once)
 
 
 def list_groups_error(
