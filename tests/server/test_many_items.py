@@ -32,6 +32,7 @@ from kbroker.protocol.messages.share_groups import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
 )
+from kbroker.protocol.messages.share_state import WriteShareGroupStateRequest
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -41,10 +42,12 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.pieces import PIECE_ITEMS
+from kbroker.protocol.share_partition_state import StateWrite
 from kbroker.server.handlers import all_handlers
 from kbroker.server.handlers.log_dirs import _altered
 from kbroker.server.handlers.share_groups import NUMBERS_PER_STEP, _each_group_once
-from kbroker.server.requests import RequestContext
+from kbroker.server.handlers.share_state import BATCHES_PER_STEP
+from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
 from tests.coordinator.transaction.world import Client, TransactionWorld
 from tests.replication.world import TOPIC, World, batch
@@ -52,6 +55,7 @@ from tests.server.slices import Sliced
 
 HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
 MANY = 1000
+STATE_BATCH_BYTES = 8 + 8 + 1 + 2 + 1  # of WriteShareGroupState, with its tagged fields
 
 
 @pytest.fixture
@@ -544,6 +548,28 @@ def test_types_of_listed_resources_are_read_in_steps() -> None:
     assert isinstance(outcome, Deferred) and not outcome.done
     listed = sliced.answer(outcome).config_resources
     assert [(each.resource_type, each.resource_name) for each in listed] == [(4, "1"), (2, "a")]
+
+
+def test_batches_of_a_share_partitions_state_are_read_in_steps() -> None:
+    """A request that is not large is written before the next one of its connection."""
+    kind, written = WriteShareGroupStateRequest, []
+
+    def write(key: object, write: StateWrite) -> Deferred[ErrorCode]:
+        written.append(write)
+        return Deferred.of(ErrorCode.NONE)
+
+    def request(count: int) -> WriteShareGroupStateRequest:
+        batches = [kind.StateBatch(first_offset=number) for number in range(count)]
+        partition = kind.PartitionData(state_batches=batches)
+        return kind(group_id="g", topics=[kind.WriteStateData(partitions=[partition])])
+
+    small = LARGE_REQUEST_BYTES // STATE_BATCH_BYTES
+    sliced = Sliced(share_coordinator=SimpleNamespace(write=write), seconds=0.0)
+    begin(sliced, ApiKey.WRITE_SHARE_GROUP_STATE, request(small))
+    assert len(written) == 1
+    large = 5 * BATCHES_PER_STEP
+    in_slices(sliced, ApiKey.WRITE_SHARE_GROUP_STATE, request(large))
+    assert [batch.first for batch in written[1].batches] == list(range(large))
 
 
 def test_very_many_transactions_are_listed_in_steps() -> None:

@@ -8,7 +8,7 @@ number of delivered records (KIP-1226). A request without a group gets an empty 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -42,16 +42,23 @@ from kbroker.server.api_policy import CLUSTER_ACTION, ApiPolicy, Quota, Versions
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
+from kbroker.server.slicing.sliced import Steps, sliced
 
 T = TypeVar("T")
 Part = tuple[SharePlace, Deferred[T]]
+
+
+BATCHES_PER_STEP: Final = 2048
+"""Of a request to write states. So many are more than `LARGE_REQUEST_BYTES`: a smaller request must
+be written before the next one of its connection begins, so it has no pause.
+"""
 
 
 def _when_all(
     group_id: str,
     parts: Iterable[Part[T]],
     add: Callable[[dict[Uuid, list[tuple[int, T]]]], Message],
-) -> Outcome:
+) -> Deferred[Message]:
     """The response that `add` makes of (partition, result) by topic id, once all parts are done."""
     waiting = list(parts) if group_id else []
 
@@ -141,9 +148,10 @@ def handle_read(
     )
 
 
+@sliced
 def handle_write(
     services: Services, context: RequestContext, request: WriteShareGroupStateRequest
-) -> Outcome:
+) -> Steps[Message]:
     """Each partition on its own."""
     kind = WriteShareGroupStateResponse
     coordinator = services.share_coordinator
@@ -156,18 +164,10 @@ def handle_write(
                 item.leader_epoch,
                 item.start_offset,
                 item.delivery_complete_count,
-                [
-                    StateBatch(
-                        batch.first_offset,
-                        batch.last_offset,
-                        batch.delivery_state,
-                        batch.delivery_count,
-                    )
-                    for batch in item.state_batches
-                ],
+                (yield from _state_batches(item.state_batches)),
             )
             parts.append((key, coordinator.write(key, write)))
-    return _when_all(
+    answer = _when_all(
         request.group_id,
         parts,
         lambda found: kind(
@@ -185,6 +185,24 @@ def handle_write(
             ]
         ),
     )
+    yield answer
+    return answer.value
+
+
+def _state_batches(
+    batches: Iterable[WriteShareGroupStateRequest.StateBatch],
+) -> Generator[None, None, list[StateBatch]]:
+    """The batches of one partition, in steps."""
+    found: list[StateBatch] = []
+    for count, batch in enumerate(batches, 1):
+        if count % BATCHES_PER_STEP == 0:
+            yield
+        found.append(
+            StateBatch(
+                batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count
+            )
+        )
+    return found
 
 
 def handle_delete(
