@@ -12,10 +12,13 @@ development packages is needed. What is there already is not fetched again.
 from __future__ import annotations
 
 import argparse
-import os
+import fcntl
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,30 +46,56 @@ def ivy_jar() -> Path:
     raise FileNotFoundError(f"no ivy jar in {jars}")
 
 
+class FetchError(Exception):
+    """A module can't be fetched; the message ends with what Ivy printed."""
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold the lock file: processes that share an Ivy cache see each other's half-written jars."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def retrieve(
+    module: tuple[str, str, str], folder: Path, attempts: int = 4, pause_s: float = 5.0
+) -> None:
+    """Bring a module and all it needs into folder, in several attempts: a repository may refuse
+    one request among hundreds.
+
+    Raises FetchError with Ivy's output after the last attempt.
+    """
+    command = [
+        "java",
+        f"-Divy.default.ivy.user.dir={ROOT / '.cache' / 'ivy'}",
+        "-jar",
+        str(ivy_jar()),
+        "-warn",
+    ]
+    command += ["-dependency", *module, "-confs", "default"]
+    command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
+    for attempt in range(1, attempts + 1):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        if attempt < attempts:
+            time.sleep(pause_s * attempt)
+    raise FetchError(f"{':'.join(module)}: {(done.stdout + done.stderr).strip()[-4000:]}")
+
+
 def class_path(modules: tuple[tuple[str, str, str], ...], folder: Path) -> str:
     """Java class path of the modules and all they need, fetched into folder at the first call.
 
-    Raises subprocess.CalledProcessError (with Ivy's output) if something can't be had.
+    Raises FetchError if something can't be had.
     """
-    if not (folder / ".complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        for module in modules:
-            command = [
-                "java",
-                f"-Divy.default.ivy.user.dir={ROOT / '.cache' / 'ivy'}",
-                "-jar",
-                str(ivy_jar()),
-                "-warn",
-            ]
-            command += ["-dependency", *module, "-confs", "default"]
-            command += ["-retrieve", f"{partial}/[artifact]-[revision](-[classifier]).[ext]"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        (partial / ".complete").touch()
-        try:
-            partial.rename(folder)
-        except OSError:  # another run was faster
-            shutil.rmtree(partial)
+    with _alone(folder.with_name(".kafka-jars.lock")):
+        if not (folder / ".complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            for module in modules:
+                retrieve(module, folder)
+            (folder / ".complete").touch()
     return str(folder / "*")
 
 
@@ -101,12 +130,8 @@ def main() -> int:
             print(streams_class_path())
         else:
             print(broker_class_path() if arguments.broker else tools_class_path())
-    except (subprocess.CalledProcessError, FileNotFoundError, ImportError) as error:
-        detail = getattr(error, "stderr", "") or str(error)
-        print(
-            f"kafka_jars: can't fetch Kafka's jars: {detail.strip().splitlines()[-1]}",
-            file=sys.stderr,
-        )
+    except (FetchError, FileNotFoundError, ImportError) as error:
+        print(f"kafka_jars: can't fetch Kafka's jars: {error}", file=sys.stderr)
         return 1
     return 0
 
