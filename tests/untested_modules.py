@@ -23,6 +23,18 @@ REASONS: Mapping[str, Reason] = {
         "client/test_cluster.py",
         "plain values that the client makes of responses",
     ),
+    "quorum/raft/effects.py": Reason(
+        "quorum/raft/test_single_voter.py",
+        "values only: the core that makes them is tested",
+    ),
+    "quorum/raft/core.py": Reason(
+        "quorum/raft/test_single_voter.py",
+        "the events of the core, without code of its own",
+    ),
+    "quorum/raft/raft_config.py": Reason(
+        "quorum/raft/test_single_voter.py",
+        "values only",
+    ),
     "cli/consume.py": Reason(
         "cli/test_commands.py",
         "a command over the wire: what it prints is compared with what was produced",

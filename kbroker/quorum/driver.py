@@ -21,7 +21,8 @@ from kbroker.ports import ClosableOffload, Deferred, Timers
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import MetaProperties, static_voters
-from kbroker.quorum.raft import (
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.single_voter import (
     MAX_BATCH_BYTES,
     AppendLeaderChange,
     AppendRecords,
@@ -33,7 +34,6 @@ from kbroker.quorum.raft import (
     RequestVotes,
     StepDown,
 )
-from kbroker.quorum.snapshots import SnapshotId
 from kbroker.quorum.storage import QuorumStorage, StoredBatch, storage_from_config
 from kbroker.settings.broker import BrokerConfig
 

@@ -29,7 +29,6 @@ from kbroker.log.storage.files import (
 )
 from kbroker.model import StartupError, Uuid, random_uuid, uuid_to_string
 from kbroker.quorum.bootstrap import METADATA_VERSION_NAME, default_bootstrap_records
-from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint
 from kbroker.quorum.meta_properties import (
     META_PROPERTIES,
     CorruptMetaProperties,
@@ -37,9 +36,11 @@ from kbroker.quorum.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from kbroker.quorum.raft.control import QuorumConfiguration
+from kbroker.quorum.raft.offsets import BOOTSTRAP_ID
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 from kbroker.quorum.snapshots import (
     BOOTSTRAP,
-    BOOTSTRAP_ID,
     build_snapshot,
     read_snapshot,
     write_snapshot,

@@ -27,7 +27,7 @@ from kbroker.protocol.batch_header import BatchHeader, check_crc, iter_batches
 from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import iter_records
-from kbroker.quorum.control import (
+from kbroker.quorum.raft.control import (
     QuorumConfiguration,
     control_batch,
     control_kind,
@@ -35,27 +35,13 @@ from kbroker.quorum.control import (
     snapshot_footer,
     snapshot_header,
 )
+from kbroker.quorum.raft.offsets import SnapshotId
 
-CHECKPOINT: Final = ".checkpoint"
 PART: Final = ".part"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _PART_NAME: Final = re.compile(r"\d{20}-\d{10}-\d+\.checkpoint\.part")
-
-
-class SnapshotId(NamedTuple):
-    """end_offset: exclusive. (0, 0) is what `format` writes: no metadata, only the first voters."""
-
-    end_offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.end_offset:020d}-{self.epoch:010d}{CHECKPOINT}"
-
-
-BOOTSTRAP_ID: Final = SnapshotId(0, 0)
 
 
 class Snapshot(NamedTuple):

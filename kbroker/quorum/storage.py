@@ -23,20 +23,19 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.records import iter_records
-from kbroker.quorum.control import (
+from kbroker.quorum.log_check import check_metadata_log
+from kbroker.quorum.quorum_state import read_state, write_state
+from kbroker.quorum.raft.control import (
     QuorumConfiguration,
-    Voter,
     control_batch,
     control_records,
     leader_change,
 )
-from kbroker.quorum.election import ElectionState, LogPosition
-from kbroker.quorum.log_check import check_metadata_log
-from kbroker.quorum.quorum_state import read_state, write_state
+from kbroker.quorum.raft.election import ElectionState, LogPosition
+from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
+from kbroker.quorum.raft.voter_set import Voter
 from kbroker.quorum.snapshots import (
-    BOOTSTRAP_ID,
     Snapshot,
-    SnapshotId,
     build_snapshot,
     list_snapshots,
     read_snapshot,

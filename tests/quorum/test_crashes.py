@@ -12,13 +12,14 @@ import pytest
 
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError
-from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint
-from kbroker.quorum.election import ElectionState
 from kbroker.quorum.format import ensure_formatted
 from kbroker.quorum.quorum_state import read_state, write_state
+from kbroker.quorum.raft.control import QuorumConfiguration
+from kbroker.quorum.raft.election import ElectionState
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 from kbroker.quorum.snapshots import (
     Snapshot,
-    SnapshotId,
     build_snapshot,
     list_snapshots,
     read_snapshot,

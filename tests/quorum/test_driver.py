@@ -24,7 +24,7 @@ from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.format import ensure_formatted
-from kbroker.quorum.raft import MAX_BATCH_BYTES
+from kbroker.quorum.raft.single_voter import MAX_BATCH_BYTES
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.conftest import StillTimers
 

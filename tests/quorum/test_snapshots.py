@@ -10,10 +10,11 @@ import pytest
 
 from kbroker.model import StartupError, uuid_to_string
 from kbroker.protocol.batch_header import iter_batches
-from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint
+from kbroker.quorum.raft.control import QuorumConfiguration
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 from kbroker.quorum.snapshots import (
     Snapshot,
-    SnapshotId,
     build_snapshot,
     list_snapshots,
     read_snapshot,

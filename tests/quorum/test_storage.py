@@ -10,9 +10,10 @@ import pytest
 from kbroker.model import InvariantError, StartupError
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.records import Record
-from kbroker.quorum.control import QuorumConfiguration, Voter, VoterEndpoint, control_batch
-from kbroker.quorum.election import ElectionState, LogPosition
-from kbroker.quorum.snapshots import SnapshotId
+from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
+from kbroker.quorum.raft.election import ElectionState, LogPosition
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 from kbroker.quorum.storage import NEVER, QuorumStorage, StoredBatch, metadata_log_config
 from kbroker.settings.broker import BrokerConfig
 

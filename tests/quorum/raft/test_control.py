@@ -9,10 +9,8 @@ from kbroker.protocol.batch_header import read_batch_header
 from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.messages.control_records import LeaderChangeMessage, SnapshotHeaderRecord
 from kbroker.protocol.records import Record
-from kbroker.quorum.control import (
+from kbroker.quorum.raft.control import (
     QuorumConfiguration,
-    Voter,
-    VoterEndpoint,
     control_batch,
     control_kind,
     control_records,
@@ -20,6 +18,7 @@ from kbroker.quorum.control import (
     snapshot_footer,
     snapshot_header,
 )
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 
 VOTERS = (
     Voter(1, b"d" * 16, (VoterEndpoint("CONTROLLER", "localhost", 9093),)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.model import InvariantError, Uuid
-from kbroker.quorum.election import Election, ElectionState, LogPosition, Role
+from kbroker.quorum.raft.election import Election, ElectionState, LogPosition, Role
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Kafka's readers of the metadata log expect no larger batch."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from kbroker.model import Uuid
 from kbroker.protocol import codec
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.control_records import ControlType, control_key, control_type
@@ -25,28 +23,7 @@ from kbroker.protocol.messages.control_records import (
 )
 from kbroker.protocol.records import Record, iter_records
 from kbroker.protocol.schema import Message
-
-SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class VoterEndpoint:
-    """A listener of a voter."""
-
-    name: str
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Voter:
-    """A member of the quorum. directory_id: of its metadata log (KIP-853); zeros in a static
-    quorum.
-    """
-
-    id: int
-    directory_id: Uuid
-    endpoints: tuple[VoterEndpoint, ...] = ()
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +63,16 @@ def _voters(record: VotersRecord) -> tuple[Voter, ...]:
             voter.voter_id,
             voter.voter_directory_id,
             tuple(VoterEndpoint(e.name, e.host, e.port) for e in voter.endpoints),
+            (
+                voter.k_raft_version_feature.min_supported_version,
+                voter.k_raft_version_feature.max_supported_version,
+            ),
         )
         for voter in record.voters
     )
 
 
 def _record(voters: Sequence[Voter]) -> VotersRecord:
-    low, high = SUPPORTED_KRAFT_VERSIONS
     return VotersRecord(
         version=0,
         voters=[
@@ -104,7 +84,8 @@ def _record(voters: Sequence[Voter]) -> VotersRecord:
                     for e in voter.endpoints
                 ],
                 k_raft_version_feature=VotersRecord.KRaftVersionFeature(
-                    min_supported_version=low, max_supported_version=high
+                    min_supported_version=voter.supported_versions[0],
+                    max_supported_version=voter.supported_versions[1],
                 ),
             )
             for voter in voters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.model import InvariantError
-from kbroker.quorum.election import ElectionState, LogPosition
-from kbroker.quorum.raft import (
+from kbroker.quorum.raft.election import ElectionState, LogPosition
+from kbroker.quorum.raft.single_voter import (
     AppendLeaderChange,
     AppendRecords,
     Commit,

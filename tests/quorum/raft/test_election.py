@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.model import ZERO_UUID, InvariantError
-from kbroker.quorum.election import NOBODY, Election, ElectionState, LogPosition, Role
+from kbroker.quorum.raft.election import NOBODY, Election, ElectionState, LogPosition, Role
 
 DIRECTORY = b"d" * 16
 LOG = LogPosition(3, 100)
