@@ -35,6 +35,22 @@ REASONS: Mapping[str, Reason] = {
         "quorum/raft/test_single_voter.py",
         "values only",
     ),
+    "client/in_flight.py": Reason(
+        "client/test_connection.py",
+        "frames and correlation ids: split, hostile and late responses on both of its users",
+    ),
+    "client/node_api_versions.py": Reason(
+        "client/channel/test_channel.py",
+        "versions agreed on: older peers, none in common, errors",
+    ),
+    "client/channel/node_connection.py": Reason(
+        "client/channel/test_channel.py",
+        "one connection of the channel: each of its transitions, on sockets and simulated",
+    ),
+    "client/channel/streams.py": Reason(
+        "client/channel/test_channel.py",
+        "a port; both implementations run the same tests",
+    ),
     "cli/consume.py": Reason(
         "cli/test_commands.py",
         "a command over the wire: what it prints is compared with what was produced",

@@ -12,10 +12,15 @@ import re
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
-from kbroker.protocol.apis import ApiKey, response_class, valid_versions
-from kbroker.protocol.codec import decode, part_size
+from kbroker.client.in_flight import Frame, InFlightRequests
+from kbroker.client.node_api_versions import (
+    FIRST_VERSION,
+    NodeApiVersions,
+    api_versions_request,
+    retry_version,
+)
+from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.schema import Request, Response
 
@@ -24,9 +29,6 @@ R = TypeVar("R", bound=Response)
 DEFAULT_CLIENT_ID: Final = "kbroker"
 DEFAULT_CONNECT_TIMEOUT_S: Final = 10.0
 DEFAULT_REQUEST_TIMEOUT_S: Final = 30.0
-MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
-SOFTWARE_NAME: Final = "kbroker"
-SOFTWARE_VERSION: Final = "1"
 
 
 def network_error(host: str, port: int, why: object) -> KafkaError:
@@ -34,7 +36,7 @@ def network_error(host: str, port: int, why: object) -> KafkaError:
     return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {why}")
 
 
-def _reason(error: OSError) -> str:
+def connect_failure(error: OSError) -> str:
     """Why no connection could be made, without the addresses that asyncio repeats in its text."""
     if error.errno is None:  # asyncio joins the errors of a host's several addresses in one text
         numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
@@ -42,41 +44,16 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
 
 
-class _Pending:
-    """A request that waits for its response; abandoned once its caller has given up."""
-
-    __slots__ = ("api_key", "future", "version")
-
-    def __init__(self, api_key: int, version: int, future: asyncio.Future[Response]) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.future = future
-
-
 class _Frames(asyncio.Protocol):
-    """Cuts the stream of bytes into frames and hands them to the connection."""
+    """Hands received bytes to the connection and follows the state of the write buffer."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
-        self._received = bytearray()
         self.writable = asyncio.Event()
         self.writable.set()
 
     def data_received(self, data: bytes) -> None:
-        received = self._received
-        received += data
-        position = 0
-        while len(received) - position >= 4:
-            size = int.from_bytes(received[position : position + 4], "big", signed=True)
-            if not 4 <= size <= MAX_RESPONSE_BYTES:
-                self._connection.fail(f"a response of {size} bytes")
-                return
-            if len(received) - position - 4 < size:
-                break
-            frame = bytes(memoryview(received)[position + 4 : position + 4 + size])
-            position += 4 + size
-            self._connection.receive_frame(frame)
-        del received[:position]
+        self._connection.receive(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.writable.set()
@@ -96,11 +73,10 @@ class BrokerConnection:
         self.host = host
         self.port = port
         self.client_id = client_id
-        self.api_versions: dict[int, tuple[int, int]] = {}
         self._frames = _Frames(self)
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, _Pending] = {}
-        self._next_correlation_id = 0
+        self._in_flight = InFlightRequests(client_id)
+        self._api_versions: NodeApiVersions | None = None
         self._closed_because: object = None
 
     @classmethod
@@ -125,7 +101,7 @@ class BrokerConnection:
             raise network_error(host, port, f"no answer within {timeout_s:g} s") from None
         except OSError as error:
             connection.close()
-            raise network_error(host, port, _reason(error)) from None
+            raise network_error(host, port, connect_failure(error)) from None
         except BaseException:
             connection.close()
             raise
@@ -135,22 +111,11 @@ class BrokerConnection:
         """Send ApiVersions in our highest version; a broker that does not support it responds in
         version 0 (KIP-511).
         """
-        request = ApiVersionsRequest(
-            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
-        )
-        low, high = valid_versions(ApiKey.API_VERSIONS)
-        response = await self._exchange(request, high)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            theirs = {api.api_key: api.max_version for api in response.api_keys}
-            high = min(high, theirs.get(ApiKey.API_VERSIONS, low))
-            response = await self._exchange(request, high)
-        if response.error_code:
-            raise KafkaError(
-                ErrorCode(response.error_code), f"ApiVersions to {self.host}:{self.port}"
-            )
-        self.api_versions = {
-            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-        }
+        response = await self._exchange(api_versions_request(), FIRST_VERSION)
+        version = retry_version(response)
+        if version is not None:
+            response = await self._exchange(api_versions_request(), version)
+        self._api_versions = NodeApiVersions(f"{self.host}:{self.port}", response)
 
     async def _exchange(self, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
         return cast(ApiVersionsResponse, await self._send(request, version))
@@ -163,18 +128,9 @@ class BrokerConnection:
         """The highest version that both sides support. Raises KafkaError(UNSUPPORTED_VERSION) if
         there is none.
         """
-        ours_low, ours_high = valid_versions(api_key)
-        if max_version is not None:
-            ours_high = min(ours_high, max_version)
-        low, high = self.api_versions.get(api_key, (0, -1))
-        version = min(ours_high, high)
-        if version < max(ours_low, low):
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"{self.host}:{self.port} serves {ApiKey(api_key).name} {low}-{high}, "
-                f"this client speaks {ours_low}-{ours_high}",
-            )
-        return version
+        if self._api_versions is None:
+            raise network_error(self.host, self.port, "not connected")
+        return self._api_versions.version_of(api_key, max_version)
 
     async def request(
         self,
@@ -210,69 +166,49 @@ class BrokerConnection:
         """Send a Produce request with acks=0, to which a broker never responds."""
         if version is None:
             version = self.version_of(message.API_KEY)
-        self._write(message, version)
+        self._check_open()
+        self._write(self._in_flight.encode(message, version))
         await self._frames.writable.wait()
 
     async def _send(self, message: Request, version: int) -> Response:
-        correlation_id = self._write(message, version)
+        self._check_open()
+        frame, response = self._in_flight.add(message, version)
+        self._write(frame)
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._pending[correlation_id] = _Pending(message.API_KEY, version, future)
+
+        def answered(value: Response) -> None:
+            if not future.done():
+                future.set_result(value)
+
+        def failed(error: KafkaError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        response.on_done(answered, failed)
         await self._frames.writable.wait()
         return await future
 
-    def _write(self, message: Request, version: int) -> int:
+    def _check_open(self) -> None:
         if self._transport is None or self.is_closed:
             raise network_error(self.host, self.port, self._closed_because or "not connected")
-        correlation_id = self._next_correlation_id
-        parts = encode_request_frame(message, version, correlation_id, self.client_id)
-        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        for part in parts:
-            if not isinstance(part, bytes | bytearray | memoryview):
-                raise ValueError(f"a client has no file ranges to send ({part_size(part)} bytes)")
+
+    def _write(self, frame: Frame) -> None:
+        assert self._transport is not None
+        for part in frame:
             self._transport.write(part)
-        return correlation_id
 
-    def receive_frame(self, frame: bytes) -> None:
-        """Handle a whole response frame, without its length. Malformed bytes close the
-        connection.
-        """
+    def receive(self, data: bytes) -> None:
+        """Bytes have arrived. Malformed ones close the connection."""
         try:
-            correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-            pending = self._pending.pop(correlation_id, None)
-            if pending is None:
-                self.fail(f"a response to no request: correlation id {correlation_id}")
-                return
-            response = self._decode(frame, pending)
+            self._in_flight.receive(data)
         except MalformedRequest as error:
-            failure = network_error(self.host, self.port, f"malformed response: {error}")
-            if pending is not None and not pending.future.done():
-                pending.future.set_exception(failure)
-            self.fail(f"malformed response: {error}")
-            return
-        if not pending.future.done():
-            pending.future.set_result(response)
-
-    @staticmethod
-    def _decode(frame: bytes, pending: _Pending) -> Response:
-        _, position = decode_response_header(frame, pending.api_key, pending.version)
-        version = pending.version
-        if pending.api_key == ApiKey.API_VERSIONS:
-            code = int.from_bytes(frame[position : position + 2], "big", signed=True)
-            if code == ErrorCode.UNSUPPORTED_VERSION:
-                version = 0
-        response, _ = decode(response_class(pending.api_key), frame, version, position)
-        return response
+            self.fail(error)
 
     def fail(self, why: object) -> None:
         """Close the connection; pending requests fail with KafkaError(NETWORK_EXCEPTION)."""
         if self._closed_because is None:
             self._closed_because = why
-        pending, self._pending = self._pending, {}
-        for request in pending.values():
-            if not request.future.done():
-                request.future.set_exception(
-                    network_error(self.host, self.port, self._closed_because)
-                )
+        self._in_flight.fail_all(network_error(self.host, self.port, self._closed_because))
         if self._transport is not None:
             self._transport.close()
 

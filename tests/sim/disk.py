@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -37,12 +37,15 @@ class Crashed(BaseException):
 
 @dataclass
 class Inode:
-    """A file. pending: what was done to it since its last sync."""
+    """A file. pending: what was done to it since its last sync. synced_count: how many changes were
+    pending once and are on disk.
+    """
 
     number: int
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
+    synced_count: int = 0
     is_doubtful: bool = False  # an fsync failed: what it was for may be gone any time
     modified_ns: int = 0
 
@@ -76,6 +79,7 @@ FAULTS = {
     "broken for reads": (errno.EIO, frozenset({"read"})),
     "broken at fsync": (errno.EIO, frozenset({"fsync"})),
     "read-only": (errno.EROFS, CHANGES - {"fsync"}),
+    "dead": (errno.EIO, READS | CHANGES | {"open", "lock", "chmod"}),
 }
 
 
@@ -89,6 +93,8 @@ class SimDisk:
         self.fault: Fault | None = None
         self.operations = 0
         self.has_crashed = False
+        self.slow_ms = 0.0
+        """How much longer than usual an fsync may take."""
         self._numbers = 0
         self._descriptors: dict[int, Inode | Directory] = {}
         self._locked: dict[int, int] = {}
@@ -122,6 +128,10 @@ class SimDisk:
         self.crash_after = self.fault = None
         yield
         self.crash_after, self.fault = planned
+
+    def latency_ms(self) -> float:
+        """How long an fsync takes that begins now."""
+        return self.random.uniform(0.1, 2.0 + self.slow_ms)
 
     @property
     def is_doubtful(self) -> bool:
@@ -372,9 +382,37 @@ class SimDisk:
             raise
         if isinstance(node, Inode):
             if not node.is_doubtful:
+                node.synced_count += len(node.pending)
                 node.durable, node.pending = bytes(node.data), []
         else:
             node.durable, node.pending = dict(node.entries), []
+
+    def begin_fsync(self, fd: int) -> Callable[[], None]:
+        """os.fsync of a file, divided: the result ends it, and what was written before it began is
+        on disk then, but nothing of what was written meanwhile.
+        """
+        node = self._file(fd)
+        count = node.synced_count + len(node.pending)
+
+        def end() -> None:
+            try:
+                self.step("fsync")
+            except OSError:
+                node.is_doubtful = True
+                raise
+            if not node.is_doubtful:
+                content = bytearray(node.durable)
+                number = count - node.synced_count
+                for kind, position, data in node.pending[: max(number, 0)]:
+                    if kind == "truncate":
+                        _resize(content, position)
+                    else:
+                        _write(content, position, data)
+                node.durable = bytes(content)
+                node.synced_count += max(number, 0)
+                del node.pending[: max(number, 0)]
+
+        return end
 
     def replace(self, source: Any, target: Any) -> None:
         """os.replace within one directory, or of a directory within its parent."""

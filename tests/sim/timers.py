@@ -1,4 +1,8 @@
-"""`ports.Timers` on virtual time."""
+"""`ports.Timers` on virtual time, and the heap of (time, event) on which simulations run.
+
+A simulation of several nodes has one `SimTimers` as its heap; each node's process sees it through
+`tests.sim.process.SimProcess`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ CLOCKS_AHEAD_MS = (-3 * 86_400_000, -3_600_000, -1_500, 0, 1_500, 3_600_000, 3 *
 class SimTimer:
     """A handle; cancelled timers stay in the heap and do nothing."""
 
+    __slots__ = ("cancelled",)
+
     def __init__(self) -> None:
         self.cancelled = False
 
@@ -22,7 +28,7 @@ class SimTimer:
 
 
 class SimTimers:
-    """Timers that fire when `advance` passes them."""
+    """Timers that fire when `advance` or `run_next` passes them."""
 
     def __init__(self) -> None:
         self.time_ms = START_MS
@@ -51,12 +57,24 @@ class SimTimers:
         """The process that set these timers has ended."""
         self._heap.clear()
 
+    def run_next(self, end_ms: float) -> bool:
+        """Fire the next timer that is due by end_ms; it sees the time it was set for. Returns
+        False if there is none.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= end_ms:
+            due_ms, _, timer, callback = heapq.heappop(heap)
+            if timer.cancelled:
+                continue
+            if due_ms > self.time_ms:
+                self.time_ms = int(due_ms)
+            callback()
+            return True
+        return False
+
     def advance(self, ms: int) -> None:
         """Let ms pass; a timer sees the time it was set for."""
         end_ms = self.time_ms + ms
-        while self._heap and self._heap[0][0] <= end_ms:
-            due_ms, _, timer, callback = heapq.heappop(self._heap)
-            self.time_ms = max(self.time_ms, int(due_ms))
-            if not timer.cancelled:
-                callback()
+        while self.run_next(end_ms):
+            pass
         self.time_ms = end_ms
