@@ -24,15 +24,15 @@ REASONS: Mapping[str, Reason] = {
         "plain values that the client makes of responses",
     ),
     "quorum/raft/effects.py": Reason(
-        "quorum/raft/test_single_voter.py",
+        "quorum/raft/test_node.py",
         "values only: the core that makes them is tested",
     ),
-    "quorum/raft/core.py": Reason(
-        "quorum/raft/test_single_voter.py",
-        "the events of the core, without code of its own",
+    "quorum/raft/election_state.py": Reason(
+        "quorum/raft/test_quorum_state.py",
+        "values only: what a start makes of them is tested",
     ),
     "quorum/raft/raft_config.py": Reason(
-        "quorum/raft/test_single_voter.py",
+        "quorum/raft/test_node.py",
         "values only",
     ),
     "client/in_flight.py": Reason(

@@ -16,7 +16,7 @@ from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.snapshotter import Snapshotter
 from kbroker.model import InvariantError, StartupError
 from kbroker.node.futures import as_deferred
-from kbroker.ports import ClosableOffload, Deferred, Timers
+from kbroker.ports import ClosableOffload, Deferred, Random, Timers
 from kbroker.quorum.driver import CommitListener, QuorumDriver
 from kbroker.quorum.format import MetaProperties
 from kbroker.replication.time_slices import TimeSlices
@@ -35,13 +35,14 @@ class MetadataLog:
         timers: Timers,
         *,
         offload: ClosableOffload,
+        random: Random,
     ) -> None:
         self._directory = config.metadata_log_dir
         self._timers = timers
         self._replay = TimeSlices(None)  # until the start is over the node does nothing else
         self._listeners: list[CommitListener] = []
         self.driver = QuorumDriver.from_config(
-            config, properties=properties, timers=timers, offload=offload
+            config, properties=properties, timers=timers, offload=offload, random=random
         )
         self.loader = loader = MetadataLoader(properties.cluster_id, node_id=properties.node_id)
         self._store = _QuorumSnapshots(self.driver)

@@ -184,7 +184,11 @@ class Broker:
         )
         logs.set_directory_ids(properties.directory_ids)
         self._log = log = MetadataLog(
-            config, properties, timers, offload=self.resources.offload("quorum", 1)
+            config,
+            properties,
+            timers,
+            offload=self.resources.offload("quorum", 1),
+            random=self.resources.random,
         )
         log.driver.on_fatal(self.fail)
         await log.start()

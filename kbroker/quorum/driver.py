@@ -17,23 +17,33 @@ from typing import assert_never
 
 from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
-from kbroker.ports import ClosableOffload, Deferred, Timers
+from kbroker.ports import ClosableOffload, Deferred, Random, Timers
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.format import MetaProperties, static_voters
-from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.single_voter import (
+from kbroker.quorum.raft.control import control_batch
+from kbroker.quorum.raft.effects import (
     MAX_BATCH_BYTES,
-    AppendLeaderChange,
+    AppendBatches,
+    AppendControl,
     AppendRecords,
     Commit,
     Effect,
+    FinishSnapshot,
     Flush,
+    InstallSnapshot,
+    LeaderChanged,
     PersistState,
-    Raft,
-    RequestVotes,
-    StepDown,
+    Respond,
+    Send,
+    ShutdownComplete,
+    Truncate,
+    WriteSnapshotPart,
 )
+from kbroker.quorum.raft.node import RaftNode
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.raft_config import RaftConfig
+from kbroker.quorum.raft.voter_set import ReplicaKey
 from kbroker.quorum.storage import QuorumStorage, StoredBatch, storage_from_config
 from kbroker.settings.broker import BrokerConfig
 
@@ -49,10 +59,20 @@ SnapshotListener = Callable[[Iterable[bytes], int, int], None]
 class QuorumDriver:
     """One node's part in the metadata quorum. Loop thread only."""
 
-    def __init__(self, storage: QuorumStorage, *, timers: Timers, offload: ClosableOffload) -> None:
+    def __init__(
+        self,
+        storage: QuorumStorage,
+        *,
+        cluster_id: str,
+        timers: Timers,
+        offload: ClosableOffload,
+        random: Random,
+    ) -> None:
         self._storage = storage
+        self._cluster_id = cluster_id
+        self._random = random
         self._timers = timers
-        self._raft: Raft | None = None
+        self._raft: RaftNode | None = None
         self._commit_listeners: list[CommitListener] = []
         self._snapshot_listeners: list[SnapshotListener] = []
         self._fatal_listeners: list[Callable[[BaseException], None]] = []
@@ -72,6 +92,7 @@ class QuorumDriver:
         properties: MetaProperties,
         timers: Timers,
         offload: ClosableOffload,
+        random: Random,
     ) -> QuorumDriver:
         """A driver over the metadata log directory of that configuration. offload: one thread, for
         fsync and snapshots; `stop` closes it.
@@ -81,12 +102,18 @@ class QuorumDriver:
             directory_id=properties.directory_ids[config.metadata_log_dir],
             static_voters=static_voters(config),
         )
-        return cls(storage, timers=timers, offload=offload)
+        return cls(
+            storage,
+            cluster_id=properties.cluster_id,
+            timers=timers,
+            offload=offload,
+            random=random,
+        )
 
     # What is known.
 
     @property
-    def _core(self) -> Raft:
+    def _core(self) -> RaftNode:
         if self._raft is None:
             raise InvariantError("the quorum driver was not started")
         return self._raft
@@ -94,22 +121,22 @@ class QuorumDriver:
     @property
     def epoch(self) -> int:
         """The epoch this node leads."""
-        return self._core.epoch
+        return self._core.quorum.epoch
 
     @property
     def next_offset(self) -> int:
         """The offset the next record will get."""
-        return self._core.next_offset
+        return self._core.quorum.log.end_offset
 
     @property
     def high_watermark(self) -> int:
         """The first offset that is not committed."""
-        return self._core.high_watermark
+        return self._core.quorum.high_watermark
 
     @property
     def kraft_version(self) -> int:
         """The finalized kraft.version: 0 with static voters, 1 with voters in the log."""
-        return self._storage.configuration.kraft_version
+        return self._storage.control.kraft_version
 
     def on_commit(self, callback: CommitListener) -> None:
         """Call back for each committed batch, in order, also for those found at start."""
@@ -147,15 +174,15 @@ class QuorumDriver:
                     listener(snapshot.records, newest.end_offset, newest.epoch)
         self._uncommitted.extend(storage.read(start_offset, storage.log.log_end_offset))
         storage.check_own_vote()
-        self._raft = Raft(
-            storage.state,
-            storage.position,
-            node_id=storage.node_id,
-            directory_id=storage.directory_id,
-            voters=storage.voter_ids(),
+        self._raft = RaftNode(
+            RaftConfig(ReplicaKey(storage.node_id, storage.directory_id), self._cluster_id),
+            log=storage.raft_log(),
+            control=storage.control,
+            election=storage.state,
+            random=self._random,
             high_watermark=start_offset,
         )
-        self._carry_out(self._raft.start())
+        self._carry_out(self._raft.start(self._timers.monotonic_ms()))
         await self._idle()
         if self._failure is not None:
             raise self._failure
@@ -186,7 +213,7 @@ class QuorumDriver:
             return Deferred.failed(_not_controller())
         deferred: Deferred[int] = Deferred()
         for group in [records] if atomic else _groups(records):
-            self._carry_out(self._core.propose(group))
+            self._carry_out(self._core.propose(group, self._timers.monotonic_ms()))
         self._waiting.append((self.next_offset - 1, deferred))
         return deferred
 
@@ -194,9 +221,13 @@ class QuorumDriver:
         for effect in effects:
             match effect:
                 case PersistState():
-                    self._storage.write_state(effect.state)
-                case AppendLeaderChange():
-                    self._append_leader_change(effect)
+                    self._storage.write_state(
+                        effect.state,
+                        kraft_version=effect.kraft_version,
+                        voter_ids=effect.voter_ids,
+                    )
+                case AppendControl():
+                    self._append_control(effect)
                 case AppendRecords():
                     self._append_records(effect)
                 case Flush():
@@ -204,17 +235,30 @@ class QuorumDriver:
                     self._flush_task = loop.create_task(self._flush())
                 case Commit():
                     self._commit(effect.high_watermark)
-                case RequestVotes() | StepDown():
+                case LeaderChanged():
+                    pass  # `start` returns once this node leads, and it leads until `stop`
+                case (
+                    AppendBatches()
+                    | Truncate()
+                    | Send()
+                    | Respond()
+                    | WriteSnapshotPart()
+                    | FinishSnapshot()
+                    | InstallSnapshot()
+                    | ShutdownComplete()
+                ):
                     raise InvariantError(f"a quorum of one voter came to {effect}")
                 case _:
                     assert_never(effect)
 
-    def _append_leader_change(self, effect: AppendLeaderChange) -> None:
-        batch, count = self._storage.leader_change_batch(
-            epoch=effect.epoch, base_offset=effect.base_offset, now_ms=self._timers.now_ms()
+    def _append_control(self, effect: AppendControl) -> None:
+        batch = control_batch(
+            effect.records,
+            base_offset=effect.base_offset,
+            epoch=effect.epoch,
+            timestamp_ms=self._timers.now_ms(),
         )
-        self._buffer(batch, effect.base_offset, count, effect.epoch, ())
-        self._carry_out(self._core.leader_change_appended(count))
+        self._buffer(batch, effect.base_offset, len(effect.records), effect.epoch, ())
 
     def _append_records(self, effect: AppendRecords) -> None:
         now_ms = self._timers.now_ms()
@@ -245,7 +289,7 @@ class QuorumDriver:
             await self._in_thread(partial(_sync_all, flush.files))
             flush.finish()
             self._flush_task = None
-            self._carry_out(self._core.flushed(end_offset))
+            self._carry_out(self._core.flushed(end_offset, self._timers.monotonic_ms()))
         except asyncio.CancelledError:  # the loop itself is being closed
             self._flush_task = None
             raise
@@ -313,7 +357,16 @@ class QuorumDriver:
 
         await self._in_thread(write)
         storage.snapshot_written(snapshot_id)
+        size_bytes = storage.snapshot_size(snapshot_id)
+        self._carry_out(
+            self._core.snapshot_written(snapshot_id, size_bytes, self._timers.monotonic_ms())
+        )
         storage.clean(now_ms)
+        self._carry_out(
+            self._core.log_cleaned(
+                storage.log.log_start_offset, storage.snapshots, self._timers.monotonic_ms()
+            )
+        )
 
 
 def _not_controller() -> KafkaError:

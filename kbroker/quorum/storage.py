@@ -20,20 +20,17 @@ from kbroker.log.storage.checkpoint import CheckpointError
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import FileSlice, file_size, make_directory, unlink
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.model import ZERO_UUID, InvariantError, StartupError, TopicPartition, Uuid
+from kbroker.model import ZERO_UUID, InvariantError, StartupError, Uuid
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.records import iter_records
 from kbroker.quorum.log_check import check_metadata_log
-from kbroker.quorum.quorum_state import read_state, write_state
-from kbroker.quorum.raft.control import (
-    QuorumConfiguration,
-    control_batch,
-    control_records,
-    leader_change,
-)
-from kbroker.quorum.raft.election import ElectionState, LogPosition
+from kbroker.quorum.quorum_state_file import read_state, write_state
+from kbroker.quorum.raft.control_state import ControlState
+from kbroker.quorum.raft.election_state import ElectionState
+from kbroker.quorum.raft.messages import METADATA_PARTITION, METADATA_TOPIC_ID
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
-from kbroker.quorum.raft.voter_set import Voter
+from kbroker.quorum.raft.raft_log import RaftLog
+from kbroker.quorum.raft.voter_set import Voter, VoterSet
 from kbroker.quorum.snapshots import (
     Snapshot,
     build_snapshot,
@@ -47,8 +44,6 @@ from kbroker.settings.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-METADATA_PARTITION: Final = TopicPartition("__cluster_metadata", 0)
-METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
 INDEX_BYTES: Final = 10 * 1024 * 1024
 NEVER: Final = (1 << 63) - 1
 READ_BYTES: Final = 1 << 20
@@ -93,7 +88,7 @@ class QuorumStorage:
         "_epoch_state",
         "_lock",
         "_part_number",
-        "configuration",
+        "control",
         "directory",
         "directory_id",
         "log",
@@ -114,7 +109,7 @@ class QuorumStorage:
         node_id: int,
         directory_id: Uuid,
         log_config: LogConfig,
-        static_voters: Sequence[int] = (),
+        static_voters: Sequence[Voter] = (),
         retention_bytes: int = 104857600,
         retention_ms: int = 604800000,
         lock: bool = False,
@@ -123,10 +118,10 @@ class QuorumStorage:
         self.node_id = node_id
         self.directory_id = directory_id
         self.log_config = log_config
-        self.static_voters = tuple(static_voters)
+        self.static_voters = VoterSet(static_voters or [Voter(node_id, ZERO_UUID)])
         self.retention_bytes = retention_bytes
         self.retention_ms = retention_ms
-        self.configuration = QuorumConfiguration()
+        self.control = ControlState(self.static_voters)
         self.snapshots: list[SnapshotId] = []
         self._epoch_state = ElectionState()
         self._lock = DirectoryLock(log_directory) if lock else None
@@ -150,8 +145,8 @@ class QuorumStorage:
         self.snapshots = list_snapshots(self.directory)
         latest = self.snapshots[-1] if self.snapshots else None
         snapshot = None if latest is None else read_snapshot(self.directory / latest.file_name)
-        if snapshot is not None:
-            self.configuration = snapshot.configuration
+        if snapshot is not None and latest is not None:
+            self.control.load_snapshot(latest, snapshot.configuration)
         recovery_point = 0 if latest is None else latest.end_offset
         check_metadata_log(self.directory, recovery_point)
         try:
@@ -196,29 +191,35 @@ class QuorumStorage:
         """What quorum-state says."""
         return self._epoch_state
 
-    @property
-    def position(self) -> LogPosition:
-        """The end of the log."""
-        epoch = self.log.leader_epochs.latest_epoch
-        latest = self.snapshots[-1].epoch if self.snapshots else 0
-        return LogPosition(max(epoch if epoch is not None else 0, latest), self.log.log_end_offset)
+    def raft_log(self) -> RaftLog:
+        """The log as the core knows it. Nothing above its start is known to be synced: a process
+        that was killed leaves unsynced pages.
+        """
+        log = self.log
+        sizes = {each: self.snapshot_size(each) for each in self.snapshots}
+        return RaftLog(
+            start_offset=log.log_start_offset,
+            end_offset=log.log_end_offset,
+            flushed_offset=log.log_start_offset,
+            epochs=log.leader_epochs.entries,
+            snapshots=sizes,
+        )
 
-    def voter_ids(self) -> tuple[int, ...]:
-        """Who votes: from the log with kraft.version 1, from controller.quorum.voters before."""
-        if self.configuration.kraft_version > 0:
-            return tuple(sorted(voter.id for voter in self.configuration.voters))
-        return tuple(sorted(self.static_voters)) or (self.node_id,)
+    @property
+    def voters(self) -> VoterSet:
+        """The voters: of the log with kraft.version 1, of controller.quorum.voters before."""
+        return self.control.voters.last
 
     def check_own_vote(self) -> None:
         """Raises StartupError if this node, with this directory, is not the quorum's only voter."""
-        voters = self.voter_ids()
-        if voters != (self.node_id,):
+        voter_ids = self.voters.ids
+        if voter_ids != (self.node_id,):
             raise StartupError(
-                f"{self.directory}: the quorum has the voters {', '.join(map(str, voters))}; "
+                f"{self.directory}: the quorum has the voters {', '.join(map(str, voter_ids))}; "
                 "kbroker serves a quorum whose "
                 f"only voter is this node ({self.node_id})"
             )
-        for voter in self.configuration.voters:
+        for voter in self.voters:
             if voter.directory_id not in (self.directory_id, ZERO_UUID):
                 raise StartupError(
                     f"{self.directory}: the quorum's voter {voter.id} has another directory.id "
@@ -229,25 +230,12 @@ class QuorumStorage:
 
     # Writing.
 
-    def write_state(self, state: ElectionState) -> None:
+    def write_state(
+        self, state: ElectionState, *, kraft_version: int, voter_ids: Sequence[int]
+    ) -> None:
         """Persist an election state. Blocks until it is on disk."""
-        voters = self.voter_ids()
-        write_state(
-            self.directory, state, kraft_version=self.configuration.kraft_version, voter_ids=voters
-        )
+        write_state(self.directory, state, kraft_version=kraft_version, voter_ids=voter_ids)
         self._epoch_state = state
-
-    def leader_change_batch(
-        self, *, epoch: int, base_offset: int, now_ms: int
-    ) -> tuple[bytearray, int]:
-        """The first batch of an epoch, and its record count; the cluster's very first one also
-        carries the voters that `format` chose.
-        """
-        records = [leader_change(self.node_id, self.voter_ids())]
-        if base_offset == 0:
-            records += self.configuration.records()
-        batch = control_batch(records, base_offset=base_offset, epoch=epoch, timestamp_ms=now_ms)
-        return batch, len(records)
 
     def write(self, batches: bytearray, *, now_ms: int) -> None:
         """Write whole batches at the log's end, not synced. Raises LogDirectoryError."""
@@ -262,7 +250,7 @@ class QuorumStorage:
     def read(self, from_offset: int, to_offset: int) -> Iterator[StoredBatch]:
         """The batches of a range, in order. to_offset is exclusive.
 
-        Control batches are taken into `configuration` on the way.
+        Control batches are taken into `control` on the way: for the read at start.
         """
         offset = from_offset
         while offset < to_offset:
@@ -276,7 +264,7 @@ class QuorumStorage:
                 batch = memoryview(data)[position : position + header.size_bytes]
                 records: list[bytes] = []
                 if header.is_control:
-                    self.configuration = self.configuration.after(control_records(batch))
+                    self.control.add_batch(batch)
                 else:
                     records = [record.value or b"" for record in iter_records(batch, header)]
                 offset = header.next_offset
@@ -308,7 +296,7 @@ class QuorumStorage:
         stem = snapshot_id.file_name.removesuffix(".checkpoint")
         part = self.directory / f"{stem}-{os.getpid()}{self._part_number:06d}.checkpoint.part"
         batches = build_snapshot(
-            self.configuration,
+            self.control.configuration_at(snapshot_id.end_offset - 1),
             chunks,
             epoch=snapshot_id.epoch,
             last_contained_timestamp_ms=timestamp_ms,
@@ -321,6 +309,10 @@ class QuorumStorage:
         if snapshot_id not in self.snapshots:
             self.snapshots = sorted([*self.snapshots, snapshot_id])
 
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        """In bytes; 0 if the file is missing."""
+        return file_size(str(self.directory / snapshot_id.file_name))
+
     def clean(self, now_ms: int) -> None:
         """Delete the oldest snapshots and the log before the next one, by metadata.max.retention.*;
         the newest stays.
@@ -328,9 +320,7 @@ class QuorumStorage:
         while len(self.snapshots) > 1:
             oldest, following = self.snapshots[:2]
             path = self.directory / oldest.file_name
-            size_bytes = self.log.size_bytes + sum(
-                file_size(str(self.directory / snapshot.file_name)) for snapshot in self.snapshots
-            )
+            size_bytes = self.log.size_bytes + sum(map(self.snapshot_size, self.snapshots))
             too_large = 0 <= self.retention_bytes < size_bytes
             age_ms = 0 if too_large else now_ms - _last_timestamp_ms(path)
             if not too_large and not 0 <= self.retention_ms < age_ms:
@@ -372,7 +362,7 @@ def storage_from_config(
         node_id=config.node_id,
         directory_id=directory_id,
         log_config=metadata_log_config(config),
-        static_voters=[voter.id for voter in static_voters],
+        static_voters=static_voters,
         retention_bytes=config.get_int("metadata.max.retention.bytes"),
         retention_ms=config.get_int("metadata.max.retention.ms"),
         lock=metadata_directory not in config.log_dirs,

@@ -66,7 +66,13 @@ class MetadataNode:
             {"log.dirs": str(directory), "node.id": "1", **properties}
         )
         meta = ensure_formatted(config, Random(1))
-        self.log = MetadataLog(config, meta, TIMERS, offload=ExecutorOffload(ThreadPoolExecutor(1)))
+        self.log = MetadataLog(
+            config,
+            meta,
+            TIMERS,
+            offload=ExecutorOffload(ThreadPoolExecutor(1)),
+            random=Random(1),
+        )
         self.role = ControllerRole(config, meta, TIMERS, self.log, Random(2))
         self.channel = LocalControllerChannel(
             self.role.service, when_applied=lambda: Deferred.of(None)

@@ -13,9 +13,9 @@ import pytest
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError
 from kbroker.quorum.format import ensure_formatted
-from kbroker.quorum.quorum_state import read_state, write_state
-from kbroker.quorum.raft.control import QuorumConfiguration
-from kbroker.quorum.raft.election import ElectionState
+from kbroker.quorum.quorum_state_file import read_state, write_state
+from kbroker.quorum.raft.control import QuorumConfiguration, control_batch, leader_change
+from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 from kbroker.quorum.snapshots import (
@@ -209,7 +209,12 @@ def test_a_start_replays_the_newest_snapshot_and_the_log_behind_it(
 
     def prepare() -> None:
         node = start()
-        batch, _ = node.leader_change_batch(epoch=1, base_offset=0, now_ms=NOW_MS)
+        batch = control_batch(
+            [leader_change(1, (1,), (1,)), *node.control.configuration_at(-1).records()],
+            base_offset=0,
+            epoch=1,
+            timestamp_ms=NOW_MS,
+        )
         node.write(batch, now_ms=NOW_MS)
         flush = node.begin_flush()
         for file in flush.files:

@@ -24,7 +24,7 @@ from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.format import ensure_formatted
-from kbroker.quorum.raft.single_voter import MAX_BATCH_BYTES
+from kbroker.quorum.raft.effects import MAX_BATCH_BYTES
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.conftest import StillTimers
 
@@ -46,6 +46,7 @@ class Node:
             properties=meta,
             timers=timers,
             offload=ExecutorOffload(ThreadPoolExecutor(1)),
+            random=Random(2),
         )
         self.batches: list[tuple[int, int, list[bytes]]] = []
         self.snapshot: list[bytes] = []

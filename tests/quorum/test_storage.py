@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.model import InvariantError, StartupError
+from kbroker.model import ZERO_UUID, InvariantError, StartupError
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.records import Record
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
-from kbroker.quorum.raft.election import ElectionState, LogPosition
-from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.election_state import ElectionState
+from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
 from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
 from kbroker.quorum.storage import NEVER, QuorumStorage, StoredBatch, metadata_log_config
 from kbroker.settings.broker import BrokerConfig
@@ -48,7 +48,7 @@ class World:
             node_id=1,
             directory_id=directory_id,
             log_config=metadata_log_config(config()),
-            static_voters=static_voters,
+            static_voters=[Voter(each, ZERO_UUID) for each in static_voters],
             retention_bytes=retention_bytes,
             retention_ms=retention_ms,
             lock=False,
@@ -82,6 +82,10 @@ def append(
     storage.write(batch, now_ms=NOW_MS)
 
 
+def configuration_of(storage: QuorumStorage) -> QuorumConfiguration:
+    return storage.control.configuration_at(storage.log.log_end_offset)
+
+
 def snapshot(
     storage: QuorumStorage, end_offset: int, *records: bytes, timestamp_ms: int = NOW_MS
 ) -> None:
@@ -95,19 +99,19 @@ def test_a_new_directory_is_empty(world: World) -> None:
     assert storage.open(NOW_MS) is None
     world.opened.append(storage)
     assert storage.state == ElectionState()
-    assert storage.position == LogPosition(0, 0)
+    assert storage.raft_log().end == (0, 0)
     assert list(storage.read(0, 0)) == []
     assert storage.last_timestamp_ms(0) == 0
 
 
 def test_what_was_written_is_read_after_a_restart(world: World) -> None:
     storage = world.open()
-    storage.write_state(ElectionState(epoch=4, leader_id=1))
+    storage.write_state(ElectionState(epoch=4, leader_id=1), kraft_version=1, voter_ids=(1,))
     append(storage, b"a", b"b", epoch=3)
     append(storage, b"c", epoch=4, timestamp_ms=NOW_MS + 5)
     storage = world.open()
     assert storage.state == ElectionState(epoch=4, leader_id=1)
-    assert storage.position == LogPosition(4, 3)
+    assert storage.raft_log().end == (3, 4)
     assert list(storage.read(0, 3)) == [
         StoredBatch(0, 2, 3, [b"a", b"b"]),
         StoredBatch(2, 3, 4, [b"c"]),
@@ -127,27 +131,15 @@ def test_control_batches_are_taken_into_the_configuration(world: World) -> None:
     storage = world.open()
     records = QuorumConfiguration(1, (ME,)).records()
     storage.write(control_batch(records, base_offset=0, epoch=1, timestamp_ms=NOW_MS), now_ms=0)
-    assert storage.configuration == QuorumConfiguration()
+    assert configuration_of(storage) == QuorumConfiguration()
     assert list(storage.read(0, 2)) == [StoredBatch(0, 2, 1, [])]
-    assert storage.configuration == QuorumConfiguration(1, (ME,))
-
-
-def test_only_the_first_batch_of_a_cluster_carries_the_voters(world: World) -> None:
-    storage = world.open()
-    storage.configuration = QuorumConfiguration(1, (ME,))
-    counts = [
-        storage.leader_change_batch(epoch=1, base_offset=offset, now_ms=NOW_MS)[1]
-        for offset in (0, 1, 100)
-    ]
-    assert counts == [3, 1, 1]
-    storage.configuration = QuorumConfiguration()
-    assert storage.leader_change_batch(epoch=1, base_offset=0, now_ms=NOW_MS)[1] == 1
+    assert configuration_of(storage) == QuorumConfiguration(1, (ME,))
 
 
 def test_the_newest_snapshot_is_what_a_start_begins_with(world: World) -> None:
     storage = world.open()
     append(storage, b"a", b"b", b"c")
-    storage.configuration = QuorumConfiguration(1, (ME,))
+    storage.control.load_snapshot(BOOTSTRAP_ID, QuorumConfiguration(1, (ME,)))
     snapshot(storage, 2, b"old")
     snapshot(storage, 3, b"x", b"y", timestamp_ms=7)
     snapshot(storage, 3, b"x", b"y", timestamp_ms=7)
@@ -158,8 +150,8 @@ def test_the_newest_snapshot_is_what_a_start_begins_with(world: World) -> None:
     world.opened.append(storage)
     assert found is not None
     assert (found.records, found.last_contained_timestamp_ms) == ([b"x", b"y"], 7)
-    assert storage.configuration == QuorumConfiguration(1, (ME,))
-    assert storage.position == LogPosition(1, 3)
+    assert configuration_of(storage) == QuorumConfiguration(1, (ME,))
+    assert storage.raft_log().end == (3, 1)
 
 
 def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
@@ -168,7 +160,7 @@ def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
     snapshot(storage, 5, b"x")
     storage = world.open()
     assert (storage.log.log_start_offset, storage.log.log_end_offset) == (5, 5)
-    assert storage.position == LogPosition(1, 5)
+    assert storage.raft_log().end == (5, 1)
 
 
 def test_a_log_that_begins_after_its_snapshot_is_refused(world: World) -> None:
@@ -191,8 +183,8 @@ def test_voters(
     world: World, configuration: QuorumConfiguration, static: Sequence[int], voters: Sequence[int]
 ) -> None:
     storage = world.make(static_voters=static)
-    storage.configuration = configuration
-    assert storage.voter_ids() == voters
+    storage.control.load_snapshot(BOOTSTRAP_ID, configuration)
+    assert storage.voters.ids == voters
 
 
 @pytest.mark.parametrize(
@@ -221,7 +213,7 @@ def test_a_node_serves_only_a_quorum_of_its_own(
     world: World, configuration: QuorumConfiguration, static: Sequence[int], refused: str | None
 ) -> None:
     storage = world.make(static_voters=static)
-    storage.configuration = configuration
+    storage.control.load_snapshot(BOOTSTRAP_ID, configuration)
     if refused is None:
         storage.check_own_vote()
     else:

@@ -7,7 +7,7 @@ type; value the schema.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kbroker.protocol import codec
@@ -39,11 +39,11 @@ class QuorumConfiguration:
         """The configuration after one control batch."""
         kraft_version, voters = self.kraft_version, self.voters
         for record in records:
-            kind, value = control_kind(record), record.value or b""
-            if kind is ControlType.KRAFT_VERSION:
-                kraft_version = codec.decode(KRaftVersionRecord, value, 0)[0].k_raft_version
-            elif kind is ControlType.KRAFT_VOTERS:
-                voters = _voters(codec.decode(VotersRecord, value, 0)[0])
+            match quorum_record(record):
+                case KRaftVersionRecord() as version:
+                    kraft_version = version.k_raft_version
+                case VotersRecord() as found:
+                    voters = voters_of_record(found)
         return QuorumConfiguration(kraft_version, voters)
 
     def records(self) -> list[tuple[ControlType, Message]]:
@@ -53,11 +53,12 @@ class QuorumConfiguration:
         version = KRaftVersionRecord(version=0, k_raft_version=self.kraft_version)
         return [
             (ControlType.KRAFT_VERSION, version),
-            (ControlType.KRAFT_VOTERS, _record(self.voters)),
+            (ControlType.KRAFT_VOTERS, voters_record(self.voters)),
         ]
 
 
-def _voters(record: VotersRecord) -> tuple[Voter, ...]:
+def voters_of_record(record: VotersRecord) -> tuple[Voter, ...]:
+    """The voters of a Voters record."""
     return tuple(
         Voter(
             voter.voter_id,
@@ -72,7 +73,8 @@ def _voters(record: VotersRecord) -> tuple[Voter, ...]:
     )
 
 
-def _record(voters: Sequence[Voter]) -> VotersRecord:
+def voters_record(voters: Iterable[Voter]) -> VotersRecord:
+    """The Voters record of a voter set."""
     return VotersRecord(
         version=0,
         voters=[
@@ -109,13 +111,15 @@ def control_batch(
     return build_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, is_control=True)
 
 
-def leader_change(leader_id: int, voter_ids: Sequence[int]) -> tuple[ControlType, Message]:
-    """The record at the start of each epoch."""
+def leader_change(
+    leader_id: int, voter_ids: Sequence[int], granting_ids: Sequence[int]
+) -> tuple[ControlType, Message]:
+    """The record at the start of each epoch. granting_ids: the voters that elected the leader."""
     message = LeaderChangeMessage(
         version=0,
         leader_id=leader_id,
         voters=[LeaderChangeMessage.Voter(voter_id=voter) for voter in voter_ids],
-        granting_voters=[LeaderChangeMessage.Voter(voter_id=leader_id)],
+        granting_voters=[LeaderChangeMessage.Voter(voter_id=voter) for voter in granting_ids],
     )
     return ControlType.LEADER_CHANGE, message
 
@@ -139,6 +143,16 @@ def control_kind(record: Record) -> ControlType:
         return control_type(record)
     except KafkaError:
         return ControlType.UNKNOWN
+
+
+def quorum_record(record: Record) -> KRaftVersionRecord | VotersRecord | None:
+    """The content of a record that changes the quorum; None for any other control record."""
+    kind, value = control_kind(record), record.value or b""
+    if kind is ControlType.KRAFT_VERSION:
+        return codec.decode(KRaftVersionRecord, value, 0)[0]
+    if kind is ControlType.KRAFT_VOTERS:
+        return codec.decode(VotersRecord, value, 0)[0]
+    return None
 
 
 def control_records(batch: bytes | bytearray | memoryview) -> list[Record]:

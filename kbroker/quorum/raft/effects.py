@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -37,8 +38,11 @@ from kbroker.protocol.messages.quorum import (
     VoteResponse,
 )
 from kbroker.protocol.schema import Message
-from kbroker.quorum.raft.election import ElectionState
+from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
+
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Kafka's readers of the metadata log expect no larger batch."""
 
 RaftRequest = (
     VoteRequest
@@ -96,7 +100,6 @@ class AppendControl:
     epoch: int
     base_offset: int
     records: tuple[tuple[ControlType, Message], ...]
-    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)

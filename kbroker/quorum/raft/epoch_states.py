@@ -6,7 +6,7 @@
     Unattached    election timeout (voters)                        Prospective
     Follower      fetch timeout (voters)                           Prospective, same epoch
     Prospective   pre-votes of a majority                          Candidate, epoch + 1
-    Prospective   refused by a majority, or election timeout       Follower or Unattached, same epoch
+    Prospective   refused by a majority, or election timeout       Follower or Unattached
     Candidate     votes of a majority                              Leader
     Candidate     election timeout                                 Prospective, same epoch
     Leader        shutdown, quorum check, no longer a voter        Resigned
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kbroker.model import ZERO_UUID
-from kbroker.quorum.raft.election import NOBODY
+from kbroker.quorum.raft.election_state import NOBODY
 from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint, VoterSet
 

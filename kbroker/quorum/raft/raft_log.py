@@ -35,7 +35,7 @@ class RaftLog:
     """Offsets, epochs and snapshots of one node's log.
 
     epochs: (epoch, start offset) in ascending order. snapshots: sizes in bytes by id, in ascending
-    order of ids. flushed_offset: everything below it is on disk.
+    order of ids. flushed_offset: everything below it is on disk; the whole log if None.
     """
 
     __slots__ = ("_epochs", "_start_offsets", "end_offset", "flushed_offset", "snapshots",
@@ -46,12 +46,13 @@ class RaftLog:
         *,
         start_offset: int = 0,
         end_offset: int = 0,
+        flushed_offset: int | None = None,
         epochs: Sequence[tuple[int, int]] = (),
         snapshots: Mapping[SnapshotId, int] | None = None,
     ) -> None:
         self.start_offset = start_offset
         self.end_offset = end_offset
-        self.flushed_offset = end_offset
+        self.flushed_offset = end_offset if flushed_offset is None else flushed_offset
         self._epochs = [epoch for epoch, _ in epochs]
         self._start_offsets = [offset for _, offset in epochs]
         self.snapshots = dict(sorted((snapshots or {}).items()))

@@ -48,7 +48,7 @@ def test_a_static_quorum_has_no_records() -> None:
 
 
 def test_other_control_records_change_no_configuration() -> None:
-    others = [leader_change(1, (1, 2)), snapshot_header(5), snapshot_footer()]
+    others = [leader_change(1, (1, 2), (1,)), snapshot_header(5), snapshot_footer()]
     records = control_records(control_batch(others, base_offset=0, epoch=1, timestamp_ms=1))
     assert CONFIGURATION.after(records) == CONFIGURATION
     assert [control_kind(record) for record in records] == [
@@ -59,7 +59,9 @@ def test_other_control_records_change_no_configuration() -> None:
 
 
 def test_the_batch_of_a_leader_change() -> None:
-    batch = control_batch([leader_change(2, (1, 2, 3))], base_offset=40, epoch=6, timestamp_ms=123)
+    batch = control_batch(
+        [leader_change(2, (1, 2, 3), (2,))], base_offset=40, epoch=6, timestamp_ms=123
+    )
     header = read_batch_header(batch)
     assert header.is_control and not header.is_transactional
     assert (header.base_offset, header.partition_leader_epoch) == (40, 6)

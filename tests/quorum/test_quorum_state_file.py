@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.model import ZERO_UUID, StartupError
-from kbroker.quorum.quorum_state import read_state, write_state
-from kbroker.quorum.raft.election import ElectionState
+from kbroker.quorum.quorum_state_file import read_state, write_state
+from kbroker.quorum.raft.election_state import ElectionState
 
 DYNAMIC = (
     b'{"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA",'

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kbroker.log.storage.files import atomic_write, read_file
 from kbroker.model import ZERO_UUID, StartupError, uuid_from_string, uuid_to_string
-from kbroker.quorum.raft.election import NOBODY, ElectionState
+from kbroker.quorum.raft.election_state import NOBODY, ElectionState
 
 QUORUM_STATE: Final = "quorum-state"
 

@@ -1,0 +1,483 @@
+"""The quorum's requests and responses: each names exactly the partition `__cluster_metadata-0`.
+
+Kafka's RaftUtil. Every response tells the epoch and leader that its sender knows, and the leader's
+endpoint of the listener that the request came by, if the version has room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from kbroker.model import TopicPartition, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.quorum import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from kbroker.quorum.raft.effects import RaftResponse
+from kbroker.quorum.raft.epoch_states import Endpoints
+from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
+from kbroker.quorum.raft.quorum_state import QuorumState
+from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind
+from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint
+
+METADATA_PARTITION: Final = TopicPartition("__cluster_metadata", 0)
+METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
+
+ENDPOINTS_VERSION: Final = 1
+FETCH_ENDPOINTS_VERSION: Final = 16
+"""From these versions on a response names the leader's endpoint."""
+
+T = TypeVar("T")
+
+
+class _Partition(Protocol):
+    @property
+    def partition_index(self) -> int: ...
+
+
+P = TypeVar("P", bound=_Partition)
+P_co = TypeVar("P_co", bound=_Partition, covariant=True)
+
+
+class _Topic(Protocol[P_co]):
+    @property
+    def topic_name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[P_co]: ...
+
+
+class LeaderView(NamedTuple):
+    """What a node knows of the leader. endpoint: of one listener; None if unknown."""
+
+    epoch: int
+    leader_id: int
+    endpoint: VoterEndpoint | None
+
+
+def leader_view(quorum: QuorumState, listener_name: str) -> LeaderView:
+    """The leader as this node knows it, for a response by that listener."""
+    endpoints = quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
+    found = next((each for each in endpoints if each.name == listener_name), None)
+    return LeaderView(quorum.epoch, quorum.leader_id, found)
+
+
+def _sole(items: Sequence[T]) -> T | None:
+    return items[0] if len(items) == 1 else None
+
+
+# Which partition a message names.
+
+
+def metadata_partition(topics: Sequence[_Topic[P]]) -> P | None:
+    """The data of the metadata partition, if the message names it and no other."""
+    topic = _sole(topics)
+    if topic is None or topic.topic_name != METADATA_PARTITION.topic:
+        return None
+    partition = _sole(topic.partitions)
+    if partition is None or partition.partition_index != METADATA_PARTITION.partition:
+        return None
+    return partition
+
+
+def fetch_partition(request: FetchRequest) -> FetchRequest.FetchPartition | None:
+    """As `metadata_partition`; the topic is named by its id, before version 13 by its name."""
+    topic = _sole(request.topics)
+    if topic is None or (
+        topic.topic_id != METADATA_TOPIC_ID and topic.topic != METADATA_PARTITION.topic
+    ):
+        return None
+    partition = _sole(topic.partitions)
+    return partition if partition is not None and partition.partition == 0 else None
+
+
+def fetched_partition(response: FetchResponse) -> FetchResponse.PartitionData | None:
+    """The partition of a Fetch response."""
+    topic = _sole(response.responses)
+    return None if topic is None else _sole(topic.partitions)
+
+
+def snapshot_partition(
+    request: FetchSnapshotRequest,
+) -> FetchSnapshotRequest.PartitionSnapshot | None:
+    """As `metadata_partition`."""
+    topic = _sole(request.topics)
+    if topic is None or topic.name != METADATA_PARTITION.topic:
+        return None
+    partition = _sole(topic.partitions)
+    return partition if partition is not None and partition.partition == 0 else None
+
+
+def fetched_snapshot_partition(
+    response: FetchSnapshotResponse,
+) -> FetchSnapshotResponse.PartitionSnapshot | None:
+    """The partition of a FetchSnapshot response."""
+    topic = _sole(response.topics)
+    return None if topic is None else _sole(topic.partitions)
+
+
+# Requests.
+
+
+def vote_request(
+    cluster_id: str,
+    candidate: ReplicaKey,
+    voter: ReplicaKey,
+    *,
+    epoch: int,
+    log_end: OffsetAndEpoch,
+    is_pre_vote: bool,
+) -> VoteRequest:
+    """Ask a voter for its vote, or its pre-vote, in epoch."""
+    partition = VoteRequest.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        replica_epoch=epoch,
+        replica_id=candidate.id,
+        replica_directory_id=candidate.directory_id,
+        voter_directory_id=voter.directory_id,
+        last_offset_epoch=log_end.epoch,
+        last_offset=log_end.offset,
+        pre_vote=is_pre_vote,
+    )
+    topic = VoteRequest.TopicData(topic_name=METADATA_PARTITION.topic, partitions=[partition])
+    return VoteRequest(cluster_id=cluster_id, voter_id=voter.id, topics=[topic])
+
+
+def begin_quorum_epoch_request(
+    cluster_id: str, leader_id: int, endpoints: Endpoints, voter: ReplicaKey, *, epoch: int
+) -> BeginQuorumEpochRequest:
+    """Tell a voter who leads epoch."""
+    partition = BeginQuorumEpochRequest.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        voter_directory_id=voter.directory_id,
+        leader_id=leader_id,
+        leader_epoch=epoch,
+    )
+    topic = BeginQuorumEpochRequest.TopicData(
+        topic_name=METADATA_PARTITION.topic, partitions=[partition]
+    )
+    return BeginQuorumEpochRequest(
+        cluster_id=cluster_id,
+        voter_id=voter.id,
+        topics=[topic],
+        leader_endpoints=[
+            BeginQuorumEpochRequest.LeaderEndpoint(name=each.name, host=each.host, port=each.port)
+            for each in endpoints
+        ],
+    )
+
+
+def end_quorum_epoch_request(
+    cluster_id: str,
+    leader_id: int,
+    endpoints: Endpoints,
+    successors: Sequence[ReplicaKey],
+    *,
+    epoch: int,
+) -> EndQuorumEpochRequest:
+    """Tell a voter that the leader of epoch gives up. successors: the best one first."""
+    partition = EndQuorumEpochRequest.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        leader_id=leader_id,
+        leader_epoch=epoch,
+        preferred_successors=[each.id for each in successors],
+        preferred_candidates=[
+            EndQuorumEpochRequest.ReplicaInfo(
+                candidate_id=each.id, candidate_directory_id=each.directory_id
+            )
+            for each in successors
+        ],
+    )
+    topic = EndQuorumEpochRequest.TopicData(
+        topic_name=METADATA_PARTITION.topic, partitions=[partition]
+    )
+    return EndQuorumEpochRequest(
+        cluster_id=cluster_id,
+        topics=[topic],
+        leader_endpoints=[
+            EndQuorumEpochRequest.LeaderEndpoint(name=each.name, host=each.host, port=each.port)
+            for each in endpoints
+        ],
+    )
+
+
+def fetch_request(quorum: QuorumState) -> FetchRequest:
+    """Fetch from the end of this replica's log, which is on its disk up to there."""
+    config, log = quorum.config, quorum.log
+    partition = FetchRequest.FetchPartition(
+        partition=METADATA_PARTITION.partition,
+        current_leader_epoch=quorum.epoch,
+        fetch_offset=log.end_offset,
+        last_fetched_epoch=log.last_epoch,
+        log_start_offset=log.start_offset,
+        partition_max_bytes=config.fetch_max_bytes,
+        replica_directory_id=config.local.directory_id,
+        high_watermark=quorum.high_watermark,
+    )
+    topic = FetchRequest.FetchTopic(
+        topic=METADATA_PARTITION.topic, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
+    return FetchRequest(
+        cluster_id=config.cluster_id,
+        replica_state=FetchRequest.ReplicaState(replica_id=config.local.id),
+        max_wait_ms=config.fetch_max_wait_ms,
+        max_bytes=config.fetch_max_bytes,
+        topics=[topic],
+    )
+
+
+def fetch_snapshot_request(
+    quorum: QuorumState, snapshot_id: SnapshotId, position: int
+) -> FetchSnapshotRequest:
+    """Fetch a snapshot's bytes from position on."""
+    config = quorum.config
+    partition = FetchSnapshotRequest.PartitionSnapshot(
+        partition=METADATA_PARTITION.partition,
+        current_leader_epoch=quorum.epoch,
+        snapshot_id=FetchSnapshotRequest.SnapshotId(
+            end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch
+        ),
+        position=position,
+        replica_directory_id=config.local.directory_id,
+    )
+    topic = FetchSnapshotRequest.TopicSnapshot(
+        name=METADATA_PARTITION.topic, partitions=[partition]
+    )
+    return FetchSnapshotRequest(
+        cluster_id=config.cluster_id,
+        replica_id=config.local.id,
+        max_bytes=config.fetch_snapshot_max_bytes,
+        topics=[topic],
+    )
+
+
+# Responses.
+
+
+def vote_response(
+    leader: LeaderView, error: ErrorCode, *, is_granted: bool, version: int
+) -> VoteResponse:
+    """The answer to a vote request."""
+    partition = VoteResponse.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        error_code=error,
+        leader_id=leader.leader_id,
+        leader_epoch=leader.epoch,
+        vote_granted=is_granted,
+    )
+    topic = VoteResponse.TopicData(topic_name=METADATA_PARTITION.topic, partitions=[partition])
+    response = VoteResponse(topics=[topic])
+    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
+        host, port = leader.endpoint.host, leader.endpoint.port
+        node = VoteResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
+        response.node_endpoints = [node]
+    return response
+
+
+def begin_quorum_epoch_response(
+    leader: LeaderView, error: ErrorCode, *, version: int
+) -> BeginQuorumEpochResponse:
+    """The answer of a voter that was told who leads."""
+    partition = BeginQuorumEpochResponse.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        error_code=error,
+        leader_id=leader.leader_id,
+        leader_epoch=leader.epoch,
+    )
+    topic = BeginQuorumEpochResponse.TopicData(
+        topic_name=METADATA_PARTITION.topic, partitions=[partition]
+    )
+    response = BeginQuorumEpochResponse(topics=[topic])
+    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
+        host, port = leader.endpoint.host, leader.endpoint.port
+        node = BeginQuorumEpochResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
+        response.node_endpoints = [node]
+    return response
+
+
+def end_quorum_epoch_response(
+    leader: LeaderView, error: ErrorCode, *, version: int
+) -> EndQuorumEpochResponse:
+    """The answer of a voter that was told of its leader's resignation."""
+    partition = EndQuorumEpochResponse.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        error_code=error,
+        leader_id=leader.leader_id,
+        leader_epoch=leader.epoch,
+    )
+    topic = EndQuorumEpochResponse.TopicData(
+        topic_name=METADATA_PARTITION.topic, partitions=[partition]
+    )
+    response = EndQuorumEpochResponse(topics=[topic])
+    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
+        host, port = leader.endpoint.host, leader.endpoint.port
+        node = EndQuorumEpochResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
+        response.node_endpoints = [node]
+    return response
+
+
+def fetch_response(
+    leader: LeaderView,
+    error: ErrorCode,
+    *,
+    high_watermark: int | None,
+    log_start_offset: int,
+    position: FetchPosition | None,
+    version: int,
+) -> FetchResponse:
+    """The answer to a Fetch, without its records. high_watermark: None if unknown."""
+    partition = FetchResponse.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        error_code=error,
+        high_watermark=-1 if high_watermark is None else high_watermark,
+        log_start_offset=log_start_offset,
+        current_leader=FetchResponse.LeaderIdAndEpoch(
+            leader_id=leader.leader_id, leader_epoch=leader.epoch
+        ),
+        records=b"",
+    )
+    if position is not None and position.kind is PositionKind.DIVERGING:
+        end = position.position
+        partition.diverging_epoch = FetchResponse.EpochEndOffset(
+            epoch=end.epoch, end_offset=end.offset
+        )
+    elif position is not None and position.kind is PositionKind.SNAPSHOT:
+        end = position.position
+        partition.snapshot_id = FetchResponse.SnapshotId(end_offset=end.offset, epoch=end.epoch)
+    topic = FetchResponse.FetchableTopicResponse(
+        topic=METADATA_PARTITION.topic, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
+    response = FetchResponse(responses=[topic])
+    if leader.endpoint is not None and version >= FETCH_ENDPOINTS_VERSION:
+        host, port = leader.endpoint.host, leader.endpoint.port
+        node = FetchResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
+        response.node_endpoints = [node]
+    return response
+
+
+def fetch_snapshot_response(
+    leader: LeaderView,
+    error: ErrorCode,
+    *,
+    snapshot_id: SnapshotId,
+    position: int,
+    size_bytes: int,
+    version: int,
+) -> FetchSnapshotResponse:
+    """The answer to a FetchSnapshot, without the snapshot's bytes."""
+    partition = FetchSnapshotResponse.PartitionSnapshot(
+        index=METADATA_PARTITION.partition,
+        error_code=error,
+        snapshot_id=FetchSnapshotResponse.SnapshotId(
+            end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch
+        ),
+        current_leader=FetchSnapshotResponse.LeaderIdAndEpoch(
+            leader_id=leader.leader_id, leader_epoch=leader.epoch
+        ),
+        size=size_bytes,
+        position=position,
+        unaligned_records=b"",
+    )
+    topic = FetchSnapshotResponse.TopicSnapshot(
+        name=METADATA_PARTITION.topic, partitions=[partition]
+    )
+    response = FetchSnapshotResponse(topics=[topic])
+    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
+        host, port = leader.endpoint.host, leader.endpoint.port
+        node = FetchSnapshotResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
+        response.node_endpoints = [node]
+    return response
+
+
+# What a response says of the leader.
+
+
+class ResponseView(NamedTuple):
+    """The fields that the responses of the epoch's APIs share. endpoints: the leader's, of the
+    listener that the request was sent to; empty if the response has none.
+    """
+
+    error: ErrorCode
+    epoch: int
+    leader_id: int
+    endpoints: Endpoints
+
+
+class _NodeEndpoint(Protocol):
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+def view_response(response: RaftResponse, listener_name: str) -> ResponseView | None:
+    """What a response says of error, epoch and leader; None for one of another API, or one that
+    does not name the metadata partition.
+    """
+    match response:
+        case VoteResponse():
+            partition: _LeaderPartition | None = metadata_partition(response.topics)
+        case BeginQuorumEpochResponse():
+            partition = metadata_partition(response.topics)
+        case EndQuorumEpochResponse():
+            partition = metadata_partition(response.topics)
+        case FetchResponse():
+            fetched = fetched_partition(response)
+            if fetched is None:
+                return None
+            leader, error = fetched.current_leader, fetched.error_code
+            return ResponseView(
+                ErrorCode(error),
+                leader.leader_epoch,
+                leader.leader_id,
+                _endpoints(leader.leader_id, response.node_endpoints, listener_name),
+            )
+        case FetchSnapshotResponse():
+            snapshot = fetched_snapshot_partition(response)
+            if snapshot is None:
+                return None
+            return ResponseView(
+                ErrorCode(snapshot.error_code),
+                snapshot.current_leader.leader_epoch,
+                snapshot.current_leader.leader_id,
+                _endpoints(
+                    snapshot.current_leader.leader_id, response.node_endpoints, listener_name
+                ),
+            )
+        case _:
+            return None
+    if partition is None:
+        return None
+    return ResponseView(
+        ErrorCode(partition.error_code),
+        partition.leader_epoch,
+        partition.leader_id,
+        _endpoints(partition.leader_id, response.node_endpoints, listener_name),
+    )
+
+
+class _LeaderPartition(Protocol):
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def leader_id(self) -> int: ...
+
+
+def _endpoints(leader_id: int, nodes: Sequence[_NodeEndpoint], listener_name: str) -> Endpoints:
+    return tuple(
+        VoterEndpoint(listener_name, node.host, node.port)
+        for node in nodes
+        if node.node_id == leader_id
+    )
