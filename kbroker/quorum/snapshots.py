@@ -104,6 +104,11 @@ def read_snapshot(path: Path) -> Snapshot:
     data = read_file(path)
     if data is None:
         raise StartupError(f"{path} is missing")
+    return parse_snapshot(data, path)
+
+
+def parse_snapshot(data: bytes, path: Path) -> Snapshot:
+    """The content of a snapshot's file. path: named in the errors, those of `read_snapshot`."""
     configuration = QuorumConfiguration()
     timestamp_ms = 0
     records: list[bytes] = []

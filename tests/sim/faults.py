@@ -16,8 +16,9 @@ from tests.sim.network import SimNetwork
 from tests.sim.process import SimProcess
 from tests.sim.timers import SimTimers
 
-MEAN_GAPS_MS = (150.0, 500.0, 2_000.0)
-LONGEST_MS = (300.0, 2_000.0, 8_000.0)
+MEAN_GAPS = (0.3, 1.0, 3.0)
+LONGEST = (0.5, 2.0, 6.0, 15.0)
+FAVOURITES_SHARE = 0.4
 
 
 class FaultyNode(Protocol):
@@ -36,7 +37,10 @@ class FaultyNode(Protocol):
 
 
 class Faults:
-    """The faults of one seed. note: told each of them, for the trace."""
+    """The faults of one seed. unit_ms: how long things take in this cluster, such as an election;
+    what is drawn is in proportion. favourites: the nodes that faults strike more often, such as
+    leaders. note: told each of them, for the trace.
+    """
 
     def __init__(
         self,
@@ -45,28 +49,36 @@ class Faults:
         timers: SimTimers,
         random: Random,
         note: Callable[[str], None],
+        *,
+        unit_ms: float,
+        favourites: Callable[[], list[FaultyNode]] = list,
     ) -> None:
         self._nodes = nodes
         self._network = network
         self._timers = timers
         self._random = random
         self._note = note
+        self._favourites = favourites
         self._is_over = False
         kinds: dict[str, Callable[[FaultyNode, float], None]] = {
             "kill": self._kill,
             "power loss": self._power_loss,
             "pause": self._pause,
-            "isolate": self._isolate,
-            "one-way cut": self._one_way_cut,
-            "two-way cut": self._two_way_cut,
-            "reset": self._reset,
             "clock jump": self._clock_jump,
             "slow disk": self._slow_disk,
             "disk fault": self._disk_fault,
+            "crash": self._crash,
         }
+        if len(nodes) > 1:
+            kinds |= {
+                "isolate": self._isolate,
+                "one-way cut": self._one_way_cut,
+                "two-way cut": self._two_way_cut,
+                "reset": self._reset,
+            }
         self._kinds = {name: kinds[name] for name in sorted(kinds) if random.random() < 0.5}
-        self._mean_gap_ms = random.choice(MEAN_GAPS_MS)
-        self._longest_ms = random.choice(LONGEST_MS)
+        self._mean_gap_ms = unit_ms * random.choice(MEAN_GAPS)
+        self._longest_ms = unit_ms * random.choice(LONGEST)
 
     def start(self) -> None:
         """Begin to strike."""
@@ -80,6 +92,7 @@ class Faults:
         self._network.heal_all()
         for node in self._nodes:
             node.disk.mend()
+            node.disk.crash_after = None
             node.disk.slow_ms = 0.0
             if node.process is not None and node.process.is_paused:
                 node.process.resume()
@@ -95,6 +108,9 @@ class Faults:
     def _strike(self) -> None:
         name = self._random.choice(list(self._kinds))
         node = self._random.choice(self._nodes)
+        favourites = self._favourites()
+        if favourites and self._random.random() < FAVOURITES_SHARE:
+            node = self._random.choice(favourites)
         lasts_ms = self._random.uniform(0, self._longest_ms)
         self._note(f"{name} at node {node.node_id} for {lasts_ms:.0f} ms")
         self._kinds[name](node, lasts_ms)
@@ -137,6 +153,11 @@ class Faults:
             node.start()
 
         self._later(lasts_ms, mend)
+
+    def _crash(self, node: FaultyNode, lasts_ms: float) -> None:
+        """A loss of power at one of the next operations of the disk, within a step of the node."""
+        node.disk.crash_after = self._random.randrange(12)
+        self._later(lasts_ms, node.start)
 
     # -- network ----------------------------------------------------------------------------------
 

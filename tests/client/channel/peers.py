@@ -15,15 +15,15 @@ from kbroker.client.channel.streams import Stream, StreamOpener, StreamReceiver
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.node.timers import LoopTimers
 from kbroker.ports import Timers
-from kbroker.protocol.apis import ApiKey, request_class, valid_versions
-from kbroker.protocol.codec import decode
+from kbroker.protocol.apis import ApiKey, valid_versions
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.framing import decode_request_header, encode_response_frame
+from kbroker.protocol.framing import RequestHeader
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.schema import Request, Response
 from tests.sim.network import SimNetwork
 from tests.sim.process import SimProcess
+from tests.sim.server import ServerConnection, api_versions
 from tests.sim.streams import SimStreams
 from tests.sim.timers import SimTimers
 
@@ -54,9 +54,18 @@ class Peer:
 
     def accept(self, stream: Stream) -> StreamReceiver:
         """A node has connected."""
-        connection = PeerConnection(self, len(self.connections), stream)
+        index = len(self.connections)
+        connection = PeerConnection(self, index, stream)
         self.connections.append(connection)
         return connection
+
+    def refuse(self, header: RequestHeader) -> Response | None:
+        """UNSUPPORTED_VERSION for an ApiVersions request (KIP-511); a bug for any other."""
+        low, high = self.versions[header.api_key]
+        if low <= header.api_version <= high:
+            return None
+        assert header.api_key == ApiKey.API_VERSIONS, str(header)
+        return self.api_versions(ErrorCode.UNSUPPORTED_VERSION)
 
     def script(self, api_key: ApiKey, *answers: Answer) -> None:
         """Give these answers to the next requests of that API, then the usual ones again."""
@@ -86,72 +95,37 @@ class Peer:
 
     def api_versions(self, error_code: int = 0) -> ApiVersionsResponse:
         """What the peer announces."""
-        return ApiVersionsResponse(
-            error_code=error_code,
-            api_keys=[
-                ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
-                for key, (low, high) in self.versions.items()
-            ],
-        )
+        return api_versions(self.versions, error_code)
 
 
-class PeerConnection:
+class PeerConnection(ServerConnection):
     """One connection as the peer sees it."""
 
     def __init__(self, peer: Peer, index: int, stream: Stream) -> None:
+        super().__init__(stream, self._answer, refuse=peer.refuse)
         self._peer = peer
         self._index = index
-        self._stream = stream
-        self._received = bytearray()
-        self.lost: str | None = None
 
-    def connected(self) -> None:
-        """Nothing: the node sends first."""
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= 4:
-            size = int.from_bytes(self._received[:4], "big")
-            if len(self._received) < 4 + size:
-                return
-            frame = bytes(self._received[4 : 4 + size])
-            del self._received[: 4 + size]
-            self._answer(frame)
-
-    def connection_lost(self, reason: str) -> None:
-        self.lost = reason
-
-    def _answer(self, frame: bytes) -> None:
-        header = decode_request_header(frame)
-        key, version = header.api_key, header.api_version
-        low, high = self._peer.versions[key]
-        if not low <= version <= high:
-            assert key == ApiKey.API_VERSIONS, f"{ApiKey(key).name} {version}"
-            refusal = self._peer.api_versions(ErrorCode.UNSUPPORTED_VERSION)
-            self._write(key, 0, header.correlation_id, refusal)
-            return
-        request, end = decode(request_class(key), frame, version, header.body_position)
-        assert end == len(frame)
-        self._peer.requests.append((self._index, version, cast(Request, request)))
-        answer = self._peer.answer(key, version, cast(Request, request))
+    def _answer(self, _: ServerConnection, header: RequestHeader, request: Request) -> None:
+        self._peer.requests.append((self._index, header.api_version, request))
+        answer = self._peer.answer(header.api_key, header.api_version, request)
         if answer is HANG_UP:
-            self._stream.close()
+            self.stream.close()
         elif answer is CUT_SHORT:
-            self._stream.write(b"\x00\x00\x10\x00" + frame[4:8] + b"\x00\x01")
-            self._stream.close()
+            self.stream.write(
+                b"\x00\x00\x10\x00" + header.correlation_id.to_bytes(4, "big") + b"\x00\x01"
+            )
+            self.stream.close()
         elif isinstance(answer, bytes):
-            self._stream.write(answer)
+            self.stream.write(answer)
         elif answer is not SILENT:
-            self._write(key, version, header.correlation_id, cast(Response, answer))
+            self.answer(header, cast(Response, answer))
 
-    def _write(self, key: int, version: int, correlation_id: int, answer: Response) -> None:
-        data = b"".join(
-            bytes(cast(bytes, part))
-            for part in encode_response_frame(key, version, correlation_id, answer)
-        )
+    def send(self, data: bytes) -> None:
+        """Send bytes, in one piece or many."""
         step = 1 if self._peer.is_trickling else len(data)
         for position in range(0, len(data), step):
-            self._stream.write(data[position : position + step])
+            self.stream.write(data[position : position + step])
 
 
 class World(Protocol):

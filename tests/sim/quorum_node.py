@@ -1,0 +1,644 @@
+"""A simulated node of the quorum: the core of `kbroker.quorum.raft`, its effects carried out on a
+`SimDisk` and a `SimNetwork`.
+
+Each event runs in a step of the node's process: the core first, then its effects in order, each of
+which may be the last one that a crash lets happen. A disk that refuses an operation ends the node.
+What a node was told and did is handed to the checks after each step (`quorum_checks`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, assert_never, cast
+
+from kbroker.client.channel.channel import Channel
+from kbroker.client.channel.streams import Stream, StreamReceiver
+from kbroker.client.cluster_view import BrokerAddress
+from kbroker.model import Uuid
+from kbroker.protocol.apis import ApiKey, response_class, valid_versions
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.framing import RequestHeader
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.quorum import FetchSnapshotRequest, FetchSnapshotResponse
+from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
+from kbroker.quorum.raft.effects import (
+    AppendBatches,
+    AppendControl,
+    AppendRecords,
+    Commit,
+    Destination,
+    Effect,
+    FinishSnapshot,
+    Flush,
+    InstallSnapshot,
+    LeaderChanged,
+    PersistState,
+    RaftRequest,
+    RaftResponse,
+    ReadRecords,
+    ReadSnapshot,
+    Respond,
+    Send,
+    ShutdownComplete,
+    Truncate,
+    WriteSnapshotPart,
+)
+from kbroker.quorum.raft.node import RaftNode
+from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
+from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.snapshots import build_snapshot
+from tests.sim.disk import Crashed, SimDisk
+from tests.sim.process import SimProcess
+from tests.sim.quorum_log import Batches, LogBatch, QuorumLog
+from tests.sim.server import ALL_VERSIONS, ServerConnection, api_versions
+from tests.sim.simulation import Simulation
+from tests.sim.streams import SimStreams
+from tests.sim.timers import SimTimer
+
+LISTENER = "CONTROLLER"
+
+
+class SentRequest(NamedTuple):
+    """A message: a request. sender: of which process, so that a restart gets no old answers."""
+
+    sender: SimProcess
+    correlation_id: int
+    request: RaftRequest
+
+
+class Answer(NamedTuple):
+    """A message: the answer to a request; an ErrorCode if there is none."""
+
+    sender: SimProcess
+    correlation_id: int
+    response: RaftResponse | ErrorCode
+
+
+class Origin(NamedTuple):
+    """A request that has arrived. source: the node or connection that it came from."""
+
+    source: object
+    request: RaftRequest
+    version: int
+    reply: Callable[[RaftResponse], None]
+
+
+class Proposal(NamedTuple):
+    """Records that were proposed and are not known to be committed."""
+
+    base_offset: int
+    end_offset: int
+    epoch: int
+    values: tuple[bytes, ...]
+
+
+class Step(NamedTuple):
+    """What a step of a node did. effects: those that were carried out, is_whole: all of them;
+    answered: the requests that were answered, with their responses.
+    """
+
+    effects: list[Effect]
+    answered: list[tuple[RaftRequest, RaftResponse]]
+    voters_before: VoterSet
+    is_whole: bool = True
+
+
+Check = Callable[["QuorumNode", Step], None]
+"""Raises AssertionError if an invariant does not hold."""
+
+
+CoreFactory = Callable[["QuorumNode"], RaftNode]
+"""Makes the core of a node that starts, from what its disk kept."""
+
+
+class QuorumNode:
+    """One node, over all its processes. acknowledge: called with each proposal that it saw
+    committed while it led. ended: called when its process has ended. uses_channel: whether requests
+    go over `kbroker.client.channel` as bytes on connections, instead of as values, each on its own.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        directory_id: Uuid,
+        simulation: Simulation,
+        *,
+        known: Batches,
+        make_core: CoreFactory,
+        checks: Sequence[Check],
+        acknowledge: Callable[[QuorumNode, Proposal], None],
+        ended: Callable[[QuorumNode], None],
+        uses_channel: bool = False,
+    ) -> None:
+        self.node_id = node_id
+        self.directory_id = directory_id
+        self.simulation = simulation
+        self.random = simulation.random(f"node {node_id}")
+        self.disk = SimDisk(simulation.random(f"disk {node_id}"))
+        self.log = QuorumLog(self.disk, known)
+        self.process: SimProcess | None = None
+        self.core: RaftNode
+        self.high_watermark = 0
+        """Of the present process: what its last Commit said."""
+        self.state: list[bytes] = []
+        """The state machine: the values of committed records."""
+        self.applied_offset = 0
+        self.verified_offset = 0
+        """Up to here the checks have compared its committed batches."""
+        self.leader_id = -1
+        self.unanswered: dict[int, Origin] = {}
+        self.fetched_ms: dict[int, int] = {}
+        """When each node last fetched from this one."""
+        self.proposals: deque[Proposal] = deque()
+        self.is_stopping = False
+        self.start_count = 0
+        self.lost_proposals = 0
+        self.counts: Counter[str] = Counter()
+        """Effects by name."""
+        self._make_core = make_core
+        self._checks = checks
+        self._acknowledge = acknowledge
+        self._ended = ended
+        self._answers: list[tuple[RaftRequest, RaftResponse]] = []
+        self._known = known
+        self._sent: dict[int, SimTimer | None] = {}
+        self._uses_channel = uses_channel
+        self._channel: Channel | None = None
+        self._next_token = 0
+        self._deadline: tuple[int, SimTimer] | None = None
+        self._count = 0
+
+    # -- the life of a node -----------------------------------------------------------------------
+
+    def format(self, voters: VoterSet, kraft_version: int) -> None:
+        """`kbroker format`: with kraft.version 1, the checkpoint 0-0 names the first voters."""
+        self.log.open()
+        if kraft_version:
+            configuration = QuorumConfiguration(kraft_version, tuple(voters))
+            self.log.write_snapshot(BOOTSTRAP_ID, self._snapshot_data(configuration, [], 0))
+
+    def wipe(self, directory_id: Uuid) -> None:
+        """Replace the disk by an empty one, formatted with `--no-initial-controllers`: this is
+        another replica from now on.
+        """
+        self.kill(power_loss=True)
+        self.simulation.note(f"node {self.node_id} gets an empty disk")
+        self.directory_id = directory_id
+        self.disk = SimDisk(self.simulation.random(f"disk {self.node_id} {directory_id.hex()}"))
+        self.log = QuorumLog(self.disk, self._known)
+        self.log.open()
+
+    def start(self) -> None:
+        """Start a node that is down; it stays down if its disk does not work."""
+        if self.process is not None:
+            return
+        process = SimProcess(self.simulation.timers, self.random, lambda: None)
+        self.start_count += 1
+        try:
+            self.log.open()
+        except (OSError, Crashed):
+            self.disk.restart(power_loss=False)
+            return
+        self.simulation.note(f"node {self.node_id} starts with a log to {self.log.end_offset}")
+        self.process = process
+        self.high_watermark = self.applied_offset = 0
+        self.state = []
+        snapshot = max(self.log.snapshots, default=None)
+        if snapshot is not None:
+            self._load(snapshot)
+        self.leader_id = -1
+        self.is_stopping = False
+        self.core = self._make_core(self)
+        network = self.simulation.network
+        network.attach(self.node_id, process, receive=self._receive, accept=self._accept)
+        if self._uses_channel:
+            self._channel = Channel(
+                SimStreams(network, self.node_id),
+                process,
+                self.random,
+                client_id=f"node-{self.node_id}",
+                connect_timeout_ms=1_000,
+            )
+        process.run(partial(self.step, self.core.start))
+
+    def kill(self, *, power_loss: bool) -> None:
+        """End the process; with a loss of power the disk keeps what was synced, and some more."""
+        process = self.process
+        if process is not None:
+            self.simulation.note(f"node {self.node_id} ends, power loss: {power_loss}")
+            process.kill()
+            self.process = None
+            self.simulation.network.detach(self.node_id, silently=power_loss)
+            self._sent.clear()
+            self.unanswered.clear()
+            self.lost_proposals += len(self.proposals)
+            self.proposals.clear()
+            self.fetched_ms.clear()
+            self._deadline = None
+            self._ended(self)
+        self.disk.restart(power_loss=power_loss)
+
+    @property
+    def key(self) -> ReplicaKey:
+        """This node with its present disk."""
+        return ReplicaKey(self.node_id, self.directory_id)
+
+    @property
+    def epoch(self) -> int:
+        return self.core.quorum.epoch
+
+    @property
+    def is_leader(self) -> bool:
+        return self.process is not None and self.core.is_leader
+
+    @property
+    def voters(self) -> VoterSet:
+        """Those that count for this node."""
+        return self.core.quorum.voters
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs and is not paused."""
+        return self.process is not None and not self.process.is_paused
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def step(self, event: Callable[[int], list[Effect]]) -> None:
+        """One event of the core, its effects, and the checks."""
+        process = self.process
+        if process is None:
+            return
+        done: list[Effect] = []
+        self._answers = []
+        step = Step(done, self._answers, self.voters)
+        try:
+            for effect in event(process.monotonic_ms()):
+                if self.simulation.is_traced:
+                    self.simulation.note(f"node {self.node_id}: {_short(effect)}")
+                self._carry_out(effect)
+                self.counts[type(effect).__name__] += 1
+                done.append(effect)
+        except OSError as error:
+            self.simulation.note(f"node {self.node_id}: {error}")
+            self._check(step._replace(is_whole=False))
+            self.kill(power_loss=False)
+            return
+        except Crashed:
+            self._check(step._replace(is_whole=False))
+            self.kill(power_loss=True)
+            return
+        self._set_deadline(process)
+        self._check(step)
+
+    def _check(self, step: Step) -> None:
+        for check in self._checks:
+            check(self, step)
+
+    def _set_deadline(self, process: SimProcess) -> None:
+        due_ms = self.core.next_deadline_ms()
+        if due_ms is None:
+            return
+        now_ms = process.monotonic_ms()
+        if self._deadline is not None:
+            set_ms, timer = self._deadline
+            if set_ms <= due_ms:
+                return  # it fires early, and sets itself again
+            timer.cancel()
+        self._deadline = due_ms, process.call_later(due_ms - now_ms, self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        self._deadline = None
+        self.step(self.core.poll)
+
+    # -- effects ----------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case PersistState():
+                self.log.write_state(effect.state)
+            case AppendRecords():
+                self._append_records(effect)
+            case AppendControl():
+                data = control_batch(
+                    effect.records,
+                    base_offset=effect.base_offset,
+                    epoch=effect.epoch,
+                    timestamp_ms=self._now_ms(),
+                )
+                self.log.append(bytes(data), effect.base_offset)
+            case AppendBatches():
+                self.log.append(effect.batches, effect.base_offset)
+                assert self.log.end_offset == effect.end_offset
+            case Truncate():
+                self.log.truncate(effect.end_offset)
+            case Flush():
+                self._flush(effect)
+            case Commit():
+                self._commit(effect.high_watermark)
+            case LeaderChanged():
+                self.leader_id = effect.leader_id
+                if effect.leader_id != self.node_id:  # their outcome is unknown
+                    self.lost_proposals += len(self.proposals)
+                    self.proposals.clear()
+            case Send():
+                self._send(effect)
+            case Respond():
+                self._respond(effect)
+            case WriteSnapshotPart():
+                self.log.write_part(effect.snapshot_id, effect.position, effect.data)
+            case FinishSnapshot():
+                self._later(partial(self._finish_snapshot, effect.snapshot_id))
+            case InstallSnapshot():
+                self.log.install(effect.snapshot_id)
+                self._load(effect.snapshot_id)
+            case ShutdownComplete():
+                self._later(self._stop)
+            case _:
+                assert_never(effect)
+
+    def _now_ms(self) -> int:
+        assert self.process is not None
+        return self.process.now_ms()
+
+    def _later(self, work: Callable[[], None]) -> None:
+        """Something takes as long as an fsync."""
+        assert self.process is not None
+        self.process.call_later(self.disk.latency_ms(), work)
+
+    def _append_records(self, effect: AppendRecords) -> None:
+        now_ms = self._now_ms()
+        data = build_batch(
+            [(now_ms, None, record, ()) for record in effect.records],
+            base_offset=effect.base_offset,
+            partition_leader_epoch=effect.epoch,
+        )
+        self.log.append(bytes(data), effect.base_offset)
+        end_offset = effect.base_offset + len(effect.records)
+        self.proposals.append(
+            Proposal(effect.base_offset, end_offset, effect.epoch, tuple(effect.records))
+        )
+
+    def _flush(self, effect: Flush) -> None:
+        end = self.log.begin_flush()
+        assert effect.end_offset == self.log.end_offset
+
+        def flushed(now_ms: int) -> list[Effect]:
+            end()
+            return self.core.flushed(effect.end_offset, now_ms)
+
+        self._later(lambda: self.step(flushed))
+
+    def _commit(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        for batch in self.log.batches_between(self.applied_offset, high_watermark):
+            self.state += batch.values
+            self.applied_offset = batch.end_offset
+        while self.proposals and self.proposals[0].end_offset <= high_watermark:
+            self._acknowledge(self, self.proposals.popleft())
+
+    def _stop(self) -> None:
+        self.kill(power_loss=False)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def _send(self, effect: Send) -> None:
+        process = self.process
+        assert process is not None
+        correlation_id = effect.correlation_id
+        assert correlation_id not in self._sent, "a correlation id is used twice"
+        if self._channel is not None:
+            self._sent[correlation_id] = None
+            self._send_on_channel(self._channel, effect)
+            return
+        self._sent[correlation_id] = process.call_later(
+            effect.timeout_ms,
+            partial(self._answered, correlation_id, ErrorCode.REQUEST_TIMED_OUT),
+        )
+        self.simulation.network.send(
+            self.node_id,
+            effect.destination.port,
+            SentRequest(process, correlation_id, effect.request),
+        )
+
+    def _send_on_channel(self, channel: Channel, effect: Send) -> None:
+        request, correlation_id = effect.request, effect.correlation_id
+        is_fetch = isinstance(request, FetchRequest | FetchSnapshotRequest)
+        answer = channel.send(
+            BrokerAddress(*_address_of(effect.destination)),
+            "fetch" if is_fetch else "quorum",
+            request,
+            response_class(request.API_KEY),
+            timeout_ms=effect.timeout_ms,
+        )
+
+        def failed(error: KafkaError) -> None:
+            is_network = error.code is ErrorCode.NETWORK_EXCEPTION
+            code = ErrorCode.BROKER_NOT_AVAILABLE if is_network else error.code
+            # a failure may be known within the step that sends
+            self._process_later(partial(self._answered, correlation_id, code))
+
+        answer.on_done(partial(self._answered, correlation_id), failed)
+
+    def _process_later(self, event: Callable[[], None]) -> None:
+        if self.process is not None:
+            self.process.call_later(0, event)
+
+    def _receive(self, source: int, message: object) -> None:
+        """A message, not of a connection, has arrived."""
+        process = self.process
+        if process is None:
+            return
+        if isinstance(message, Answer):
+            if message.sender is process:
+                self._answered(message.correlation_id, message.response)
+            return
+        assert isinstance(message, SentRequest)
+
+        def reply(response: RaftResponse) -> None:
+            answer = Answer(message.sender, message.correlation_id, response)
+            self.simulation.network.send(self.node_id, source, answer)
+
+        version = valid_versions(message.request.API_KEY)[1]
+        self.request(Origin(source, message.request, version, reply))
+
+    def _accept(self, stream: Stream) -> StreamReceiver:
+        """Another node has connected."""
+
+        def serve(connection: ServerConnection, header: RequestHeader, request: object) -> None:
+            if header.api_key == ApiKey.API_VERSIONS:
+                connection.answer(header, api_versions(ALL_VERSIONS))
+                return
+            reply = partial(connection.answer, header)
+            self.request(Origin(connection, cast(RaftRequest, request), header.api_version, reply))
+
+        return ServerConnection(stream, serve, lost_callback=self.abandon)
+
+    def _answered(self, correlation_id: int, response: RaftResponse | ErrorCode) -> None:
+        if correlation_id not in self._sent:
+            return  # late, or twice
+        timer = self._sent.pop(correlation_id)
+        if timer is not None:
+            timer.cancel()
+        if isinstance(response, ErrorCode):
+            self.step(partial(self._failed, correlation_id, response))
+        else:
+            self.step(partial(self._response, correlation_id, response))
+
+    def _failed(self, correlation_id: int, error: ErrorCode, now_ms: int) -> list[Effect]:
+        return self.core.request_failed(correlation_id, error, now_ms)
+
+    def _response(self, correlation_id: int, response: RaftResponse, now_ms: int) -> list[Effect]:
+        return self.core.response_received(correlation_id, response, now_ms)
+
+    def request(self, origin: Origin) -> None:
+        """A request has arrived, of a node or of a client."""
+        request = origin.request
+        self._next_token += 1
+        token = self._next_token
+        if isinstance(request, ApiVersionsRequest):
+            origin.reply(api_versions(ALL_VERSIONS))
+            return
+        self.unanswered[token] = origin
+        match request:
+            case FetchRequest():
+                self.fetched_ms[request.replica_state.replica_id] = self.simulation.elapsed_ms
+            case FetchSnapshotRequest():
+                self.fetched_ms[request.replica_id] = self.simulation.elapsed_ms
+
+        def handle(now_ms: int) -> list[Effect]:
+            return self.core.handle_request(
+                token,
+                request,
+                listener_name=LISTENER,
+                version=origin.version,
+                now_ms=now_ms,
+                wall_ms=self._now_ms(),
+            )
+
+        self.step(handle)
+
+    def _respond(self, effect: Respond) -> None:
+        origin = self.unanswered.pop(effect.token, None)
+        if origin is None:
+            return  # its connection was closed within this step
+        response, read = effect.response, effect.read
+        if isinstance(read, ReadRecords):
+            assert isinstance(response, FetchResponse)
+            data = self.log.read(read.from_offset, read.max_bytes)
+            response.responses[0].partitions[0].records = data
+        elif isinstance(read, ReadSnapshot):
+            assert isinstance(response, FetchSnapshotResponse)
+            stored = self.log.snapshots[read.snapshot_id].data
+            part = stored[read.position : read.position + read.max_bytes]
+            response.topics[0].partitions[0].unaligned_records = part
+        self._answers.append((origin.request, response))
+        origin.reply(response)
+
+    def abandon(self, source: object) -> None:
+        """A connection is closed, or all those of a node: its requests need no answer."""
+        if self.process is None:
+            return
+        for token, origin in list(self.unanswered.items()):
+            if origin.source == source:
+                del self.unanswered[token]
+                self.core.request_abandoned(token)
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def _snapshot_data(
+        self, configuration: QuorumConfiguration, values: list[bytes], epoch: int
+    ) -> bytes:
+        batches = build_snapshot(
+            configuration, [values], epoch=epoch, last_contained_timestamp_ms=0, now_ms=0
+        )
+        return b"".join(batches)
+
+    def _load(self, snapshot_id: SnapshotId) -> None:
+        self.state = list(self.log.snapshots[snapshot_id].content.records)
+        self.applied_offset = snapshot_id.end_offset
+
+    def write_snapshot(self) -> None:
+        """Make a snapshot of everything that is committed, if anything is new."""
+        last: LogBatch | None = None
+        for batch in self.log.batches:
+            if batch.end_offset > self.applied_offset:
+                break
+            last = batch
+        if last is None or last.end_offset != self.applied_offset:
+            return
+        snapshot_id = SnapshotId(last.end_offset, last.epoch)
+        if snapshot_id in self.log.snapshots:
+            return
+        configuration = self.log.configuration_at(last.end_offset)
+        data = self._snapshot_data(configuration, self.state, last.epoch)
+
+        def write(now_ms: int) -> list[Effect]:
+            self.log.write_snapshot(snapshot_id, data)
+            return self.core.snapshot_written(snapshot_id, len(data), now_ms)
+
+        self.step(write)
+
+    def clean(self) -> None:
+        """Retention: keep the newest snapshot and the log behind it."""
+        newest = max(self.log.snapshots, default=BOOTSTRAP_ID)
+        if newest.end_offset <= self.log.start_offset:
+            return
+
+        def clean(now_ms: int) -> list[Effect]:
+            self.log.clean(newest)
+            snapshots = sorted(self.log.snapshots)
+            return self.core.log_cleaned(newest.end_offset, snapshots, now_ms)
+
+        self.step(clean)
+
+    def _finish_snapshot(self, snapshot_id: SnapshotId) -> None:
+        def finish(now_ms: int) -> list[Effect]:
+            stored = self.log.finish_part(snapshot_id)
+            return self.core.snapshot_received(
+                snapshot_id, len(stored.data), stored.content.configuration, now_ms
+            )
+
+        self.step(finish)
+
+    # -- what clients and the world do ------------------------------------------------------------
+
+    def propose(self, record_count: int) -> None:
+        """Propose records, if this node leads."""
+        values = []
+        for _ in range(record_count):
+            self._count += 1
+            values.append(b"%d.%d.%d" % (self.node_id, self.start_count, self._count))
+        self.step(lambda now_ms: self.core.propose(values, now_ms))
+
+    def client_request(self, request: RaftRequest, reply: Callable[[RaftResponse], None]) -> None:
+        """A request of a client; reply may never be called."""
+        if self.process is not None:
+            self.request(Origin(None, request, valid_versions(request.API_KEY)[1], reply))
+
+    def shut_down(self, timeout_ms: int) -> None:
+        """Stop in order: a leader resigns, the process ends by ShutdownComplete."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self.step(lambda now_ms: self.core.shutdown(timeout_ms, now_ms))
+
+
+_NOISE = re.compile(
+    r"\w+=(-1|0|b''|''|None|False|\[\]|\(\)|<ErrorCode.NONE: 0>)(, |(?=[)]))|"
+    r"topic(_name)?='__cluster_metadata', |(topic|\w*directory)_id=b'[^']*'(, |(?=[)]))|"
+    r"cluster_id='\w+', |host='\w+', |, kraft_version=\d, voter_ids=\([\d, ]+\)"
+)
+
+
+def _address_of(destination: Destination) -> tuple[int, str, int]:
+    return destination.node_id, destination.host, destination.port
+
+
+def _short(effect: Effect) -> str:
+    """An effect in a line of the trace: without the fields that say nothing."""
+    text = _NOISE.sub("", repr(effect))
+    return text if len(text) < 300 else f"{text[:300]}..."

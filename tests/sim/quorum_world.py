@@ -1,0 +1,339 @@
+"""A quorum of simulated nodes under drawn faults, with clients that propose records: one seed.
+
+A run has two parts. First faults strike, clients propose, and nodes make snapshots, resign, stop in
+order and change the voters. Then everything heals, and within a bounded time one leader must commit
+a last record that all nodes apply. The invariants of `quorum_checks` hold after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from kbroker.model import ZERO_UUID, Uuid
+from kbroker.protocol.messages.quorum import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kbroker.quorum.raft.control_state import ControlState
+from kbroker.quorum.raft.effects import RaftResponse
+from kbroker.quorum.raft.node import RaftNode
+from kbroker.quorum.raft.raft_config import RaftConfig
+from kbroker.quorum.raft.raft_log import RaftLog
+from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from tests.sim.faults import Faults, FaultyNode
+from tests.sim.quorum_checks import Ledger
+from tests.sim.quorum_log import Batches
+from tests.sim.quorum_node import LISTENER, QuorumNode
+from tests.sim.simulation import Simulation, SimulationFailure, failure_line
+
+NAME = "quorum"
+CLUSTER_ID = "simulated"
+HOST = "sim"
+FAULTY_UNITS = (3.0, 16.0)
+"""How long faults strike, in election timeouts."""
+SETTLE_UNITS = 60.0
+UNITS_MS = (100, 300, 1_000)
+CHANNEL_SHARE = 0.1
+"""In how many seeds the nodes speak over the channel, and encode what they say."""
+CAN_CHANGE_VOTERS = False
+"""Whether the core serves AddRaftVoter and RemoveRaftVoter."""
+
+
+def directory_of(node_id: int) -> Uuid:
+    """A directory id."""
+    return bytes([node_id]) * 16
+
+
+def voter_of(node_id: int, directory_id: Uuid) -> Voter:
+    """A voter with its one listener."""
+    return Voter(node_id, directory_id, (VoterEndpoint(LISTENER, HOST, node_id),))
+
+
+class QuorumWorld:
+    """One seed. make_node: the core's class, another one for a mutant."""
+
+    def __init__(
+        self, seed: int, *, is_traced: bool = False, make_node: Callable[..., RaftNode] = RaftNode
+    ) -> None:
+        self.simulation = Simulation(seed, is_traced=is_traced)
+        self.random = random = self.simulation.random("world")
+        self.unit_ms = random.choice(UNITS_MS)
+        self.kraft_version = random.choice((0, 1))
+        voter_count = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
+        observer_count = random.choice((0, 1, 2) if self.kraft_version else (0, 0, 1))
+        self.changes_voters = CAN_CHANGE_VOTERS and self.kraft_version > 0 and random.random() < 0.5
+        self.brokers: frozenset[int] = frozenset()
+        """Observers that sync nothing, as they can never vote."""
+        if not self.changes_voters and random.random() < 0.5:
+            self.brokers = frozenset(range(voter_count + 1, voter_count + observer_count + 1))
+        self._wiped_count = 0
+        self.can_clean = random.random() < 0.5
+        self.uses_channel = random.random() < CHANNEL_SHARE
+        self._make_node = make_node
+        self._known = Batches()
+        self.nodes: dict[int, QuorumNode] = {}
+        self.ledger = Ledger(self.nodes)
+        self.voters = VoterSet(
+            voter_of(node_id, directory_of(node_id) if self.kraft_version else ZERO_UUID)
+            for node_id in range(1, voter_count + 1)
+        )
+        checks = self.ledger.checks()
+        for node_id in range(1, voter_count + observer_count + 1):
+            self.nodes[node_id] = QuorumNode(
+                node_id,
+                directory_of(node_id),
+                self.simulation,
+                known=self._known,
+                make_core=self._core,
+                checks=checks,
+                acknowledge=self.ledger.acknowledge,
+                ended=self._ended,
+                uses_channel=self.uses_channel,
+            )
+        self.faults = Faults(
+            list(self.nodes.values()),
+            self.simulation.network,
+            self.simulation.timers,
+            self.simulation.random("faults"),
+            self.simulation.note,
+            unit_ms=self.unit_ms,
+            favourites=self._favourites,
+        )
+        self._is_quiet = False
+        self.changed_voters_count = 0
+
+    def _core(self, node: QuorumNode) -> RaftNode:
+        """The core of a node that starts, as `quorum/driver` makes it."""
+        unit_ms, log = self.unit_ms, node.log
+        control = ControlState(VoterSet() if self.kraft_version else self.voters)
+        latest = max(log.snapshots, default=None)
+        first = next((each for each in sorted(log.snapshots)), None)
+        if first is not None:
+            control.load_snapshot(first, log.snapshots[first].content.configuration)
+        for batch in log.batches:
+            if batch.voters is not None:
+                control.add_batch(batch.data)
+        node.applied_offset = 0 if latest is None else latest.end_offset
+        self.ledger.started(node)
+        return self._make_node(
+            RaftConfig(
+                ReplicaKey(node.node_id, node.directory_id),
+                CLUSTER_ID,
+                listener_name=LISTENER,
+                endpoints=voter_of(node.node_id, node.directory_id).endpoints,
+                bootstrap_servers=tuple((HOST, voter_id) for voter_id in self.voters.ids),
+                can_be_voter=node.node_id not in self.brokers,
+                election_timeout_ms=unit_ms,
+                fetch_timeout_ms=2 * unit_ms,
+                election_backoff_max_ms=unit_ms,
+                request_timeout_ms=2 * unit_ms,
+                retry_backoff_ms=20,
+                fetch_max_wait_ms=unit_ms // 2,
+                fetch_max_bytes=self.simulation.random("fetch").choice((1, 500, 1 << 20)),
+                fetch_snapshot_max_bytes=self.simulation.random("part").choice((100, 1 << 20)),
+            ),
+            log=RaftLog(
+                start_offset=log.start_offset,
+                end_offset=log.end_offset,
+                epochs=log.epochs(),
+                snapshots={each: len(stored.data) for each, stored in log.snapshots.items()},
+            ),
+            control=control,
+            election=log.state,
+            random=Random(node.random.random()),
+            high_watermark=node.applied_offset,
+        )
+
+    def _ended(self, node: QuorumNode) -> None:
+        """The others may see that its connections are closed."""
+        for other in self.nodes.values():
+            if other is not node and other.process is not None and self.random.random() < 0.5:
+                delay_ms = self.simulation.network.delay_ms()
+                other.process.call_later(delay_ms, partial(other.abandon, node.node_id))
+
+    # -- one run ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The whole run. Raises SimulationFailure."""
+        try:
+            self._run()
+        except Exception as error:
+            line = failure_line(NAME, self.simulation.seed, self.simulation, error)
+            raise SimulationFailure(line) from error
+
+    def _run(self) -> None:
+        for node in self.nodes.values():
+            node.format(self.voters, self.kraft_version)
+            node.start()
+        self.faults.start()
+        self._at_times(self.random.choice((0.1, 0.5)), self._client)
+        self._at_times(self.random.choice((1.0, 3.0)), self._maintain)
+        self._every(self.unit_ms, self._look_at_leaders)
+        self.simulation.run(int(self.unit_ms * self.random.uniform(*FAULTY_UNITS)))
+        self._is_quiet = True
+        self.faults.heal()
+        self._settle()
+
+    def _at_times(self, mean_units: float, event: Callable[[], None]) -> None:
+        """event at drawn times, while faults strike."""
+
+        def happen() -> None:
+            if not self._is_quiet:
+                event()
+                self._at_times(mean_units, event)
+
+        delay_ms = self.random.expovariate(1 / (mean_units * self.unit_ms))
+        self.simulation.timers.call_later(delay_ms, happen)
+
+    def _every(self, period_ms: int, event: Callable[[], None]) -> None:
+        def happen() -> None:
+            event()
+            self._every(period_ms, event)
+
+        self.simulation.timers.call_later(period_ms, happen)
+
+    def _running(self) -> list[QuorumNode]:
+        return [node for node in self.nodes.values() if node.is_running]
+
+    def _leaders(self) -> list[QuorumNode]:
+        return [node for node in self._running() if node.is_leader and not node.is_stopping]
+
+    def _favourites(self) -> list[FaultyNode]:
+        return [node for node in self._leaders() if len(self.nodes) > 1]
+
+    def _client(self) -> None:
+        """Records for one that leads, also one that was overtaken and does not know it."""
+        leaders = self._leaders()
+        if leaders:
+            self.random.choice(leaders).propose(self.random.choice((1, 1, 3)))
+
+    def _look_at_leaders(self) -> None:
+        self.ledger.leaders_have_a_majority(2 * self.unit_ms)
+
+    def _maintain(self) -> None:
+        """What nodes do by themselves, or by order of an operator."""
+        running = self._running()
+        if not running:
+            return
+        node = self.random.choice(running)
+        changes = ("voters", "voters", "voters", "wipe") if self.changes_voters else ()
+        match self.random.choice(("snapshot", "snapshot", "resign", "stop", *changes)):
+            case "snapshot":
+                node.write_snapshot()
+                if self.can_clean and node.is_running:
+                    node.clean()
+            case "resign":
+                self._resign()
+            case "stop" if not node.is_stopping:
+                node.shut_down(2 * self.unit_ms)
+                again_ms = self.random.uniform(0, 4 * self.unit_ms)
+                self.simulation.timers.call_later(again_ms, node.start)
+            case "voters":
+                self._change_voters()
+            case "wipe":
+                self._wipe(node)
+
+    def _change_voters(self) -> None:
+        """An operator adds or removes a voter, at a node that leads."""
+        leaders = self._leaders()
+        if not leaders:
+            return
+        leader = self.random.choice(leaders)
+        outside = [node for node in self.nodes.values() if not leader.voters.is_voter(node.key)]
+        request: AddRaftVoterRequest | RemoveRaftVoterRequest
+        if outside and self.random.random() < 0.6:
+            added = self.random.choice(outside)
+            key = added.key
+            request = AddRaftVoterRequest(
+                cluster_id=CLUSTER_ID,
+                timeout_ms=5 * self.unit_ms,
+                voter_id=key.id,
+                voter_directory_id=key.directory_id,
+                listeners=[
+                    AddRaftVoterRequest.Listener(name=each.name, host=each.host, port=each.port)
+                    for each in voter_of(*key).endpoints
+                ],
+            )
+        else:
+            key = self.random.choice(leader.voters.keys)
+            request = RemoveRaftVoterRequest(
+                cluster_id=CLUSTER_ID, voter_id=key.id, voter_directory_id=key.directory_id
+            )
+        is_added = isinstance(request, AddRaftVoterRequest)
+
+        def reply(response: RaftResponse) -> None:
+            self.simulation.note(f"voter {key.id}, added: {is_added}: {response}")
+            if not response.error_code:
+                self.changed_voters_count += 1
+                self.ledger.voter_changed(key, is_added=is_added)
+
+        leader.client_request(request, reply)
+
+    def _wipe(self, node: QuorumNode) -> None:
+        """One disk is replaced by an empty one, once, if the other voters can do without it."""
+        voters = [each.voters for each in self.nodes.values() if each.start_count]
+        is_safe = all(len(each) >= 3 or not each.is_voter(node.key) for each in voters)
+        if not self._wiped_count and is_safe:
+            self._wiped_count += 1
+            node.wipe(bytes([100 + node.node_id]) * 16)
+            node.start()
+
+    def _resign(self) -> None:
+        for leader in self._leaders():
+            epoch = leader.epoch
+            leader.step(partial(leader.core.resign, epoch))
+
+    def _start_all(self) -> None:
+        """Also those that were stopping when everything healed."""
+        for node in self.nodes.values():
+            node.start()
+
+    def _settle(self) -> None:
+        """Progress: a last record is committed and applied by all nodes."""
+        simulation, limit_ms = self.simulation, int(SETTLE_UNITS * self.unit_ms)
+        count = len(self.ledger.acknowledged)
+
+        def is_acknowledged() -> bool:
+            self._start_all()
+            if len(self.ledger.acknowledged) > count:
+                return True
+            for leader in self._leaders():
+                if not leader.proposals:
+                    leader.propose(1)
+            return False
+
+        assert simulation.run_until(is_acknowledged, limit_ms), "no record is committed any more"
+        end_offset = self.ledger.acknowledged[-1].end_offset
+
+        def is_applied() -> bool:
+            self._start_all()
+            return all(
+                node.process is not None and node.applied_offset >= end_offset
+                for node in self.nodes.values()
+            )
+
+        if not simulation.run_until(is_applied, limit_ms):
+            behind = [node for node in self.nodes.values() if node.applied_offset < end_offset]
+            raise AssertionError(
+                f"{[node.node_id for node in behind]} do not apply offset {end_offset - 1}"
+            )
+        self.ledger.acknowledged_is_committed()
+
+    def counts(self) -> dict[str, int]:
+        """What happened in this run, by kind."""
+        nodes = self.nodes.values()
+        return {
+            "epochs": len(self.ledger.leaders),
+            "acknowledged": len(self.ledger.acknowledged),
+            "restarts": sum(node.start_count - 1 for node in nodes),
+            "truncations": sum(node.counts["Truncate"] for node in nodes),
+            "snapshots fetched": sum(node.counts["InstallSnapshot"] for node in nodes),
+            "voters changed": self.changed_voters_count + (not CAN_CHANGE_VOTERS),
+            "proposals lost": sum(node.lost_proposals for node in nodes),
+        }
+
+
+def run_seed(seed: int) -> QuorumWorld:
+    """One seed. Raises SimulationFailure with its line."""
+    world = QuorumWorld(seed)
+    world.run()
+    return world
