@@ -70,6 +70,8 @@ class Fetcher:
         is_leader_lost = self._is_leader_silent or (
             not self._quorum.is_voter and state.fetch_deadline_ms <= now_ms
         )
+        if leader is not None and self._requests.is_busy(leader.node_id):
+            return None
         if leader is None or (is_leader_lost and bootstrap is not None):
             return self._poll(bootstrap, now_ms)
         if not self._requests.is_ready(leader.node_id, now_ms):

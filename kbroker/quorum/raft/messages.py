@@ -22,7 +22,6 @@ from kbroker.protocol.messages.quorum import (
     VoteRequest,
     VoteResponse,
 )
-from kbroker.quorum.raft.effects import RaftResponse
 from kbroker.quorum.raft.epoch_states import Endpoints
 from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
 from kbroker.quorum.raft.quorum_state import QuorumState
@@ -395,89 +394,3 @@ def fetch_snapshot_response(
         node = FetchSnapshotResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
         response.node_endpoints = [node]
     return response
-
-
-# What a response says of the leader.
-
-
-class ResponseView(NamedTuple):
-    """The fields that the responses of the epoch's APIs share. endpoints: the leader's, of the
-    listener that the request was sent to; empty if the response has none.
-    """
-
-    error: ErrorCode
-    epoch: int
-    leader_id: int
-    endpoints: Endpoints
-
-
-class _NodeEndpoint(Protocol):
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-
-
-def view_response(response: RaftResponse, listener_name: str) -> ResponseView | None:
-    """What a response says of error, epoch and leader; None for one of another API, or one that
-    does not name the metadata partition.
-    """
-    match response:
-        case VoteResponse():
-            partition: _LeaderPartition | None = metadata_partition(response.topics)
-        case BeginQuorumEpochResponse():
-            partition = metadata_partition(response.topics)
-        case EndQuorumEpochResponse():
-            partition = metadata_partition(response.topics)
-        case FetchResponse():
-            fetched = fetched_partition(response)
-            if fetched is None:
-                return None
-            leader, error = fetched.current_leader, fetched.error_code
-            return ResponseView(
-                ErrorCode(error),
-                leader.leader_epoch,
-                leader.leader_id,
-                _endpoints(leader.leader_id, response.node_endpoints, listener_name),
-            )
-        case FetchSnapshotResponse():
-            snapshot = fetched_snapshot_partition(response)
-            if snapshot is None:
-                return None
-            return ResponseView(
-                ErrorCode(snapshot.error_code),
-                snapshot.current_leader.leader_epoch,
-                snapshot.current_leader.leader_id,
-                _endpoints(
-                    snapshot.current_leader.leader_id, response.node_endpoints, listener_name
-                ),
-            )
-        case _:
-            return None
-    if partition is None:
-        return None
-    return ResponseView(
-        ErrorCode(partition.error_code),
-        partition.leader_epoch,
-        partition.leader_id,
-        _endpoints(partition.leader_id, response.node_endpoints, listener_name),
-    )
-
-
-class _LeaderPartition(Protocol):
-    @property
-    def error_code(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def leader_id(self) -> int: ...
-
-
-def _endpoints(leader_id: int, nodes: Sequence[_NodeEndpoint], listener_name: str) -> Endpoints:
-    return tuple(
-        VoterEndpoint(listener_name, node.host, node.port)
-        for node in nodes
-        if node.node_id == leader_id
-    )

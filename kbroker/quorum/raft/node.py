@@ -16,14 +16,19 @@ from random import Random
 
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
+    AddRaftVoterRequest,
     BeginQuorumEpochRequest,
     DescribeQuorumRequest,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RemoveRaftVoterRequest,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -50,12 +55,14 @@ from kbroker.quorum.raft.fetch_service import FetchService
 from kbroker.quorum.raft.fetcher import Fetcher
 from kbroker.quorum.raft.leadership import Leadership
 from kbroker.quorum.raft.log_writer import LogWriter
-from kbroker.quorum.raft.messages import ResponseView, view_response
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.response_view import ResponseView, view_response
+from kbroker.quorum.raft.voter_changes import VoterChanges
+from kbroker.quorum.raft.voter_membership import VoterMembership
 
 
 class RaftNode:
@@ -65,8 +72,10 @@ class RaftNode:
     high_watermark: what is known to be committed, at least the end of the newest snapshot.
     """
 
-    __slots__ = ("_election", "_elections", "_fetcher", "_fetches", "_leadership",
-                 "_next_deadline_ms", "_requests", "_shutdown_deadline_ms", "_shutdown_epoch",
+    __slots__ = ("_changes",
+        "_election", "_elections", "_fetcher", "_fetches", "_leadership",
+                 "_membership",
+        "_next_deadline_ms", "_requests", "_shutdown_deadline_ms", "_shutdown_epoch",
                  "_writer", "quorum")  # fmt: skip
 
     def __init__(
@@ -89,6 +98,8 @@ class RaftNode:
         self._elections = Elections(self.quorum, self._requests, self._leadership)
         self._fetches = FetchService(self.quorum)
         self._fetcher = Fetcher(self.quorum, self._requests, self._writer)
+        self._changes = VoterChanges(self.quorum, self._requests, self._leadership, self._fetches)
+        self._membership = VoterMembership(self.quorum, self._requests)
         self._next_deadline_ms: int | None = None
         self._shutdown_deadline_ms: int | None = None
         self._shutdown_epoch = -1
@@ -161,6 +172,12 @@ class RaftNode:
                 )
             case DescribeQuorumRequest():
                 self._fetches.describe(token, request, version, now_ms, wall_ms)
+            case AddRaftVoterRequest():
+                self._changes.add(token, request, now_ms)
+            case RemoveRaftVoterRequest():
+                self._changes.remove(token, request, now_ms)
+            case UpdateRaftVoterRequest():
+                self._changes.update(token, request, listener_name=listener_name)
             case _:
                 raise InvariantError(f"the quorum does not serve {type(request).__name__}")
         return self._finish(now_ms)
@@ -168,6 +185,7 @@ class RaftNode:
     def request_abandoned(self, token: int) -> None:
         """The connection of a request that waits for its answer was closed."""
         self._fetches.abandon(token)
+        self._changes.abandon(token)
 
     def response_received(
         self, correlation_id: int, response: RaftResponse, now_ms: int
@@ -185,6 +203,7 @@ class RaftNode:
         sent = self._requests.complete(correlation_id, is_failed=True, now_ms=now_ms)
         if sent is not None:
             self._fetcher.ended(sent, is_failed=True)
+            self._changes.versions_answered(sent, None, now_ms)
             if error is ErrorCode.UNSUPPORTED_VERSION and isinstance(sent.request, VoteRequest):
                 self._elections.vote_not_supported(sent, now_ms)
         return self._finish(now_ms)
@@ -194,6 +213,13 @@ class RaftNode:
         or for no records.
         """
         self._leadership.append(records)
+        return self._finish(now_ms)
+
+    def upgrade_kraft_version(self, kraft_version: int, now_ms: int) -> list[Effect]:
+        """UpdateFeatures of kraft.version: committed once everything below the log's end is. Raises
+        KafkaError(INVALID_UPDATE_VERSION) if a voter does not support it.
+        """
+        self._changes.upgrade_kraft_version(kraft_version)
         return self._finish(now_ms)
 
     def flushed(self, end_offset: int, now_ms: int) -> list[Effect]:
@@ -256,6 +282,9 @@ class RaftNode:
 
     def _handle_response(self, sent: Sent, response: RaftResponse, now_ms: int) -> bool:
         """Returns False if the node is to be left alone for a while."""
+        if isinstance(response, ApiVersionsResponse):
+            self._changes.versions_answered(sent, response, now_ms)
+            return True
         if response.error_code:
             self._fetcher.ended(sent, is_failed=True)
             if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -271,6 +300,8 @@ class RaftNode:
         match response:
             case VoteResponse() if not view.error:
                 self._elections.vote_answered(sent, response, now_ms)
+            case UpdateRaftVoterResponse():
+                self._membership.updated(sent)
             case EndQuorumEpochResponse() if not view.error:
                 self._leadership.end_acknowledged(sent)
             case FetchResponse() if is_fetch and not view.error:
@@ -306,6 +337,7 @@ class RaftNode:
         while self.quorum.state is not state:
             state = self.quorum.state
             times = self._poll_state(state, now_ms)
+        times.append(self._changes.poll(now_ms))
         times.append(self._fetches.poll(now_ms))
         times.append(self._poll_shutdown(now_ms))
         self._next_deadline_ms = min((each for each in times if each is not None), default=None)
@@ -330,9 +362,10 @@ class RaftNode:
             case Follower():
                 if self._elections.poll_follower(state, now_ms):
                     return []
+                due_ms = self._membership.poll(state, now_ms)
                 retry_ms = self._fetcher.poll_follower(state, now_ms)
                 deadline_ms = state.fetch_deadline_ms
-                return [deadline_ms if deadline_ms > now_ms else None, retry_ms]
+                return [deadline_ms if deadline_ms > now_ms else None, due_ms, retry_ms]
             case Leader():
                 return [self._leadership.poll_leader(state, now_ms)]
             case Resigned():

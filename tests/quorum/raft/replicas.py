@@ -15,6 +15,7 @@ from kbroker.protocol import codec
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotResponse
 from kbroker.protocol.records import iter_records
@@ -110,6 +111,7 @@ class Replica:
                 endpoints=(endpoint_of(node_id),),
                 bootstrap_servers=world.bootstrap_servers,
                 can_be_voter=can_be_voter,
+                auto_join=node_id in world.joining,
             ),
             log=log,
             control=control,
@@ -223,6 +225,7 @@ class Replicas:
         self,
         *voter_ids: int,
         observers: tuple[int, ...] = (),
+        joining: tuple[int, ...] = (),
         is_static: bool = False,
     ) -> None:
         voters = voters_of(*voter_ids)
@@ -234,16 +237,24 @@ class Replicas:
         self.now_ms = 1000
         self.network: deque[tuple[int, Send]] = deque()
         self.finished: deque[tuple[int, SnapshotId, int]] = deque()
+        self.api_versions = ApiVersionsResponse(
+            supported_features=[
+                ApiVersionsResponse.SupportedFeatureKey(
+                    name="kraft.version", min_version=0, max_version=1
+                )
+            ]
+        )
         self.cut: set[tuple[int, int]] = set()
         """(from, to) of requests that are lost."""
         self.responses: dict[int, FetchResponse | object] = {}
         self._tokens: dict[int, tuple[int, Send, int]] = {}
         self._next_token = 0
         self.replicas: dict[int, Replica] = {}
-        for node_id in (*voter_ids, *observers):
-            disk = Disk()
-            can_be_voter = node_id in voter_ids
-            self.replicas[node_id] = Replica(self, node_id, disk, can_be_voter=can_be_voter)
+        self.joining = joining
+        for node_id in (*voter_ids, *observers, *joining):
+            self.replicas[node_id] = Replica(
+                self, node_id, Disk(), can_be_voter=node_id not in observers
+            )
         for replica in self.replicas.values():
             replica.do(replica.node.start(self.now_ms))
 
@@ -284,6 +295,10 @@ class Replicas:
             self._request(target, sender_id, send)
 
     def _request(self, target: Replica, sender_id: int, send: Send) -> None:
+        if isinstance(send.request, ApiVersionsRequest):
+            sender, response = self[sender_id], self.api_versions
+            sender.do(sender.node.response_received(send.correlation_id, response, self.now_ms))
+            return
         version = newest(type(send.request))
         token = self._next_token
         self._next_token += 1

@@ -1,78 +1,15 @@
-"""The quorum's messages: the one partition they name, and what a response says of the leader."""
+"""The quorum's messages name exactly one partition."""
 
 from __future__ import annotations
 
-import pytest
-
-from kbroker.protocol import codec
-from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.quorum import (
-    AddRaftVoterResponse,
-    FetchSnapshotRequest,
-    VoteRequest,
-    VoteResponse,
-)
-from kbroker.quorum.raft.effects import RaftResponse
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.quorum import FetchSnapshotRequest, VoteRequest
 from kbroker.quorum.raft.messages import (
-    LeaderView,
-    begin_quorum_epoch_response,
-    end_quorum_epoch_response,
-    fetch_response,
-    fetch_snapshot_response,
+    METADATA_TOPIC_ID,
+    fetch_partition,
     metadata_partition,
     snapshot_partition,
-    view_response,
-    vote_response,
 )
-from kbroker.quorum.raft.offsets import BOOTSTRAP_ID
-from kbroker.quorum.raft.voter_set import VoterEndpoint
-
-LEADER = LeaderView(7, 2, VoterEndpoint("CONTROLLER", "host", 9))
-ERROR = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def responses(version: int, fetch_version: int) -> list[tuple[RaftResponse, int]]:
-    """Each response in that version."""
-    return [
-        (vote_response(LEADER, ERROR, is_granted=False, version=version), version),
-        (begin_quorum_epoch_response(LEADER, ERROR, version=version), version),
-        (end_quorum_epoch_response(LEADER, ERROR, version=version), version),
-        (
-            fetch_response(
-                LEADER,
-                ERROR,
-                high_watermark=None,
-                log_start_offset=0,
-                position=None,
-                version=fetch_version,
-            ),
-            fetch_version,
-        ),
-        (
-            fetch_snapshot_response(
-                LEADER, ERROR, snapshot_id=BOOTSTRAP_ID, position=0, size_bytes=0, version=version
-            ),
-            version,
-        ),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("version", "fetch_version", "has_endpoints"), [(1, 17, True), (0, 12, False)]
-)
-def test_each_response_tells_the_leader(
-    version: int, fetch_version: int, has_endpoints: bool
-) -> None:
-    endpoints = (VoterEndpoint("L", "host", 9),) if has_endpoints else ()
-    for response, its_version in responses(version, fetch_version):
-        data = codec.encode(response, its_version)
-        decoded, _ = codec.decode(type(response), data, its_version)
-        assert view_response(decoded, "L") == (ERROR, 7, 2, endpoints)
-
-
-def test_a_response_without_the_partition_says_nothing() -> None:
-    assert view_response(VoteResponse(), "L") is None
-    assert view_response(AddRaftVoterResponse(), "L") is None
 
 
 def test_a_request_names_exactly_the_metadata_partition() -> None:
@@ -91,3 +28,16 @@ def test_a_request_names_exactly_the_metadata_partition() -> None:
     ):
         assert metadata_partition(wrong) is None
     assert snapshot_partition(FetchSnapshotRequest()) is None
+
+
+def test_a_fetch_names_the_topic_by_its_id_or_by_its_name() -> None:
+    def request(topic: str, topic_id: bytes, index: int = 0) -> FetchRequest:
+        data = FetchRequest.FetchPartition(partition=index)
+        named = FetchRequest.FetchTopic(topic=topic, topic_id=topic_id, partitions=[data])
+        return FetchRequest(topics=[named])
+
+    assert fetch_partition(request("", METADATA_TOPIC_ID)) is not None
+    assert fetch_partition(request("__cluster_metadata", bytes(16))) is not None
+    assert fetch_partition(request("other", bytes(16))) is None
+    assert fetch_partition(request("", METADATA_TOPIC_ID, 1)) is None
+    assert fetch_partition(FetchRequest()) is None

@@ -27,13 +27,13 @@ from kbroker.quorum.raft.messages import (
     METADATA_TOPIC_ID,
     begin_quorum_epoch_request,
     end_quorum_epoch_request,
-    view_response,
     vote_request,
 )
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind, RaftLog
+from kbroker.quorum.raft.response_view import view_response
 from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
 from tests.quorum.raft.decisions import Case, cases, directory_id, replica_key
 from tests.quorum.raft.test_quorum_state import describe_state, expected_state

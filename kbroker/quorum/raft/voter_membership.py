@@ -1,0 +1,101 @@
+"""What a follower asks of its leader about its own place among the voters. KIP-853.
+
+A voter whose endpoints or supported kraft.versions are others than the voter set has, tells them by
+UpdateRaftVoter; in a static quorum every voter does, so that the leader learns its directory id. An
+observer controller with `controller.quorum.auto.join.enable` removes an earlier directory of its
+id from the voters, then adds itself. Each is tried once per fetch timeout, between two fetches.
+"""
+
+from __future__ import annotations
+
+from kbroker.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    RemoveRaftVoterRequest,
+    UpdateRaftVoterRequest,
+)
+from kbroker.quorum.raft.epoch_states import Follower
+from kbroker.quorum.raft.quorum_state import QuorumState
+from kbroker.quorum.raft.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.voter_set import SUPPORTED_KRAFT_VERSIONS, Voter
+
+
+class VoterMembership:
+    """The requests of one follower about itself."""
+
+    __slots__ = ("_due_ms", "_follower", "_is_told", "_quorum", "_requests")
+
+    def __init__(self, quorum: QuorumState, requests: RequestManager) -> None:
+        self._quorum = quorum
+        self._requests = requests
+        self._follower: Follower | None = None
+        self._due_ms = 0
+        self._is_told = False
+
+    def poll(self, state: Follower, now_ms: int) -> int | None:
+        """Send what is due if no Fetch is in flight. Returns when something is due."""
+        if state is not self._follower:
+            self._follower, self._is_told = state, False
+            self._due_ms = now_ms + self._quorum.config.fetch_timeout_ms
+        request = self._request()
+        if request is None:
+            return None
+        leader = self._requests.destination(state.leader_id)
+        if now_ms < self._due_ms:
+            return self._due_ms
+        if leader is not None and self._requests.is_ready(leader.node_id, now_ms):
+            self._due_ms = now_ms + self._quorum.config.fetch_timeout_ms
+            self._requests.send(leader, request)
+        return None
+
+    def _request(
+        self,
+    ) -> UpdateRaftVoterRequest | RemoveRaftVoterRequest | AddRaftVoterRequest | None:
+        """What this follower would ask now; None if its place is as it should be."""
+        quorum, config = self._quorum, self._quorum.config
+        own = quorum.voters.get(config.local.id)
+        if own is not None and own.matches(config.local):
+            is_static = quorum.control.kraft_version == 0
+            wanted = Voter(*own.key, config.endpoints, SUPPORTED_KRAFT_VERSIONS)
+            if not config.endpoints or (self._is_told if is_static else own == wanted):
+                return None
+            return self._update_request()
+        if not config.auto_join or not config.can_be_voter or quorum.control.kraft_version == 0:
+            return None
+        if own is not None:
+            return RemoveRaftVoterRequest(
+                cluster_id=config.cluster_id,
+                voter_id=own.id,
+                voter_directory_id=own.directory_id,
+            )
+        return AddRaftVoterRequest(
+            cluster_id=config.cluster_id,
+            timeout_ms=config.request_timeout_ms,
+            voter_id=config.local.id,
+            voter_directory_id=config.local.directory_id,
+            listeners=[
+                AddRaftVoterRequest.Listener(name=e.name, host=e.host, port=e.port)
+                for e in config.endpoints
+            ],
+            ack_when_committed=False,
+        )
+
+    def _update_request(self) -> UpdateRaftVoterRequest:
+        quorum, config = self._quorum, self._quorum.config
+        low, high = SUPPORTED_KRAFT_VERSIONS
+        return UpdateRaftVoterRequest(
+            cluster_id=config.cluster_id,
+            current_leader_epoch=quorum.epoch,
+            voter_id=config.local.id,
+            voter_directory_id=config.local.directory_id,
+            listeners=[
+                UpdateRaftVoterRequest.Listener(name=e.name, host=e.host, port=e.port)
+                for e in config.endpoints
+            ],
+            k_raft_version_feature=UpdateRaftVoterRequest.KRaftVersionFeature(
+                min_supported_version=low, max_supported_version=high
+            ),
+        )
+
+    def updated(self, sent: Sent) -> None:
+        """The leader knows this voter's endpoints and directory id."""
+        self._is_told = self._is_told or sent.state is self._follower
