@@ -45,7 +45,7 @@ class HostedReplicas:
         partition = self._image().partition(*topic_partition)
         if partition is None or self._node_id not in partition.replicas:
             return None
-        return partition.directories[partition.replicas.index(self._node_id)]
+        return partition.directory(self._node_id)
 
     def exists(self, topic: str | Uuid, partition: int) -> bool:
         """Whether the cluster has this partition of a topic (name or id), on whichever brokers."""

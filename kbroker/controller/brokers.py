@@ -1,26 +1,31 @@
-"""Brokers and controllers come and go: registration, fencing, controlled shutdown (KIP-631,
-KIP-919, KIP-966).
+"""Brokers and controllers come and go: registration, fencing, controlled shutdown, unregistration
+(KIP-631, KIP-919, KIP-966).
 
 A broker registers fenced, with its epoch; it is unfenced when it may lead. The epoch of its
 previous registration distinguishes a clean restart from an unclean one: after an unclean stop the
 broker may have lost records that were not synced, so it leaves every ISR and ELR first.
+
+The order of the records is Kafka's. They need not be in one batch, so a crash may come between
+them: where a broker leaves, the change of its registration is last and is decided again; where it
+returns or begins to shut down, that change is first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from kbroker.controller.partition_change import changes_for
+from kbroker.controller.decision_context import DecisionContext
 from kbroker.metadata.features import SUPPORTED_FEATURES
-from kbroker.metadata.image import NO_LEADER, BrokerRegistration, Endpoint, MetadataImage
+from kbroker.metadata.image import BrokerRegistration, Endpoint
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    UnregisterBrokerRecord,
 )
 from kbroker.protocol.schema import Message
 
@@ -38,16 +43,8 @@ class HeartbeatReply:
     should_shut_down: bool
 
 
-MinInsyncReplicas = Callable[[str], int]
-"""min.insync.replicas of a topic by its name."""
-
-
-def register_broker(
-    image: MetadataImage,
-    record: RegisterBrokerRecord,
-    *,
-    previous_broker_epoch: int,
-    min_insync_replicas: MinInsyncReplicas,
+def register(
+    context: DecisionContext, record: RegisterBrokerRecord, *, previous_broker_epoch: int
 ) -> list[Message]:
     """The records of a registration; `record` is it, with its epoch.
 
@@ -58,61 +55,73 @@ def register_broker(
             ErrorCode.INVALID_REGISTRATION,
             f"Broker {record.broker_id} did not give any endpoint to reach it at.",
         )
-    old = image.brokers.get(record.broker_id)
-    records: list[Message] = []
-    unclean = old is not None and old.epoch != previous_broker_epoch
-    if unclean and image.elr_enabled:
-        broker_id = record.broker_id
-        records += changes_for(
-            image,
-            leaving=broker_id,
-            unclean=True,
-            concerned=lambda partition: broker_id in partition.isr or broker_id in partition.elr,
-            min_insync_replicas=min_insync_replicas,
-        )
-    records.append(record)
-    return records
+    old = context.image.brokers.get(record.broker_id)
+    clean = old is None or old.epoch == previous_broker_epoch
+    return [*clean_up_incarnation(context, record.broker_id, clean=clean), record]
 
 
-def unfence(
-    image: MetadataImage, broker: BrokerRegistration, min_insync_replicas: MinInsyncReplicas
-) -> list[Message]:
-    """The broker may lead again: it becomes the leader of its partitions without a leader."""
-    if not broker.fenced:
-        return []
-    alive = replace(broker, fenced=False)
-    after = replace(image, brokers={**image.brokers, broker.id: alive})
+def clean_up_incarnation(context: DecisionContext, broker_id: int, *, clean: bool) -> list[Message]:
+    """What remains to be done for the partitions of a broker whose previous incarnation has ended.
+
+    clean: it ended with all its records on disk. Otherwise the broker is not eligible to lead any
+    more; without ELR there is no difference.
+    """
+    partitions = context.partitions
+    if clean or not context.image.elr_enabled:
+        return [*context.leader_and_isr_updates(partitions.in_isr(broker_id), leaving=broker_id)]
     return [
-        BrokerRegistrationChangeRecord(
-            broker_id=broker.id, broker_epoch=broker.epoch, fenced=CLEAR
-        ),
-        *changes_for(
-            after,
-            concerned=lambda partition: (
-                partition.leader == NO_LEADER and broker.id in partition.replicas
-            ),
-            min_insync_replicas=min_insync_replicas,
-        ),
+        *context.leader_and_isr_updates(partitions.in_isr(broker_id), unclean_shutdown=broker_id),
+        *context.leader_and_isr_updates(partitions.in_elr(broker_id), unclean_shutdown=broker_id),
     ]
 
 
-def leave(
-    image: MetadataImage,
-    broker: BrokerRegistration,
-    change: BrokerRegistrationChangeRecord,
-    min_insync_replicas: MinInsyncReplicas,
+def unfence(context: DecisionContext, broker: BrokerRegistration) -> list[Message]:
+    """The broker may lead again: it becomes the leader of its partitions without a leader."""
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=CLEAR
+    )
+    leaderless = context.partitions.leaderless()
+    return [change, *context.leader_and_isr_updates(leaderless, joining=broker.id)]
+
+
+def fence(context: DecisionContext, broker: BrokerRegistration) -> list[Message]:
+    """The broker leaves its ISRs and leads no more."""
+    in_isr = context.partitions.in_isr(broker.id)
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=SET
+    )
+    return [*context.leader_and_isr_updates(in_isr, leaving=broker.id), change]
+
+
+def begin_controlled_shutdown(
+    context: DecisionContext, broker: BrokerRegistration
 ) -> list[Message]:
-    """`change` (fenced, or in controlled shutdown) and what follows for the partitions this broker
-    is in sync in.
+    """The broker wants to stop: other members of the ISR become leaders of its partitions."""
+    records: list[Message] = []
+    if not broker.in_controlled_shutdown:
+        records.append(
+            BrokerRegistrationChangeRecord(
+                broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=SET
+            )
+        )
+    in_isr = context.partitions.in_isr(broker.id)
+    return [*records, *context.leader_and_isr_updates(in_isr, leaving=broker.id)]
+
+
+def unregister(context: DecisionContext, broker_id: int) -> list[Message]:
+    """UnregisterBroker: the broker is no part of the cluster any more; the replica lists keep it.
+
+    Raises KafkaError(BROKER_ID_NOT_REGISTERED).
     """
+    broker = context.image.brokers.get(broker_id)
+    if broker is None:
+        message = f"Broker ID {broker_id} is not currently registered"
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+    partitions = context.partitions
     return [
-        change,
-        *changes_for(
-            image,
-            leaving=broker.id,
-            concerned=lambda partition: broker.id in partition.isr,
-            min_insync_replicas=min_insync_replicas,
-        ),
+        *context.leader_and_isr_updates(partitions.in_isr(broker_id), leaving=broker_id),
+        *context.leader_and_isr_updates(partitions.in_elr(broker_id), leaving=broker_id),
+        UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch),
     ]
 
 

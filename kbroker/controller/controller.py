@@ -16,12 +16,14 @@ from typing import Final, Protocol, TypeVar
 from kbroker.controller import brokers, directories, producer_ids, topics
 from kbroker.controller import configs as config_changes
 from kbroker.controller import features as feature_updates
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
+from kbroker.controller.partition_index import PartitionIndex
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
     cluster_min_insync_record,
-    min_insync_replicas,
 )
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
@@ -37,7 +39,6 @@ from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeatu
 from kbroker.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
-    BrokerRegistrationChangeRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
 )
@@ -76,15 +77,39 @@ class Controller:
     a decision.
     """
 
-    __slots__ = ("_config", "_random", "_settings", "image", "next_offset", "node_id")
+    __slots__ = (
+        "_config",
+        "_image",
+        "_partitions",
+        "_random",
+        "_settings",
+        "next_offset",
+        "node_id",
+    )
 
     def __init__(self, config: ControllerConfig, *, random: Random, node_id: int) -> None:
         self._config = config
         self._random = random
         self._settings = TopicSettings(config, node_id)
         self.node_id = node_id
-        self.image = MetadataImage()
         self.next_offset = 0
+        self._image = MetadataImage()
+        self._partitions = PartitionIndex(self._image)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image: every record handed out is in it."""
+        return self._image
+
+    def start_from(self, image: MetadataImage) -> None:
+        """Decide on this image from now on, that of the committed records."""
+        self._image = image
+        self._partitions = PartitionIndex(image)
+
+    def adopt(self, image: MetadataImage) -> None:
+        """Use this image, which equals the present one, in its place."""
+        self._image = image
+        self._partitions.adopt(image)
 
     def replay(self, records: Sequence[Message], *, offset: int, epoch: int) -> MetadataImage:
         """Take records in, the last of which stands at `offset`. Returns the new image, which is
@@ -97,12 +122,17 @@ class Controller:
         self, records: Sequence[Message], *, offset: int, epoch: int
     ) -> Iterator[None]:
         """As `replay`, some records in each step; the last step changes `image`."""
-        delta = MetadataDelta(self.image)
+        delta = MetadataDelta(self._image)
         for count, record in enumerate(records):
             if count and count % RECORDS_PER_STEP == 0:
                 yield
             delta.replay(record)
-        self.image = delta.apply(offset=offset, epoch=epoch)
+        image = delta.apply(offset=offset, epoch=epoch)
+        yield from self._partitions.follow(image)
+        self._image = image
+
+    def _context(self) -> DecisionContext:
+        return DecisionContext(self._image, self._partitions, self._settings)
 
     # The cluster's beginning, and the controller itself.
 
@@ -154,11 +184,8 @@ class Controller:
             log_dirs=log_dirs,
             rack=rack,
         )
-        records = brokers.register_broker(
-            self.image,
-            record,
-            previous_broker_epoch=previous_broker_epoch,
-            min_insync_replicas=self._min_insync_replicas,
+        records = brokers.register(
+            self._context(), record, previous_broker_epoch=previous_broker_epoch
         )
         return ControllerResult(records, record.broker_epoch, atomic=False)
 
@@ -188,9 +215,8 @@ class Controller:
     def unfence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
         """The broker has caught up and may lead."""
         broker = self._broker(broker_id, broker_epoch)
-        return ControllerResult(
-            brokers.unfence(self.image, broker, self._min_insync_replicas), None, atomic=False
-        )
+        records = brokers.unfence(self._context(), broker) if broker.fenced else []
+        return ControllerResult(records, None, atomic=False)
 
     def begin_controlled_shutdown(
         self, broker_id: int, broker_epoch: int
@@ -199,10 +225,7 @@ class Controller:
         broker = self._broker(broker_id, broker_epoch)
         if broker.in_controlled_shutdown:
             return ControllerResult([], None)
-        change = BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=broker_epoch, in_controlled_shutdown=brokers.SET
-        )
-        records = brokers.leave(self.image, broker, change, self._min_insync_replicas)
+        records = brokers.begin_controlled_shutdown(self._context(), broker)
         return ControllerResult(records, None, atomic=False)
 
     def fence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
@@ -210,10 +233,7 @@ class Controller:
         broker = self._broker(broker_id, broker_epoch)
         if broker.fenced:
             return ControllerResult([], None)
-        change = BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=broker_epoch, fenced=brokers.SET
-        )
-        records = brokers.leave(self.image, broker, change, self._min_insync_replicas)
+        records = brokers.fence(self._context(), broker)
         return ControllerResult(records, None, atomic=False)
 
     def assign_directories(
@@ -221,17 +241,17 @@ class Controller:
     ) -> ControllerResult[None]:
         """The broker says in which of its directories replicas are."""
         broker = self._broker(broker_id, broker_epoch)
-        records = directories.assign(self.image, broker, assignments, self._min_insync_replicas)
-        return ControllerResult(records, None, atomic=False)
+        if self.image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
+            return ControllerResult([], None)
+        result = directories.assign(self._context(), broker, assignments, found_may_lead=True)
+        return ControllerResult(result.records, None, atomic=False)
 
     def directories_failed(
         self, broker_id: int, broker_epoch: int, failed: Sequence[Uuid]
     ) -> ControllerResult[None]:
         """The broker says that these of its directories are offline."""
         broker = self._broker(broker_id, broker_epoch)
-        records = directories.directories_failed(
-            self.image, broker, failed, self._min_insync_replicas
-        )
+        records = directories.directories_failed(self._context(), broker, failed)
         return ControllerResult(records, None, atomic=False)
 
     def _broker(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
@@ -246,9 +266,6 @@ class Controller:
                 f"Expected epoch {broker.epoch} of broker {broker_id}, but got {broker_epoch}.",
             )
         return broker
-
-    def _min_insync_replicas(self, topic: str) -> int:
-        return min_insync_replicas(self._settings, self.image, topic)
 
     # Topics.
 

@@ -1,4 +1,5 @@
-"""Which log directory of a broker holds a replica, and what follows if its disk fails (KIP-858).
+"""Which log directory of a broker holds a replica, and what follows if its disk fails (KIP-858), or
+if no new replicas may go there (KIP-1066).
 
 A broker with several directories places a replica itself and reports where; a directory that failed
 is taken out of its registration, and leadership of the partitions in it moves to eligible replicas.
@@ -6,28 +7,20 @@ is taken out of its registration, and leadership of the partitions in it moves t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final
 
-from kbroker.controller.brokers import MinInsyncReplicas
-from kbroker.controller.partition_change import changes_for, is_acceptable, partition_change
-from kbroker.metadata.image import (
-    NO_LEADER,
-    BrokerRegistration,
-    MetadataImage,
-    PartitionImage,
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.result import ControllerResult
+from kbroker.metadata.image import BrokerRegistration, PartitionImage, has_online_directory
+from kbroker.model import TopicIdPartition, Uuid
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
 )
-from kbroker.model import Uuid
-from kbroker.protocol.messages.metadata_records import (
-    BrokerRegistrationChangeRecord,
-    PartitionChangeRecord,
-)
+from kbroker.protocol.messages.metadata_records import BrokerRegistrationChangeRecord
 from kbroker.protocol.schema import Message
-
-DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
-"""metadata.version (3.7-IV2) from which partitions remember their directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,68 +33,106 @@ class Assignment:
 
 
 def assign(
-    image: MetadataImage,
+    context: DecisionContext,
     broker: BrokerRegistration,
-    assignments: Iterable[Assignment],
-    min_insync_replicas: MinInsyncReplicas,
-) -> list[Message]:
-    """Records for the assignments that are new; unknown partitions and those of other brokers are
-    passed over. A replica reported in an offline directory loses its leadership; one that is found
-    in a directory that is online may lead again.
+    assignments: Sequence[Assignment],
+    *,
+    found_may_lead: bool,
+) -> ControllerResult[list[ErrorCode]]:
+    """An error per assignment, and the records of those that are new. A replica reported in an
+    offline directory leaves the ISR and its leadership.
+
+    found_may_lead: a replica of a partition without leader that is found in an online directory may
+    lead again at once. Kafka looks at the directory that the replica had before, so the partition
+    has no leader until another event.
     """
-    if image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
-        return []
     records: list[Message] = []
-    offline: set[int] = set()
+    errors: list[ErrorCode] = []
+    offline: dict[TopicIdPartition, None] = {}
     for assignment in assignments:
-        topic = image.topics_by_id.get(assignment.topic_id)
-        partition = None if topic is None else topic.partitions.get(assignment.partition)
-        if partition is None or broker.id not in partition.replicas:
+        topic = context.image.topics_by_id.get(assignment.topic_id)
+        index, directory_id = assignment.partition, assignment.directory_id
+        if topic is None:
+            errors.append(ErrorCode.UNKNOWN_TOPIC_ID)
             continue
-        if broker.log_dirs and assignment.directory_id not in broker.log_dirs:
-            offline.add(id(partition))
-        directories = [
-            assignment.directory_id if replica == broker.id else directory
-            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
-        ]
-        if topic is not None and directories != list(partition.directories):
-            record = None
-            if partition.leader == NO_LEADER:
-                moved = replace(partition, directories=tuple(directories))
-                record = partition_change(
-                    topic,
-                    assignment.partition,
-                    acceptable=partial(is_acceptable, image, moved),
-                    min_insync_replicas=min_insync_replicas(topic.name),
-                    elr_enabled=image.elr_enabled,
-                )
-            record = record or PartitionChangeRecord(
-                partition_id=assignment.partition, topic_id=assignment.topic_id
-            )
-            record.directories = directories
+        partition = topic.partitions.get(index)
+        if partition is None:
+            errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        if broker.id not in partition.replicas:
+            errors.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            continue
+        found = found_may_lead and not partition.has_leader
+        placed = _moved(partition, broker.id, directory_id) if found else partition
+        change = context.change(topic, index, placed=placed)
+        change.set_directory(broker.id, directory_id)
+        record = change.build()
+        if record is not None:
             records.append(record)
-    if offline:
-        records += _leave(image, broker, offline, min_insync_replicas)
-    return records
+        if not has_online_directory(broker, directory_id):
+            offline[assignment.topic_id, index] = None
+        errors.append(ErrorCode.NONE)
+    records += context.leader_and_isr_updates(offline, leaving=broker.id)
+    return ControllerResult(records, errors, atomic=False)
+
+
+def _moved(partition: PartitionImage, broker_id: int, directory_id: Uuid) -> PartitionImage:
+    directories = [
+        directory_id if replica == broker_id else partition.directory(replica)
+        for replica in partition.replicas
+    ]
+    return replace(partition, directories=tuple(directories))
+
+
+def requested_assignments(request: AssignReplicasToDirsRequest) -> list[Assignment]:
+    """The assignments of a request, in its order."""
+    return [
+        Assignment(topic.topic_id, partition.partition_index, directory.id)
+        for directory in request.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+    ]
+
+
+def assignment_response(
+    request: AssignReplicasToDirsRequest, errors: Sequence[ErrorCode]
+) -> AssignReplicasToDirsResponse:
+    """The response with the errors of `assign`."""
+    each = iter(errors)
+    response = AssignReplicasToDirsResponse
+    return response(
+        directories=[
+            response.DirectoryData(
+                id=directory.id,
+                topics=[
+                    response.TopicData(
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            response.PartitionData(
+                                partition_index=partition.partition_index, error_code=next(each)
+                            )
+                            for partition in topic.partitions
+                        ],
+                    )
+                    for topic in directory.topics
+                ],
+            )
+            for directory in request.directories
+        ]
+    )
 
 
 def directories_failed(
-    image: MetadataImage,
-    broker: BrokerRegistration,
-    failed: Sequence[Uuid],
-    min_insync_replicas: MinInsyncReplicas,
+    context: DecisionContext, broker: BrokerRegistration, failed: Sequence[Uuid]
 ) -> list[Message]:
     """The broker says that these directories are offline."""
-    newly_failed = [directory for directory in failed if directory in broker.log_dirs]
+    newly_failed = [directory for directory in broker.log_dirs if directory in failed]
     if not newly_failed:
         return []
-    gone = {
-        id(partition)
-        for topic in image.topics.values()
-        for partition in topic.partitions.values()
-        if _directory(partition, broker.id) in newly_failed
-    }
-    records = _leave(image, broker, gone, min_insync_replicas)
+    records: list[Message] = []
+    for directory in newly_failed:
+        there = context.partitions.in_directory(directory)
+        records += context.leader_and_isr_updates(there, leaving=broker.id)
     left = [directory for directory in broker.log_dirs if directory not in newly_failed]
     records.append(
         BrokerRegistrationChangeRecord(
@@ -111,28 +142,17 @@ def directories_failed(
     return records
 
 
-def _leave(
-    image: MetadataImage,
-    broker: BrokerRegistration,
-    partitions: set[int],
-    min_insync_replicas: MinInsyncReplicas,
+def directories_cordoned(
+    broker: BrokerRegistration, cordoned: Sequence[Uuid] | None
 ) -> list[Message]:
-    """The broker drops out of those partitions (by identity of their images)."""
-    return list(
-        changes_for(
-            image,
-            leaving=broker.id,
-            concerned=lambda partition: (
-                id(partition) in partitions
-                and (broker.id in partition.isr or partition.leader == broker.id)
-            ),
-            min_insync_replicas=min_insync_replicas,
+    """The broker says which directories get no new replicas; None while it does not know yet."""
+    if cordoned is None:
+        return []
+    known = broker.cordoned_log_dirs
+    if known is not None and set(known) == set(cordoned):
+        return []
+    return [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
         )
-    )
-
-
-def _directory(partition: PartitionImage, broker_id: int) -> Uuid | None:
-    for replica, directory in zip(partition.replicas, partition.directories, strict=False):
-        if replica == broker_id:
-            return directory
-    return None
+    ]

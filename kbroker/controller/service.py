@@ -124,7 +124,7 @@ class ControllerService:
         open_transaction: the previous leader left a metadata transaction without an end; it is
         aborted.
         """
-        self._controller.image = self._committed_image()
+        self._controller.start_from(self._committed_image())
         if open_transaction:  # none of its records are in the image, so nothing is replayed here
             abort = self._controller.abort_transaction()
             self._log.append([encode_record(abort, self._controller.image.metadata_version)])
@@ -231,7 +231,7 @@ class ControllerService:
         """
         committed = self._committed_image()
         if self._is_active and committed.offset == self._controller.image.offset:
-            self._controller.image = committed
+            self._controller.adopt(committed)
 
 
 def _not_controller() -> KafkaError:

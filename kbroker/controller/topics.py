@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from kbroker.controller.placement import place
+from kbroker.controller.placement import (
+    bad_assignment,
+    check_replicas,
+    place,
+    usable_for_placement,
+)
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
 from kbroker.metadata.image import MetadataImage, default_directory, metric_name
@@ -184,24 +189,17 @@ class TopicCreation:
             if topic.replication_factor == -1
             else topic.replication_factor
         )
-        problem = None
-        brokers = list(self._image.brokers.values())
-        if factor > len(brokers):
-            problem = (
-                f"The target replication factor of {factor} cannot be reached because only "
-                f"{len(brokers)} broker(s) are registered or some brokers have all their log "
-                "directories cordoned."
+        try:
+            placed = place(
+                usable_for_placement(self._image),
+                partition_count=partition_count,
+                replication_factor=factor,
+                random=self._random,
             )
-        elif not any(self._is_active(broker.id) for broker in brokers):
-            problem = "All brokers are currently fenced."
-        if problem is not None:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {factor} time(s): {problem}",
-            )
-        return place(
-            brokers, partition_count=partition_count, replication_factor=factor, random=self._random
-        )
+        except KafkaError as error:
+            message = f"Unable to replicate the partition {factor} time(s): {error.message}"
+            raise KafkaError(error.code, message) from error
+        return placed
 
     def _manual_assignments(self, topic: CreatableTopic) -> list[list[int]]:
         for given, what in (
@@ -217,46 +215,20 @@ class TopicCreation:
         for assignment in topic.assignments:
             index, replicas = assignment.partition_index, assignment.broker_ids
             if index in by_index:
-                raise _bad_assignment(
+                raise bad_assignment(
                     f"Found multiple manual partition assignments for partition {index}"
                 )
             first = next(iter(by_index.values()), None)
-            self._check_replicas(replicas, None if first is None else len(first))
+            check_replicas(self._image, replicas, None if first is None else len(first))
             by_index[index] = list(replicas)
-            if not any(self._is_active(replica) for replica in replicas):
-                raise _bad_assignment(
+            if not any(self._image.is_active(replica) for replica in replicas):
+                raise bad_assignment(
                     "All brokers specified in the manual partition assignment for partition "
                     f"{index} are fenced or in controlled shutdown."
                 )
         if sorted(by_index) != list(range(len(by_index))):
-            raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+            raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
         return [by_index[index] for index in range(len(by_index))]
-
-    def _check_replicas(self, replicas: Sequence[int], expected: int | None) -> None:
-        if not replicas:
-            raise _bad_assignment("The manual partition assignment includes an empty replica list.")
-        seen: set[int] = set()
-        for replica in sorted(replicas):
-            if replica not in self._image.brokers:
-                raise _bad_assignment(
-                    f"The manual partition assignment includes broker {replica}, but no such "
-                    "broker is registered."
-                )
-            if replica in seen:
-                raise _bad_assignment(
-                    f"The manual partition assignment includes the broker {replica} more than once."
-                )
-            seen.add(replica)
-        if expected is not None and len(replicas) != expected:
-            raise _bad_assignment(
-                f"The manual partition assignment includes a partition with {len(replicas)} "
-                "replica(s), but this is "
-                f"not consistent with previous partitions, which have {expected} replica(s)."
-            )
-
-    def _is_active(self, broker_id: int) -> bool:
-        broker = self._image.brokers[broker_id]
-        return not broker.fenced and not broker.in_controlled_shutdown
 
     def _topic_records(
         self,
@@ -268,7 +240,7 @@ class TopicCreation:
         records: list[Message] = [TopicRecord(name=name, topic_id=topic_id)]
         records += config_records(self._image, name, values)
         for index, replicas in enumerate(assignments):
-            isr = [replica for replica in replicas if self._is_active(replica)]
+            isr = [replica for replica in replicas if self._image.is_active(replica)]
             records.append(
                 PartitionRecord(
                     partition_id=index,
@@ -352,10 +324,6 @@ def _deletion_problem(
     if topic_id not in image.topics_by_id:
         return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
     return ErrorCode.NONE, ""
-
-
-def _bad_assignment(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _create_error(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:

@@ -20,6 +20,7 @@ from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 
 CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 
@@ -135,3 +136,10 @@ def min_insync_replicas(settings: TopicSettings, image: MetadataImage, topic: st
     """min.insync.replicas of a topic, defaults included."""
     value = effective_value(settings, image, image.topic_configs(topic), MIN_INSYNC_REPLICAS).value
     return int(value) if value is not None else 1
+
+
+def is_unclean_election_enabled(settings: TopicSettings, image: MetadataImage, topic: str) -> bool:
+    """unclean.leader.election.enable of a topic, defaults included."""
+    configs = image.topic_configs(topic)
+    value = effective_value(settings, image, configs, UNCLEAN_LEADER_ELECTION).value
+    return (value or "").lower() == "true"

@@ -70,6 +70,11 @@ class BrokerRegistration:
     log_dirs: tuple[Uuid, ...] = ()
     cordoned_log_dirs: tuple[Uuid, ...] | None = None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the broker may lead partitions and join ISRs (KIP-841)."""
+        return not (self.fenced or self.in_controlled_shutdown)
+
 
 def has_online_directory(broker: BrokerRegistration, directory_id: Uuid) -> bool:
     """Whether a replica of the broker in that directory can be used, as far as is known: a broker
@@ -122,6 +127,28 @@ class PartitionImage:
     partition_epoch: int = 0
     last_known_elr: tuple[int, ...] = ()
     leader_recovery_state: int = 0
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether a replica leads."""
+        return self.leader != NO_LEADER
+
+    @property
+    def has_preferred_leader(self) -> bool:
+        """Whether the first replica leads."""
+        return self.leader == self.replicas[0]
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether a reassignment is under way (KIP-455)."""
+        return bool(self.adding or self.removing)
+
+    def directory(self, broker_id: int) -> Uuid:
+        """The log directory of that broker's replica, as far as the metadata has it."""
+        for replica, directory in zip(self.replicas, self.directories, strict=False):
+            if replica == broker_id:
+                return directory
+        return MIGRATING_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +235,11 @@ class MetadataImage:
     def elr_enabled(self) -> bool:
         """Whether eligible leader replicas are kept (KIP-966)."""
         return self.features.get(ELIGIBLE_LEADER_REPLICAS, 0) > 0
+
+    def is_active(self, broker_id: int) -> bool:
+        """Whether that broker is registered, and neither fenced nor shutting down."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.is_active
 
     def usable_brokers(self) -> list[BrokerRegistration]:
         """Registered and not fenced, by id."""

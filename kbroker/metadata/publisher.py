@@ -141,14 +141,5 @@ def _host(
         replicas=partition.replicas,
         isr=partition.isr,
         config=config,
-        directory_id=next(
-            (
-                directory
-                for replica, directory in zip(
-                    partition.replicas, partition.directories, strict=False
-                )
-                if replica == node_id
-            ),
-            ZERO_UUID,
-        ),
+        directory_id=partition.directory(node_id),
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from kbroker.controller.directories import Assignment, assign, directories_failed
+from kbroker.controller import directories
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.directories import Assignment
+from kbroker.controller.partition_index import PartitionIndex
+from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
@@ -17,19 +22,34 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import UNASSIGNED_DIRECTORY
+from kbroker.model import UNASSIGNED_DIRECTORY, Uuid
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
 )
 from kbroker.protocol.schema import Message
+from kbroker.settings.broker import BrokerConfig
 
-D1, D2, OTHER = (bytes(15) + bytes([number]) for number in (11, 12, 13))
+D1, D2, OTHER = (bytes([number]) * 16 for number in (11, 12, 13))
 TOPIC_ID = bytes(15) + b"\x07"
 
 
-def one(topic: str) -> int:
-    return 1
+def context(image: MetadataImage) -> DecisionContext:
+    settings = TopicSettings(BrokerConfig.from_properties({"node.id": "1"}), 1)
+    return DecisionContext(image, PartitionIndex(image), settings)
+
+
+def assign(
+    image: MetadataImage, broker: BrokerRegistration, assignments: Sequence[Assignment]
+) -> list[Message]:
+    result = directories.assign(context(image), broker, assignments, found_may_lead=True)
+    return list(result.records)
+
+
+def directories_failed(
+    image: MetadataImage, broker: BrokerRegistration, failed: Sequence[Uuid]
+) -> list[Message]:
+    return directories.directories_failed(context(image), broker, failed)
 
 
 def cluster(*directories: bytes, brokers: int = 1, level: int = 30) -> MetadataImage:
@@ -74,18 +94,18 @@ def after(image: MetadataImage, records: list[Message]) -> MetadataImage:
 def test_an_assignment_is_one_record_without_a_new_leader_epoch() -> None:
     image = cluster(UNASSIGNED_DIRECTORY, D1)
     wanted = [Assignment(TOPIC_ID, 0, D2), Assignment(TOPIC_ID, 1, D1)]
-    records = assign(image, image.brokers[1], wanted, one)
+    records = assign(image, image.brokers[1], wanted)
     assert records == [PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, directories=[D2])]
     partition = after(image, records).topics["t"].partitions[0]
     assert (partition.directories, partition.leader_epoch, partition.partition_epoch) == (
         (D2,), 0, 1
     )  # fmt: skip
-    assert assign(after(image, records), image.brokers[1], wanted, one) == []
+    assert assign(after(image, records), image.brokers[1], wanted) == []
 
 
 def test_other_replicas_keep_their_directories() -> None:
     image = cluster(UNASSIGNED_DIRECTORY, brokers=3)
-    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, D1)], one)
+    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, D1)])
     assert after(image, records).topics["t"].partitions[0].directories == (D1, OTHER, OTHER)
 
 
@@ -98,30 +118,30 @@ def test_other_replicas_keep_their_directories() -> None:
 )
 def test_what_is_unknown_is_passed_over(assignment: Assignment) -> None:
     image = cluster(UNASSIGNED_DIRECTORY)
-    assert assign(image, image.brokers[1], [assignment], one) == []
+    assert assign(image, image.brokers[1], [assignment]) == []
     stranger = replace(image.brokers[1], id=8)
-    assert assign(image, stranger, [Assignment(TOPIC_ID, 0, D1)], one) == []
+    assert assign(image, stranger, [Assignment(TOPIC_ID, 0, D1)]) == []
 
 
 def test_an_old_metadata_version_has_no_directories() -> None:
     image = cluster(UNASSIGNED_DIRECTORY, level=16)
-    assert assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, D1)], one) == []
+    assert assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, D1)]) == []
 
 
 def test_a_failed_directory_costs_the_leadership_of_what_is_in_it() -> None:
     image = cluster(D1, D2, UNASSIGNED_DIRECTORY)
-    records = directories_failed(image, image.brokers[1], [D2], one)
+    records = directories_failed(image, image.brokers[1], [D2])
     assert records[-1] == BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, log_dirs=[D1])
     now = after(image, records)
     assert [p.leader for p in now.topics["t"].partitions.values()] == [1, -1, 1]
     assert now.topics["t"].partitions[1].elr == (1,)
     assert now.brokers[1].log_dirs == (D1,)
-    assert directories_failed(now, now.brokers[1], [D2], one) == []
+    assert directories_failed(now, now.brokers[1], [D2]) == []
 
 
 def test_another_broker_takes_over() -> None:
     image = cluster(D1, D2, brokers=3)
-    now = after(image, directories_failed(image, image.brokers[1], [D1], one))
+    now = after(image, directories_failed(image, image.brokers[1], [D1]))
     moved, kept = now.topics["t"].partitions.values()
     assert (moved.leader, moved.isr) == (2, (2, 3))
     assert (kept.leader, kept.isr) == (1, (1, 2, 3))
@@ -129,15 +149,15 @@ def test_another_broker_takes_over() -> None:
 
 def test_a_replica_reported_in_an_offline_directory_does_not_lead() -> None:
     image = cluster(D1)
-    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, OTHER)], one)
+    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, OTHER)])
     partition = after(image, records).topics["t"].partitions[0]
     assert (partition.leader, partition.directories) == (-1, (OTHER,))
 
 
 def test_a_replica_found_in_a_directory_that_is_online_leads_again() -> None:
     image = cluster(D1, D2)
-    image = after(image, directories_failed(image, image.brokers[1], [D2], one))
-    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 1, D1)], one)
+    image = after(image, directories_failed(image, image.brokers[1], [D2]))
+    records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 1, D1)])
     (record,) = records
     assert isinstance(record, PartitionChangeRecord)
     assert (record.leader, record.directories) == (1, [D1])

@@ -1,33 +1,47 @@
-"""Who leads a partition when a broker leaves or returns, as a table: KIP-966 with ELR, and the rule
-without it that the last member stays in the ISR.
+"""Changes of a partition: Kafka's own for thousands of states, and the rules of elections as a
+table: KIP-966 with ELR, and the rule without it that the last member stays in the ISR.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from kbroker.controller.partition_change import (
     RECOVERING,
-    changes_for,
-    is_acceptable,
-    partition_change,
+    ChangeRules,
+    Election,
+    PartitionChangeBuilder,
 )
-from kbroker.metadata.image import (
-    ELIGIBLE_LEADER_REPLICAS,
-    NO_LEADER,
-    BrokerRegistration,
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
+from kbroker.metadata.delta import changed_partition
+from kbroker.metadata.image import NO_LEADER, PartitionImage
+from kbroker.metadata.records import record_version
+from kbroker.model import uuid_from_string
+from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
+from tests.controller.decisions import (
+    Case,
+    change_fields,
+    compare,
+    partition_fields,
+    partition_image,
+    with_sets,
 )
-from kbroker.metadata.layered_map import LayeredMap
 
 TOPIC_ID = b"t" * 16
-D1, D2 = b"1" * 16, b"2" * 16
+D1 = b"1" * 16
+LEVELS: Final = {"3.5-IV2": 11, "3.6-IV2": 14, "3.7-IV2": 17, "4.0-IV1": 23, "4.3-IV0": 30}
+"""metadata.version by the names in the file."""
+
+TARGETS: Final = {
+    "targetIsr": "target_isr",
+    "targetReplicas": "target_replicas",
+    "targetAdding": "target_adding",
+    "targetRemoving": "target_removing",
+    "targetLeaderRecoveryState": "target_leader_recovery_state",
+    "uncleanShutdownReplicas": "unclean_shutdown_replicas",
+}
 NO_CHANGE: dict[str, Any] = {}
 RESULTS = ("leader", "isr", "eligible_leader_replicas", "last_known_elr", "leader_recovery_state")
 UNTOUCHED = {
@@ -57,6 +71,40 @@ def partition(
     )
 
 
+def test_kafkas_changes() -> None:
+    def decide(case: Case) -> object:
+        partition = partition_image(case["partition"])
+        acceptable, default = case["acceptableLeaders"], uuid_from_string(case["defaultDir"])
+        rules = ChangeRules(
+            is_acceptable_leader=lambda replica: replica in acceptable,
+            default_directory=lambda _: default,
+            metadata_version=LEVELS[case["metadataVersion"]],
+            min_insync_replicas=case["minISR"],
+            elr_enabled=case["eligibleLeaderReplicasEnabled"],
+            use_last_known_leader=case["useLastKnownLeaderInBalancedRecovery"],
+        )
+        builder = PartitionChangeBuilder(TOPIC_ID, 0, partition, rules)
+        builder.election = Election[case["election"]]
+        for name, value in case["ask"].items():
+            if name == "setDirectory":
+                builder.set_directory(value["broker"], uuid_from_string(value["directory"]))
+            else:
+                setattr(builder, TARGETS[name], value)
+        record = builder.build()
+        if record is None:
+            return None
+        version = record_version(record, rules.metadata_version)
+        after = partition_fields(changed_partition(partition, record))
+        return change_fields(record), version, after
+
+    def expected(case: Case) -> object:
+        if case["record"] is None:
+            return None
+        return with_sets(case["record"]), case["recordVersion"], with_sets(case["after"])
+
+    compare("partition-changes", 5000, decide, expected)
+
+
 def change(
     old: PartitionImage,
     *,
@@ -65,17 +113,21 @@ def change(
     dead: Sequence[int] = (),
     elr: bool = True,
     min_insync: int = 2,
+    level: int = 30,
 ) -> dict[str, Any]:
     """The fields that a change sets; those that stay as they are left out."""
-    record = partition_change(
-        TopicImage("t", TOPIC_ID, {4: old}),
-        4,
-        leaving=leaving,
-        unclean=unclean,
-        acceptable=lambda replica: replica not in dead,
-        min_insync_replicas=min_insync,
+    rules = ChangeRules(
+        is_acceptable_leader=lambda replica: replica not in (leaving, *dead),
+        default_directory=lambda _: D1,
+        metadata_version=level,
+        min_insync_replicas=min(min_insync, len(old.replicas)),
         elr_enabled=elr,
     )
+    builder = PartitionChangeBuilder(TOPIC_ID, 4, old, rules)
+    builder.target_isr = tuple(replica for replica in old.isr if replica != leaving)
+    if unclean:
+        builder.unclean_shutdown_replicas = (leaving,)
+    record = builder.build()
     if record is None:
         return NO_CHANGE
     assert (record.topic_id, record.partition_id) == (TOPIC_ID, 4)
@@ -85,17 +137,8 @@ def change(
 
 def test_what_a_record_without_changes_looks_like() -> None:
     """`change` relies on it."""
-    record = partition_change(
-        TopicImage("t", TOPIC_ID, {0: partition([1, 2], 1)}),
-        0,
-        leaving=2,
-        acceptable=lambda _: True,
-        min_insync_replicas=1,
-        elr_enabled=False,
-    )
-    assert record is not None
-    assert record.leader_recovery_state == UNTOUCHED["leader_recovery_state"]
-    assert record.eligible_leader_replicas is None and record.last_known_elr is None
+    record = PartitionChangeRecord()
+    assert {name: getattr(record, name) for name in RESULTS} == UNTOUCHED
 
 
 @pytest.mark.parametrize("elr", [True, False])
@@ -130,8 +173,14 @@ def test_what_a_record_without_changes_looks_like() -> None:
         pytest.param(
             partition([1, 2, 3], 1),
             {"leaving": 3},
+            {"isr": [1, 2]},
+            id="a follower leaves: the leader epoch stays",
+        ),
+        pytest.param(
+            partition([1, 2, 3], 1),
+            {"leaving": 3, "level": 11},
             {"leader": 1, "isr": [1, 2]},
-            id="a follower leaves: the leader is named, for a new leader epoch",
+            id="below 3.6-IV0 the leader is named, for a new leader epoch",
         ),
         pytest.param(
             partition([1, 2], NO_LEADER),
@@ -140,10 +189,7 @@ def test_what_a_record_without_changes_looks_like() -> None:
             id="a member of the ISR is back: it leads",
         ),
         pytest.param(
-            partition([1, 2], NO_LEADER), {"dead": [1, 2]}, NO_CHANGE, id="nobody may lead yet"
-        ),
-        pytest.param(
-            partition([1, 2], 1), {"dead": [1, 2]}, {"leader": NO_LEADER}, id="nobody may lead now"
+            partition([1, 2], NO_LEADER), {"dead": [1, 2]}, NO_CHANGE, id="none may lead yet"
         ),
     ],
 )
@@ -159,14 +205,20 @@ def test_the_leader_of_an_isr_that_suffices(
         pytest.param(
             partition([1, 2], 1),
             {"leaving": 2},
-            {"leader": 1, "isr": [1], "eligible_leader_replicas": [2]},
-            id="below min.insync.replicas who leaves the ISR is eligible",
+            {"isr": [1], "eligible_leader_replicas": [2]},
+            id="a replica that leaves an ISR below min.insync.replicas is eligible",
         ),
         pytest.param(
             partition([1, 2], 1),
             {"leaving": 2, "min_insync": 1},
-            {"leader": 1, "isr": [1]},
+            {"isr": [1]},
             id="not where the ISR suffices",
+        ),
+        pytest.param(
+            partition([1, 2], 1),
+            {"dead": [1, 2]},
+            {"leader": NO_LEADER, "last_known_elr": [1]},
+            id="no member of the ISR may lead: the last leader is noted",
         ),
         pytest.param(
             partition([1], 1, replicas=[1], elr=()),
@@ -188,18 +240,13 @@ def test_the_leader_of_an_isr_that_suffices(
         pytest.param(
             partition([1], 1, elr=[2]),
             {"leaving": 1, "unclean": True},
-            {
-                "leader": 2,
-                "isr": [2],
-                "eligible_leader_replicas": [],
-                "last_known_elr": [1],
-            },
-            id="who may have lost its tail is not eligible, only last known",
+            {"leader": 2, "isr": [2], "eligible_leader_replicas": []},
+            id="a replica that may have lost its tail is not eligible",
         ),
         pytest.param(
             partition([1, 2], 1, elr=[3], last_known=[3]),
             {},
-            {"eligible_leader_replicas": [], "last_known_elr": []},
+            {"eligible_leader_replicas": []},
             id="an ISR that suffices needs no ELR",
         ),
         pytest.param(
@@ -241,53 +288,5 @@ def test_min_insync_replicas_is_bounded_by_the_number_of_replicas() -> None:
 
 def test_without_elr_the_last_member_stays() -> None:
     assert change(partition([1], 1), leaving=1, elr=False) == {"leader": NO_LEADER}
+    assert change(partition([1, 2], 1), dead=[1, 2], elr=False) == {"leader": NO_LEADER}
     assert change(partition([1], NO_LEADER), elr=False) == {"leader": 1}
-
-
-def broker(number: int, **options: Any) -> BrokerRegistration:
-    return BrokerRegistration(number, 0, bytes(16), {}, **{"fenced": False, **options})
-
-
-@pytest.mark.parametrize(
-    ("registered", "expected"),
-    [
-        pytest.param(broker(1), True, id="directories unknown"),
-        pytest.param(broker(1, log_dirs=(D1,)), True, id="its directory is online"),
-        pytest.param(broker(1, log_dirs=(D2,)), False, id="its directory is not"),
-        pytest.param(broker(1, fenced=True), False, id="fenced"),
-        pytest.param(broker(1, in_controlled_shutdown=True), False, id="shutting down"),
-        pytest.param(broker(2), False, id="not registered"),
-    ],
-)
-def test_who_may_lead(registered: BrokerRegistration, expected: bool) -> None:
-    image = MetadataImage(brokers={registered.id: registered})
-    assert is_acceptable(image, partition([1], 1, replicas=[3, 1]), 1) is expected
-
-
-def test_changes_of_concerned_partitions_by_the_topics_names() -> None:
-    topics = {
-        name: TopicImage(
-            name, name.encode() * 16, {0: partition([1, 2], 1), 1: partition([2, 1], 2)}
-        )
-        for name in ("b", "a")
-    }
-    image = MetadataImage(
-        topics=LayeredMap(topics),
-        brokers={number: broker(number) for number in (1, 2)},
-        features={ELIGIBLE_LEADER_REPLICAS: 1},
-    )
-    minimum = {"a": 1, "b": 2}
-
-    def changes(image: MetadataImage) -> list[tuple[Any, ...]]:
-        return [
-            (each.topic_id[:1], each.partition_id, each.leader, each.eligible_leader_replicas)
-            for each in changes_for(
-                image,
-                leaving=1,
-                concerned=lambda one: one.leader == 1,
-                min_insync_replicas=minimum.__getitem__,
-            )
-        ]
-
-    assert changes(image) == [(b"a", 0, 2, None), (b"b", 0, 2, [1])]
-    assert changes(replace(image, features={})) == [(b"a", 0, 2, None), (b"b", 0, 2, None)]

@@ -224,7 +224,8 @@ def test_no_broker_that_could_hold_a_replica() -> None:
     cluster.register(1)
     result = cluster.create(topic("t")).topics[0]
     assert result.error_message == (
-        "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
+        "Unable to replicate the partition 1 time(s): All brokers are currently fenced, "
+        "or have all their log directories cordoned."
     )
     manual = cluster.create(topic("t", assignments=[[1]])).topics[0]
     assert manual.error_message == (
