@@ -13,9 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Final, Protocol, TypeVar
 
-from kbroker.controller import brokers, directories, producer_ids, topics
+from kbroker.controller import (
+    brokers,
+    directories,
+    elections,
+    producer_ids,
+    reassignments,
+    topics,
+)
 from kbroker.controller import configs as config_changes
 from kbroker.controller import features as feature_updates
+from kbroker.controller.alter_partition import alter_partition
+from kbroker.controller.create_partitions import create_partitions
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
 from kbroker.controller.partition_index import PartitionIndex
@@ -35,7 +44,20 @@ from kbroker.metadata.image import (
 from kbroker.metadata.internal_topics import IntConfig, internal_topic
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from kbroker.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -43,6 +65,8 @@ from kbroker.protocol.messages.metadata_records import (
     FeatureLevelRecord,
 )
 from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -236,6 +260,25 @@ class Controller:
         records = brokers.fence(self._context(), broker)
         return ControllerResult(records, None, atomic=False)
 
+    def unregister_broker(self, broker_id: int) -> ControllerResult[None]:
+        """UnregisterBroker. Raises KafkaError, also for too many records."""
+        records = brokers.unregister(self._context(), broker_id)
+        return _bounded(ControllerResult(records, None, atomic=False))
+
+    def assign_replicas_to_directories(
+        self, request: AssignReplicasToDirsRequest
+    ) -> ControllerResult[AssignReplicasToDirsResponse]:
+        """AssignReplicasToDirs. Raises KafkaError."""
+        if self.image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
+            message = "Directory assignment is not supported yet."
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        context = self._context()
+        broker = context.registered(request.broker_id, request.broker_epoch)
+        assignments = directories.requested_assignments(request)
+        result = directories.assign(context, broker, assignments, found_may_lead=True)
+        response = directories.assignment_response(request, result.response)
+        return ControllerResult(result.records, response, atomic=False)
+
     def assign_directories(
         self, broker_id: int, broker_epoch: int, assignments: Sequence[directories.Assignment]
     ) -> ControllerResult[None]:
@@ -329,6 +372,48 @@ class Controller:
             return ControllerResult([], ErrorCode.NONE)
         result = self.create_topics(CreateTopicsRequest(topics=[topic]), describable=frozenset())
         return ControllerResult(result.records, ErrorCode(result.response.topics[0].error_code))
+
+    def create_partitions(
+        self, request: CreatePartitionsRequest
+    ) -> ControllerResult[CreatePartitionsResponse]:
+        """CreatePartitions. Raises KafkaError for too many records."""
+        return _bounded(create_partitions(self._image, request, random=self._random))
+
+    # Leaders and replicas.
+
+    def alter_partition(
+        self, request: AlterPartitionRequest
+    ) -> ControllerResult[AlterPartitionResponse]:
+        """AlterPartition. Raises KafkaError(STALE_BROKER_EPOCH)."""
+        return alter_partition(self._context(), request)
+
+    def elect_leaders(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
+        """ElectLeaders. Raises KafkaError, also for too many records."""
+        return _bounded(elections.elect_leaders(self._context(), request))
+
+    def balance_leaders(
+        self, *, max_elections: int = elections.MAX_ELECTIONS
+    ) -> ControllerResult[bool]:
+        """The periodic election of preferred leaders; whether another one is due at once."""
+        return elections.balance_leaders(self._context(), max_elections=max_elections)
+
+    def elect_unclean_leaders(
+        self, *, max_elections: int = elections.MAX_ELECTIONS
+    ) -> ControllerResult[bool]:
+        """The periodic unclean election; whether another one is due at once."""
+        return elections.elect_unclean_leaders(self._context(), max_elections=max_elections)
+
+    def alter_reassignments(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+        """AlterPartitionReassignments. Raises KafkaError for too many records."""
+        return _bounded(reassignments.alter_reassignments(self._context(), request))
+
+    def list_reassignments(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        """ListPartitionReassignments."""
+        return reassignments.list_reassignments(self._context(), request)
 
     # Settings.
 

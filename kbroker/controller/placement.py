@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from kbroker.metadata.image import BrokerRegistration, MetadataImage
+from kbroker.metadata.image import BrokerRegistration, MetadataImage, default_directory
+from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata_records import PartitionRecord
 
 T = TypeVar("T")
 
@@ -91,6 +93,25 @@ def check_replicas(
             "replica(s), but this is "
             f"not consistent with previous partitions, which have {replication_factor} replica(s)."
         )
+
+
+def new_partition_record(
+    image: MetadataImage, topic_id: Uuid, index: int, replicas: Sequence[int]
+) -> PartitionRecord:
+    """A new partition on these replicas, at least one of which is active: the active ones are in
+    its ISR, and the first of them leads.
+    """
+    isr = [replica for replica in replicas if image.is_active(replica)]
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=list(replicas),
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[default_directory(image.brokers.get(replica)) for replica in replicas],
+    )
 
 
 def bad_assignment(message: str) -> KafkaError:

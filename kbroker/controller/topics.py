@@ -16,17 +16,17 @@ from typing import Final
 from kbroker.controller.placement import (
     bad_assignment,
     check_replicas,
+    new_partition_record,
     place,
     usable_for_placement,
 )
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
-from kbroker.metadata.image import MetadataImage, default_directory, metric_name
+from kbroker.metadata.image import MetadataImage, metric_name
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID, Uuid, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
-    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
@@ -239,22 +239,10 @@ class TopicCreation:
     ) -> list[Message]:
         records: list[Message] = [TopicRecord(name=name, topic_id=topic_id)]
         records += config_records(self._image, name, values)
-        for index, replicas in enumerate(assignments):
-            isr = [replica for replica in replicas if self._image.is_active(replica)]
-            records.append(
-                PartitionRecord(
-                    partition_id=index,
-                    topic_id=topic_id,
-                    replicas=list(replicas),
-                    isr=isr,
-                    leader=isr[0],
-                    leader_epoch=0,
-                    partition_epoch=0,
-                    directories=[
-                        default_directory(self._image.brokers.get(replica)) for replica in replicas
-                    ],
-                )
-            )
+        records += [
+            new_partition_record(self._image, topic_id, index, replicas)
+            for index, replicas in enumerate(assignments)
+        ]
         return records
 
 

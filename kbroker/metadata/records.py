@@ -31,12 +31,19 @@ _VERSION_STEPS: Final[Mapping[type[Message], tuple[tuple[int, int], ...]]] = {
 }
 """(metadata.version from which it holds, record version), highest first."""
 
+DIRECTORIES_VERSION: Final = 2
+"""Of a change of a broker's log directories; if none is left, no other field shows what it is."""
+
 
 def record_version(record: Message, metadata_version: int) -> int:
     """The version Kafka writes this record in at that metadata.version."""
     steps = _VERSION_STEPS.get(type(record))
     if steps is not None:
         return next(version for level, version in steps if metadata_version >= level)
+    if isinstance(record, metadata_records.BrokerRegistrationChangeRecord) and record == (
+        type(record)(broker_id=record.broker_id, broker_epoch=record.broker_epoch)
+    ):
+        return DIRECTORIES_VERSION
     if record.VERSIONS.high == record.VERSIONS.low:
         return record.VERSIONS.low
     needed = record.VERSIONS.low

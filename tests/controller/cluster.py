@@ -10,6 +10,7 @@ from kbroker.controller.controller import Controller, ControllerResult
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import Uuid
+from kbroker.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.settings.broker import BrokerConfig
@@ -67,6 +68,28 @@ class Cluster:
 
     def epoch_of(self, broker: int) -> int:
         return self.image.brokers[broker].epoch
+
+    def propose_isr(self, name: str, index: int, isr: Sequence[int]) -> AlterPartitionResponse:
+        """The leader of that partition proposes this ISR (AlterPartition)."""
+        topic = self.image.topics[name]
+        partition = topic.partitions[index]
+        proposal = AlterPartitionRequest.PartitionData(
+            partition_index=index,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr_with_epochs=[AlterPartitionRequest.BrokerState(broker_id=id_) for id_ in isr],
+        )
+        asked = AlterPartitionRequest.TopicData(topic_id=topic.topic_id, partitions=[proposal])
+        request = AlterPartitionRequest(
+            broker_id=partition.leader, broker_epoch=self.epoch_of(partition.leader), topics=[asked]
+        )
+        return self.run(self.controller.alter_partition(request))
+
+    def rejoin(self, name: str, broker: int) -> None:
+        """The broker is in sync again in all partitions of that topic that have a replica on it."""
+        for index, partition in self.image.topics[name].partitions.items():
+            if broker in partition.replicas and broker not in partition.isr:
+                self.propose_isr(name, index, [*partition.isr, broker])
 
     def create(self, *topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsResponse:
         request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)

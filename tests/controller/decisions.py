@@ -6,13 +6,30 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from kbroker.metadata.image import PartitionImage
-from kbroker.model import Uuid, uuid_from_string, uuid_to_string
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.partition_index import PartitionIndex
+from kbroker.metadata.configs import TopicSettings
+from kbroker.metadata.image import (
+    ELIGIBLE_LEADER_REPLICAS,
+    METADATA_VERSION,
+    TOPIC_RESOURCE,
+    BrokerRegistration,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from kbroker.metadata.layered_map import LayeredMap
+from kbroker.metadata.records import record_version
+from kbroker.model import uuid_from_string, uuid_to_string
+from kbroker.protocol.message_json import to_json
 from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
+from kbroker.protocol.schema import Message
+from kbroker.settings.broker import BrokerConfig
 
 Case = dict[str, Any]  # Any: JSON
 """One line of a file."""
@@ -95,22 +112,64 @@ def with_sets(fields: Case) -> Case:
 
 
 def change_fields(record: PartitionChangeRecord) -> Case:
-    """The fields that a record sets, by Kafka's names, without its topic and partition."""
-    blank = PartitionChangeRecord(partition_id=record.partition_id, topic_id=record.topic_id)
-    names = {
-        "isr": record.isr,
-        "leader": record.leader,
-        "replicas": record.replicas,
-        "removingReplicas": record.removing_replicas,
-        "addingReplicas": record.adding_replicas,
-        "leaderRecoveryState": record.leader_recovery_state,
-        "directories": _texts(record.directories),
-        "eligibleLeaderReplicas": record.eligible_leader_replicas,
-        "lastKnownElr": record.last_known_elr,
-    }
-    unset = {"leader": blank.leader, "leaderRecoveryState": blank.leader_recovery_state}
-    return with_sets({name: value for name, value in names.items() if value != unset.get(name)})
+    """The fields that a change sets, without its topic and partition."""
+    shown = with_sets(to_json(record, PartitionChangeRecord.VERSIONS.high))
+    return {key: value for key, value in shown.items() if key not in ("partitionId", "topicId")}
 
 
-def _texts(uuids: list[Uuid] | None) -> list[str] | None:
-    return None if uuids is None else [uuid_to_string(each) for each in uuids]
+def decision_context(state: Case) -> DecisionContext:
+    """The cluster of a case: its brokers, the topic `t`, and the settings of that."""
+    brokers = {each["id"]: _broker(each) for each in state["brokers"]}
+    partitions = {index: partition_image(each) for index, each in enumerate(state["partitions"])}
+    topic = TopicImage("t", uuid_from_string(state["topicId"]), partitions)
+    names = ("min.insync.replicas", "unclean.leader.election.enable")
+    configs = {name: str(state[name]).lower() for name in names}
+    elr = 1 if state["eligibleLeaderReplicasEnabled"] else 0
+    image = MetadataImage(
+        brokers=brokers,
+        topics=LayeredMap({topic.name: topic}),
+        topics_by_id=LayeredMap({topic.topic_id: topic}),
+        configs=LayeredMap({(TOPIC_RESOURCE, topic.name): configs}),
+        features={METADATA_VERSION: 30, ELIGIBLE_LEADER_REPLICAS: elr},
+    )
+    settings = TopicSettings(BrokerConfig.from_properties({"node.id": "1"}), 1)
+    return DecisionContext(image, PartitionIndex(image), settings)
+
+
+def _broker(fields: Case) -> BrokerRegistration:
+    return BrokerRegistration(
+        id=fields["id"],
+        epoch=fields["epoch"],
+        incarnation_id=bytes(16),
+        endpoints={},
+        fenced=fields["fenced"],
+        in_controlled_shutdown=fields["inControlledShutdown"],
+        log_dirs=tuple(uuid_from_string(each) for each in fields["logDirs"]),
+    )
+
+
+def record_fields(records: Sequence[Message]) -> list[Case]:
+    """Records as the files show them; the order of different partitions does not count."""
+    shown = []
+    for record in records:
+        version = record_version(record, 30)
+        data = with_sets(to_json(record, version))
+        shown.append({"type": type(record).__name__, "version": version, "data": data})
+    return _ordered(shown)
+
+
+def expected_records(case: Case) -> list[Case]:
+    """The records of a case, in the order of `record_fields`."""
+    listed = [{**each, "data": with_sets(each["data"])} for each in case["records"]]
+    return _ordered(listed)
+
+
+def _ordered(records: list[Case]) -> list[Case]:
+    """Runs of partition records in the order of the partitions; all others where they stand."""
+    ordered: list[Case] = []
+    for is_partition, run in groupby(records, lambda each: "partitionId" in each["data"]):
+        listed = list(run)
+        ordered += (
+            sorted(listed, key=lambda e: e["data"]["partitionId"]) if is_partition else listed
+        )
+    return ordered

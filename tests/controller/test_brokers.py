@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 import pytest
 
-from kbroker.metadata.image import (
-    NO_LEADER,
-    PartitionImage,
-)
+from kbroker.controller.brokers import clean_up_incarnation, fence, unregister
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.partition_index import PartitionIndex
+from kbroker.metadata.configs import TopicSettings
+from kbroker.metadata.image import NO_LEADER, PartitionImage, TopicImage
+from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.records import decode_record, record_version
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
@@ -15,7 +20,15 @@ from kbroker.protocol.messages.metadata_records import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
 )
+from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import DIRECTORY, ENDPOINTS, Cluster, topic
+from tests.controller.decisions import (
+    Case,
+    compare,
+    decision_context,
+    expected_records,
+    record_fields,
+)
 
 
 def partition(cluster: Cluster, name: str = "t", index: int = 0) -> PartitionImage:
@@ -186,3 +199,81 @@ def test_an_old_epoch_is_refused() -> None:
     with pytest.raises(KafkaError) as caught:
         cluster.controller.allocate_producer_ids(1, 0)
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_kafkas_clean_up_of_an_incarnation() -> None:
+    def decide(case: Case) -> object:
+        fields, context = case["request"], decision_context(case["state"])
+        clean = fields["cleanShutdown"]
+        return record_fields(clean_up_incarnation(context, fields["brokerId"], clean=clean))
+
+    compare(
+        "controller",
+        250,
+        decide,
+        expected_records,
+        select=lambda case: case["api"] == "uncleanShutdown",
+    )
+
+
+def test_kafkas_unregistrations() -> None:
+    def decide(case: Case) -> object:
+        context = decision_context(case["state"])
+        try:
+            return record_fields(unregister(context, case["request"]["brokerId"]))
+        except KafkaError as error:
+            return error.code.name
+
+    compare(
+        "controller",
+        150,
+        decide,
+        lambda case: case["exception"] if "exception" in case else expected_records(case),
+        select=lambda case: case["api"] == "UnregisterBroker",
+    )
+
+
+def test_the_records_of_a_clean_up_stand_before_the_registration() -> None:
+    """They need not be in one batch with it: if the controller fails between them, the broker
+    registers again and the clean-up is repeated.
+    """
+    cluster = Cluster(brokers=(1, 2))
+    cluster.create(topic("t", assignments=[[1, 2], [2, 1]]))
+    since = len(cluster.log)
+    cluster.register(1)
+    *changes, last = written(cluster, since)
+    assert len(changes) == 2 and isinstance(last, RegisterBrokerRecord)
+
+
+def test_an_unregistered_broker_keeps_its_replicas() -> None:
+    cluster = Cluster(brokers=(1, 2))
+    cluster.create(topic("t", assignments=[[1, 2]]))
+    cluster.run(cluster.controller.unregister_broker(1))
+    assert list(cluster.image.brokers) == [2]
+    assert (partition(cluster).replicas, partition(cluster).isr) == ((1, 2), (2,))
+    assert partition(cluster).leader == 2
+
+
+class CountedTopics(dict[bytes, TopicImage]):
+    """Topics by id that count how many are looked up."""
+
+    looked_up = 0
+
+    def get(self, key: bytes, default: TopicImage | None = None) -> TopicImage | None:  # type: ignore[override]
+        self.looked_up += 1
+        return super().get(key, default)
+
+
+def test_fencing_looks_at_the_brokers_own_partitions_only() -> None:
+    cluster = Cluster(brokers=(1, 2, 3))
+    cluster.create(*(topic(f"t{i}", assignments=[[1, 2]]) for i in range(50)))
+    cluster.create(*(topic(f"u{i}", assignments=[[3, 2]]) for i in range(3)))
+    image = cluster.image
+    counted = CountedTopics(image.topics_by_id)
+    index = PartitionIndex(image)
+    index.in_isr(3)
+    settings = TopicSettings(BrokerConfig.from_properties({"node.id": "1"}), 1)
+    counting = replace(image, topics_by_id=cast(LayeredMap[bytes, TopicImage], counted))
+    context = DecisionContext(counting, index, settings)
+    assert len(fence(context, image.brokers[3])) == 4
+    assert counted.looked_up == 3

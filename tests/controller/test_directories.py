@@ -22,13 +22,23 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import UNASSIGNED_DIRECTORY, Uuid
+from kbroker.model import UNASSIGNED_DIRECTORY, Uuid, uuid_from_string
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import AssignReplicasToDirsRequest
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
 )
 from kbroker.protocol.schema import Message
 from kbroker.settings.broker import BrokerConfig
+from tests.controller.cluster import Cluster, topic
+from tests.controller.decisions import (
+    Case,
+    compare,
+    decision_context,
+    expected_records,
+    record_fields,
+)
 
 D1, D2, OTHER = (bytes([number]) * 16 for number in (11, 12, 13))
 TOPIC_ID = bytes(15) + b"\x07"
@@ -163,3 +173,91 @@ def test_a_replica_found_in_a_directory_that_is_online_leads_again() -> None:
     assert (record.leader, record.directories) == (1, [D1])
     partition = after(image, records).topics["t"].partitions[1]
     assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
+
+
+def test_kafkas_assignments() -> None:
+    """Kafka's own decision, in which a replica that was found does not lead at once."""
+
+    def decide(case: Case) -> object:
+        fields, context = case["request"], decision_context(case["state"])
+        assignment = Assignment(
+            uuid_from_string(fields["topicId"]),
+            fields["partitionIndex"],
+            uuid_from_string(fields["directory"]),
+        )
+        try:
+            broker = context.registered(fields["brokerId"], fields["brokerEpoch"])
+        except KafkaError as error:
+            return error.code.name
+        result = directories.assign(context, broker, [assignment], found_may_lead=False)
+        (error_code,) = result.response
+        return error_code.name, record_fields(result.records)
+
+    def expected(case: Case) -> object:
+        if "exception" in case:
+            return case["exception"]
+        return case["response"], expected_records(case)
+
+    compare(
+        "controller",
+        300,
+        decide,
+        expected,
+        select=lambda case: case["api"] == "AssignReplicasToDirs",
+    )
+
+
+def test_a_request_is_answered_in_its_own_shape() -> None:
+    kind = AssignReplicasToDirsRequest
+    cluster = Cluster(brokers=())
+    cluster.register(1, log_dirs=(D1, D2))
+    epoch = cluster.epoch_of(1)
+    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    cluster.create(topic("t", 2))
+    topic_id = cluster.image.topics["t"].topic_id
+
+    def asked(topic_id: bytes, *partitions: int) -> AssignReplicasToDirsRequest.TopicData:
+        listed = [kind.PartitionData(partition_index=index) for index in partitions]
+        return kind.TopicData(topic_id=topic_id, partitions=listed)
+
+    request = kind(
+        broker_id=1,
+        broker_epoch=epoch,
+        directories=[
+            kind.DirectoryData(id=D1, topics=[asked(topic_id, 0, 7), asked(TOPIC_ID, 0)]),
+            kind.DirectoryData(id=D2, topics=[asked(topic_id, 1)]),
+        ],
+    )
+    response = cluster.run(cluster.controller.assign_replicas_to_directories(request))
+    shown = [
+        (directory.id, each.topic_id, [(p.partition_index, p.error_code) for p in each.partitions])
+        for directory in response.directories
+        for each in directory.topics
+    ]
+    assert shown == [
+        (D1, topic_id, [(0, 0), (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]),
+        (D1, TOPIC_ID, [(0, ErrorCode.UNKNOWN_TOPIC_ID)]),
+        (D2, topic_id, [(1, 0)]),
+    ]
+    placed = [each.directories for each in cluster.image.topics["t"].partitions.values()]
+    assert placed == [(D1,), (D2,)]
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "changes"),
+    [
+        pytest.param(None, None, False, id="the broker does not know yet"),
+        pytest.param(None, [], True, id="none, told for the first time"),
+        pytest.param((D1,), [D1], False, id="as before"),
+        pytest.param((D1, D2), [D2, D1], False, id="in another order"),
+        pytest.param((D1,), [D1, D2], True, id="one more"),
+        pytest.param((D1,), [], True, id="none any more"),
+    ],
+)
+def test_cordoned_directories(
+    known: tuple[bytes, ...] | None, told: list[bytes] | None, changes: bool
+) -> None:
+    broker = BrokerRegistration(1, 7, bytes(16), {}, log_dirs=(D1, D2), cordoned_log_dirs=known)
+    records = directories.directories_cordoned(broker, told)
+    record = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=7, cordoned_log_dirs=told)
+    assert records == ([record] if changes else [])

@@ -109,3 +109,22 @@ def test_usable_brokers_are_in_order_and_not_fenced() -> None:
 
 def test_two_names_with_the_same_metrics() -> None:
     assert metric_name("a.b_c") == metric_name("a_b.c") == "a_b_c"
+
+
+def test_what_a_partition_says_of_itself() -> None:
+    partition = PartitionImage(replicas=(2, 1), directories=(D1, D2), isr=(1,), leader=1)
+    assert partition.has_leader and not partition.has_preferred_leader
+    assert replace(partition, leader=2).has_preferred_leader
+    assert not replace(partition, leader=-1).has_leader
+    assert not partition.is_reassigning
+    assert replace(partition, adding=(2,)).is_reassigning
+    assert replace(partition, removing=(2,)).is_reassigning
+    assert [partition.directory(each) for each in (1, 2, 3)] == [D2, D1, MIGRATING_DIRECTORY]
+
+
+def test_an_active_broker_is_neither_fenced_nor_shutting_down() -> None:
+    broker = BrokerRegistration(1, 1, bytes(16), {}, fenced=False)
+    image = MetadataImage(brokers={1: broker})
+    assert image.is_active(1) and not image.is_active(2)
+    for change in ({"fenced": True}, {"in_controlled_shutdown": True}):
+        assert not MetadataImage(brokers={1: replace(broker, **change)}).is_active(1)

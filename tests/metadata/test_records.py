@@ -47,6 +47,7 @@ def test_the_bytes_of_one() -> None:
         (BrokerRegistrationChangeRecord(fenced=1), 30, 0),
         (BrokerRegistrationChangeRecord(in_controlled_shutdown=1), 30, 1),
         (BrokerRegistrationChangeRecord(log_dirs=[bytes(16)]), 30, 2),
+        (BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=4), 30, 2),
         (BrokerRegistrationChangeRecord(cordoned_log_dirs=[]), 30, 3),
     ],
 )

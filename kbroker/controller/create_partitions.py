@@ -1,0 +1,93 @@
+"""CreatePartitions (KIP-195): a topic gets more partitions."""
+
+from __future__ import annotations
+
+from kbroker.controller.placement import (
+    Draws,
+    bad_assignment,
+    check_replicas,
+    new_partition_record,
+    place,
+    usable_for_placement,
+)
+from kbroker.controller.result import ControllerResult
+from kbroker.metadata.image import MetadataImage
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata_records import PartitionRecord
+from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse
+from kbroker.protocol.schema import Message
+
+CreatePartitionsTopic = CreatePartitionsRequest.CreatePartitionsTopic
+
+
+def create_partitions(
+    image: MetadataImage, request: CreatePartitionsRequest, *, random: Draws
+) -> ControllerResult[CreatePartitionsResponse]:
+    """An outcome per topic, in the order of the request."""
+    records: list[Message] = []
+    response = CreatePartitionsResponse()
+    for asked in request.topics:
+        code, message = ErrorCode.NONE, None
+        try:
+            records += _grow(image, asked, random)
+        except KafkaError as error:
+            code, message = error.code, error.message or None
+        response.results.append(
+            CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=asked.name, error_code=code, error_message=message
+            )
+        )
+    return ControllerResult([] if request.validate_only else records, response)
+
+
+def _grow(
+    image: MetadataImage, asked: CreatePartitionsTopic, random: Draws
+) -> list[PartitionRecord]:
+    """The new partitions of one topic. Raises KafkaError."""
+    topic = image.topics.get(asked.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    present = len(topic.partitions)
+    if asked.count == present:
+        message = f"Topic already has {present} partition(s)."
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+    if asked.count < present:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {asked.name} currently has {present} partition(s); {asked.count} would "
+            "not be an increase.",
+        )
+    replication_factor = len(next(iter(topic.partitions.values())).replicas)
+    if asked.assignments is None:
+        placed = place(
+            usable_for_placement(image),
+            partition_count=asked.count - present,
+            replication_factor=replication_factor,
+            random=random,
+        )
+    else:
+        placed = _manual(image, asked, present, replication_factor)
+    return [
+        new_partition_record(image, topic.topic_id, index, replicas)
+        for index, replicas in enumerate(placed, present)
+    ]
+
+
+def _manual(
+    image: MetadataImage, asked: CreatePartitionsTopic, present: int, replication_factor: int
+) -> list[list[int]]:
+    assignments = [each.broker_ids for each in asked.assignments or ()]
+    added = asked.count - present
+    if len(assignments) != added:
+        raise bad_assignment(
+            f"Attempted to add {added} additional partition(s), but only {len(assignments)} "
+            "assignment(s) were specified."
+        )
+    for index, replicas in enumerate(assignments, present):
+        check_replicas(image, replicas, replication_factor)
+        if not any(image.is_active(replica) for replica in replicas):
+            raise bad_assignment(
+                "All brokers specified in the manual partition assignment for partition "
+                f"{index} are fenced or in controlled shutdown."
+            )
+    return assignments

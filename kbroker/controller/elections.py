@@ -1,0 +1,171 @@
+"""Elections of leaders: at a client's request (KIP-460), and the two that a controller holds from
+time to time: preferred leaders where others lead, and unclean ones where a topic allows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.partition_change import Election
+from kbroker.controller.result import ControllerResult
+from kbroker.metadata.image import PartitionImage, TopicImage
+from kbroker.model import TopicIdPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import ElectLeadersRequest, ElectLeadersResponse
+from kbroker.protocol.schema import Message
+
+MAX_ELECTIONS: Final = 1000
+"""Of one periodic election; the rest follows at once, in the next one."""
+
+
+class ElectionType(IntEnum):
+    """ElectLeadersRequest.election_type."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+_ELECTIONS: Final = {
+    ElectionType.PREFERRED: Election.PREFERRED,
+    ElectionType.UNCLEAN: Election.UNCLEAN,
+}
+
+_MESSAGES: Final = {
+    ErrorCode.NONE: None,
+    ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: (
+        "Eligible topic partition leaders are not available."
+    ),
+}
+
+PartitionResult = ElectLeadersResponse.PartitionResult
+
+
+def elect_leaders(
+    context: DecisionContext, request: ElectLeadersRequest
+) -> ControllerResult[ElectLeadersResponse]:
+    """ElectLeaders. Without a list of partitions, the answer has those that needed an election.
+
+    Raises KafkaError(INVALID_REQUEST) for an unknown election type.
+    """
+    try:
+        kind = ElectionType(request.election_type)
+    except ValueError:
+        message = f"Unknown election type {request.election_type}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None
+    records: list[Message] = []
+    response = ElectLeadersResponse()
+    if request.topic_partitions is None:
+        wanted: Iterable[tuple[str, list[int]]] = _all_in_need(context, kind)
+    else:
+        wanted = [(each.topic, each.partitions) for each in request.topic_partitions]
+    for name, indexes in wanted:
+        topic = context.image.topics.get(name)
+        results = [_elect(context, name, topic, index, kind, records) for index in indexes]
+        response.replica_election_results.append(
+            ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=results)
+        )
+    return ControllerResult(records, response, atomic=False)
+
+
+def _all_in_need(context: DecisionContext, kind: ElectionType) -> list[tuple[str, list[int]]]:
+    partitions = context.partitions
+    in_need = partitions.imbalanced() if kind is ElectionType.PREFERRED else partitions.leaderless()
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, index in in_need:
+        by_topic.setdefault(context.image.topics_by_id[topic_id].name, []).append(index)
+    return sorted(by_topic.items())
+
+
+def _elect(
+    context: DecisionContext,
+    name: str,
+    topic: TopicImage | None,
+    index: int,
+    kind: ElectionType,
+    records: list[Message],
+) -> PartitionResult:
+    if topic is None:
+        return _unknown(index, f"No such topic as {name}")
+    partition = topic.partitions.get(index)
+    if partition is None:
+        return _unknown(index, f"No such partition as {name}-{index}")
+    error = _outcome(context, topic, index, partition, kind, records)
+    return PartitionResult(partition_id=index, error_code=error, error_message=_MESSAGES[error])
+
+
+def _unknown(index: int, message: str) -> PartitionResult:
+    return PartitionResult(
+        partition_id=index,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        error_message=message,
+    )
+
+
+def _outcome(
+    context: DecisionContext,
+    topic: TopicImage,
+    index: int,
+    partition: PartitionImage,
+    kind: ElectionType,
+    records: list[Message],
+) -> ErrorCode:
+    """The topic's unclean.leader.election.enable does not count: the client has decided."""
+    is_preferred = kind is ElectionType.PREFERRED
+    if partition.has_preferred_leader if is_preferred else partition.has_leader:
+        return ErrorCode.ELECTION_NOT_NEEDED
+    builder = context.change(topic, index)
+    builder.election = _ELECTIONS[kind]
+    record = builder.build()
+    if record is not None:
+        records.append(record)
+        return ErrorCode.NONE
+    if is_preferred:
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def balance_leaders(
+    context: DecisionContext, *, max_elections: int = MAX_ELECTIONS
+) -> ControllerResult[bool]:
+    """Elect the preferred leaders that are available (auto.leader.rebalance.enable). The response
+    is whether there may be more of them.
+    """
+    return _elect_some(context, context.partitions.imbalanced(), Election.PREFERRED, max_elections)
+
+
+def elect_unclean_leaders(
+    context: DecisionContext, *, max_elections: int = MAX_ELECTIONS
+) -> ControllerResult[bool]:
+    """Elect leaders for partitions without one, of topics with unclean.leader.election.enable. The
+    response is whether there may be more of them.
+    """
+    image = context.image
+    allowed = (
+        (topic_id, index)
+        for topic_id, index in context.partitions.leaderless()
+        if context.is_unclean_election_enabled(image.topics_by_id[topic_id].name)
+    )
+    return _elect_some(context, allowed, Election.UNCLEAN, max_elections)
+
+
+def _elect_some(
+    context: DecisionContext,
+    partitions: Iterable[TopicIdPartition],
+    election: Election,
+    max_elections: int,
+) -> ControllerResult[bool]:
+    records: list[Message] = []
+    for topic_id, index in partitions:
+        if len(records) >= max_elections:
+            break
+        builder = context.change(context.image.topics_by_id[topic_id], index)
+        builder.election = election
+        record = builder.build()
+        if record is not None:
+            records.append(record)
+    return ControllerResult(records, len(records) >= max_elections, atomic=False)

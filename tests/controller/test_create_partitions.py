@@ -1,0 +1,76 @@
+"""CreatePartitions: Kafka's own outcomes, and the partitions that a topic gets."""
+
+from __future__ import annotations
+
+from kbroker.controller.create_partitions import CreatePartitionsTopic, create_partitions
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.topics import CreatePartitionsRequest
+from tests.controller.cluster import Cluster, topic
+from tests.controller.decisions import (
+    Case,
+    compare,
+    decision_context,
+    expected_records,
+    record_fields,
+)
+
+
+class Zero:
+    """Kafka's generator in these cases: every draw is the first."""
+
+    def randrange(self, stop: int, /) -> int:
+        return 0
+
+
+def wanted(name: str, count: int, assignments: list[list[int]] | None) -> CreatePartitionsTopic:
+    kind = CreatePartitionsRequest.CreatePartitionsAssignment
+    return CreatePartitionsTopic(
+        name=name,
+        count=count,
+        assignments=None if assignments is None else [kind(broker_ids=ids) for ids in assignments],
+    )
+
+
+def test_kafkas_outcomes() -> None:
+    """Kafka's records are in the file unless its placer chose the replicas."""
+
+    def decide(case: Case) -> object:
+        fields = case["request"]
+        asked = wanted(fields["name"], fields["count"], fields["assignments"])
+        request = CreatePartitionsRequest(topics=[asked])
+        result = create_partitions(decision_context(case["state"]).image, request, random=Zero())
+        (answer,) = result.response.results
+        error = ErrorCode(answer.error_code).name
+        if "records" not in case:
+            present = len(case["state"]["partitions"])
+            return error, len(result.records) == fields["count"] - present
+        return error, record_fields(result.records)
+
+    def expected(case: Case) -> object:
+        return case["response"], expected_records(case) if "records" in case else True
+
+    compare(
+        "controller",
+        250,
+        decide,
+        expected,
+        select=lambda case: case["api"] == "CreatePartitions",
+    )
+
+
+def test_a_topic_grows() -> None:
+    cluster = Cluster(brokers=(1, 2, 3))
+    cluster.create(topic("t", 1, 2))
+    request = CreatePartitionsRequest(topics=[wanted("t", 4, None), wanted("u", 4, None)])
+    request.validate_only = True
+    checked = cluster.controller.create_partitions(request)
+    assert not checked.records
+    request.validate_only = False
+    response = cluster.run(cluster.controller.create_partitions(request))
+    assert response == checked.response
+    codes = [each.error_code for each in response.results]
+    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    partitions = cluster.image.topics["t"].partitions
+    assert list(partitions) == [0, 1, 2, 3]
+    assert {len(set(each.replicas)) for each in partitions.values()} == {2}
+    assert all(each.leader == each.replicas[0] for each in partitions.values())
