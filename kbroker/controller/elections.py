@@ -4,7 +4,7 @@ time to time: preferred leaders where others lead, and unclean ones where a topi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -28,12 +28,12 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-_ELECTIONS: Final = {
+_ELECTIONS: Final[Mapping[ElectionType, Election]] = {
     ElectionType.PREFERRED: Election.PREFERRED,
     ElectionType.UNCLEAN: Election.UNCLEAN,
 }
 
-_MESSAGES: Final = {
+_MESSAGES: Final[Mapping[ErrorCode, str | None]] = {
     ErrorCode.NONE: None,
     ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
