@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from kbroker.controller.brokers import HeartbeatReply
+from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.configs import AlteredResource, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
@@ -23,7 +23,11 @@ from kbroker.metadata.image import Endpoint
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.protocol.messages.cluster import (
+    BrokerHeartbeatRequest,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -154,11 +158,14 @@ class LocalControllerChannel:
     ) -> Deferred[HeartbeatReply]:
         """See ControllerChannel."""
         return self._service.submit(
-            lambda controller, now_ms: controller.heartbeat(
-                self._service.node_id,
-                broker_epoch,
-                want_fence=want_fence,
-                want_shut_down=want_shut_down,
+            lambda controller, now_ms: controller.broker_heartbeat(
+                BrokerHeartbeatRequest(
+                    broker_id=self._service.node_id,
+                    broker_epoch=broker_epoch,
+                    current_metadata_offset=controller.image.offset,
+                    want_fence=want_fence,
+                    want_shut_down=want_shut_down,
+                )
             )
         )
 

@@ -2,7 +2,7 @@
 unfence, controlled shutdown.
 
 `LifecycleCore` decides what to send to the controller and when; `BrokerLifecycle` is its loop over
-the ports `ControllerChannel` and `Timers`. The controller's side is in `controller/brokers`.
+the ports `ControllerChannel` and `Timers`. The controller's side is `controller/broker_heartbeat`.
 
     NOT_RUNNING -> STARTING                      start
     STARTING -> RECOVERY                         registered, with a broker epoch; fenced
@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Final, assert_never
 
 from kbroker.broker.controller_channel import BrokerRegistrationData, ControllerChannel
-from kbroker.controller.brokers import HeartbeatReply
+from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.model import NO_BROKER_EPOCH
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -13,7 +13,6 @@ returns or begins to shut down, that change is first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kbroker.controller.decision_context import DecisionContext
@@ -31,16 +30,6 @@ from kbroker.protocol.schema import Message
 
 SET: Final = 1
 CLEAR: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
-    """What a broker learns from a heartbeat (BrokerHeartbeatResponse). should_shut_down: its
-    controlled shutdown is complete.
-    """
-
-    is_fenced: bool
-    should_shut_down: bool
 
 
 def register(

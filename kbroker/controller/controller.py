@@ -24,8 +24,15 @@ from kbroker.controller import (
 from kbroker.controller import configs as config_changes
 from kbroker.controller import features as feature_updates
 from kbroker.controller.alter_partition import alter_partition
+from kbroker.controller.broker_heartbeat import (
+    HeartbeatReply,
+    broker_heartbeat,
+    fence_stale_broker,
+)
+from kbroker.controller.broker_sessions import BrokerSessions
 from kbroker.controller.create_partitions import create_partitions
 from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.heartbeats import BrokerHeartbeats
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
 from kbroker.controller.partition_index import PartitionIndex
 from kbroker.controller.result import ControllerResult
@@ -37,7 +44,6 @@ from kbroker.metadata.configs import (
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
-    BrokerRegistration,
     Endpoint,
     MetadataImage,
 )
@@ -51,6 +57,7 @@ from kbroker.protocol.messages.cluster import (
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -103,6 +110,7 @@ class Controller:
 
     __slots__ = (
         "_config",
+        "_heartbeats",
         "_image",
         "_partitions",
         "_random",
@@ -117,8 +125,7 @@ class Controller:
         self._settings = TopicSettings(config, node_id)
         self.node_id = node_id
         self.next_offset = 0
-        self._image = MetadataImage()
-        self._partitions = PartitionIndex(self._image)
+        self.start_from(MetadataImage())
 
     @property
     def image(self) -> MetadataImage:
@@ -129,6 +136,8 @@ class Controller:
         """Decide on this image from now on, that of the committed records."""
         self._image = image
         self._partitions = PartitionIndex(image)
+        self._heartbeats = BrokerHeartbeats()
+        self._heartbeats.follow({}, image.brokers, offset=image.offset)
 
     def adopt(self, image: MetadataImage) -> None:
         """Use this image, which equals the present one, in its place."""
@@ -153,6 +162,7 @@ class Controller:
             delta.replay(record)
         image = delta.apply(offset=offset, epoch=epoch)
         yield from self._partitions.follow(image)
+        self._heartbeats.follow(self._image.brokers, image.brokers, offset=offset)
         self._image = image
 
     def _context(self) -> DecisionContext:
@@ -199,7 +209,9 @@ class Controller:
         previous_broker_epoch: int = -1,
         rack: str | None = None,
     ) -> ControllerResult[int]:
-        """A broker starts; the response is its epoch. It stays fenced until `unfence_broker`."""
+        """A broker starts; the response is its epoch. It stays fenced until a heartbeat
+        asks for more.
+        """
         record = brokers.registration_record(
             broker_id,
             broker_epoch=self.next_offset,
@@ -213,52 +225,20 @@ class Controller:
         )
         return ControllerResult(records, record.broker_epoch, atomic=False)
 
-    def heartbeat(
-        self, broker_id: int, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
-    ) -> ControllerResult[brokers.HeartbeatReply]:
+    def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> ControllerResult[HeartbeatReply]:
         """BrokerHeartbeat: unfence the broker, fence it, or shut it down in a controlled way.
 
-        The first heartbeat that wants to shut down takes its leaderships from the broker, the next
-        one fences it; the broker may stop then. Raises KafkaError for a broker epoch that is not
-        the registered one.
+        Raises KafkaError(STALE_BROKER_EPOCH).
         """
-        broker = self._broker(broker_id, broker_epoch)
-        is_fenced, should_shut_down = broker.fenced, False
-        step: ControllerResult[None] = ControllerResult([], None)
-        if want_shut_down and broker.in_controlled_shutdown:
-            step = self.fence_broker(broker_id, broker_epoch)
-            is_fenced = should_shut_down = True
-        elif want_shut_down:
-            step = self.begin_controlled_shutdown(broker_id, broker_epoch)
-        elif want_fence != broker.fenced:
-            change = self.fence_broker if want_fence else self.unfence_broker
-            step, is_fenced = change(broker_id, broker_epoch), want_fence
-        reply = brokers.HeartbeatReply(is_fenced, should_shut_down)
-        return ControllerResult(step.records, reply, atomic=step.atomic)
+        return broker_heartbeat(
+            self._context(), self._heartbeats, request, next_offset=self.next_offset
+        )
 
-    def unfence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
-        """The broker has caught up and may lead."""
-        broker = self._broker(broker_id, broker_epoch)
-        records = brokers.unfence(self._context(), broker) if broker.fenced else []
-        return ControllerResult(records, None, atomic=False)
-
-    def begin_controlled_shutdown(
-        self, broker_id: int, broker_epoch: int
-    ) -> ControllerResult[None]:
-        """The broker wants to stop: other members of the ISR become leaders of its partitions."""
-        broker = self._broker(broker_id, broker_epoch)
-        if broker.in_controlled_shutdown:
-            return ControllerResult([], None)
-        records = brokers.begin_controlled_shutdown(self._context(), broker)
-        return ControllerResult(records, None, atomic=False)
-
-    def fence_broker(self, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
-        """The broker takes part no more: it has stopped, or its heartbeats are missing."""
-        broker = self._broker(broker_id, broker_epoch)
-        if broker.fenced:
-            return ControllerResult([], None)
-        records = brokers.fence(self._context(), broker)
-        return ControllerResult(records, None, atomic=False)
+    def fence_stale_broker(self, sessions: BrokerSessions, now_ms: int) -> ControllerResult[bool]:
+        """Fence one broker whose session has expired; whether there may be more. now_ms: on the
+        clock of the sessions.
+        """
+        return fence_stale_broker(self._context(), sessions, now_ms)
 
     def unregister_broker(self, broker_id: int) -> ControllerResult[None]:
         """UnregisterBroker. Raises KafkaError, also for too many records."""
@@ -283,32 +263,21 @@ class Controller:
         self, broker_id: int, broker_epoch: int, assignments: Sequence[directories.Assignment]
     ) -> ControllerResult[None]:
         """The broker says in which of its directories replicas are."""
-        broker = self._broker(broker_id, broker_epoch)
+        context = self._context()
+        broker = context.registered(broker_id, broker_epoch)
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
             return ControllerResult([], None)
-        result = directories.assign(self._context(), broker, assignments, found_may_lead=True)
+        result = directories.assign(context, broker, assignments, found_may_lead=True)
         return ControllerResult(result.records, None, atomic=False)
 
     def directories_failed(
         self, broker_id: int, broker_epoch: int, failed: Sequence[Uuid]
     ) -> ControllerResult[None]:
         """The broker says that these of its directories are offline."""
-        broker = self._broker(broker_id, broker_epoch)
-        records = directories.directories_failed(self._context(), broker, failed)
+        context = self._context()
+        broker = context.registered(broker_id, broker_epoch)
+        records = directories.directories_failed(context, broker, failed)
         return ControllerResult(records, None, atomic=False)
-
-    def _broker(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
-        broker = self.image.brokers.get(broker_id)
-        if broker is None:
-            raise KafkaError(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered."
-            )
-        if broker.epoch != broker_epoch:
-            raise KafkaError(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"Expected epoch {broker.epoch} of broker {broker_id}, but got {broker_epoch}.",
-            )
-        return broker
 
     # Topics.
 

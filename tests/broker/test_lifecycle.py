@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from kbroker.broker.lifecycle import (
     ShutDownComplete,
     Unfenced,
 )
-from kbroker.controller.brokers import HeartbeatReply
+from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from tests.sim.timers import SimTimers
@@ -28,9 +29,11 @@ INTERVAL_MS = 2000
 TIMEOUT_MS = 10_000
 EPOCH = 7
 
-FENCED = HeartbeatReply(is_fenced=True, should_shut_down=False)
-IN_SERVICE = HeartbeatReply(is_fenced=False, should_shut_down=False)
-MAY_STOP = HeartbeatReply(is_fenced=True, should_shut_down=True)
+FENCED = HeartbeatReply(
+    is_caught_up=True, is_fenced=True, in_controlled_shutdown=False, should_shut_down=False
+)
+IN_SERVICE = replace(FENCED, is_fenced=False)
+MAY_STOP = replace(FENCED, should_shut_down=True)
 NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER)
 INVALID = KafkaError(ErrorCode.INVALID_REGISTRATION)
 

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
+from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import Controller, ControllerResult
-from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.image import METADATA_VERSION, Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import Uuid
-from kbroker.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+)
+from kbroker.protocol.messages.metadata_records import FeatureLevelRecord
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.settings.broker import BrokerConfig
@@ -39,7 +45,7 @@ class Cluster:
         self.run(self.controller.bootstrap(records))
         for broker in brokers:
             self.register(broker)
-            self.run(self.controller.unfence_broker(broker, self.epoch_of(broker)))
+            self.beat(broker)
 
     @property
     def image(self) -> MetadataImage:
@@ -65,6 +71,22 @@ class Cluster:
                 previous_broker_epoch=previous,
             )
         )
+
+    def beat(self, broker: int, *, fence: bool = False, stop: bool = False) -> HeartbeatReply:
+        """A heartbeat of that broker, which has read all the metadata."""
+        return self.run(heartbeat(self.controller, broker, fence=fence, stop=stop))
+
+    def shut_down(self, broker: int) -> None:
+        """A controlled shutdown of that broker from its beginning to its end."""
+        while not self.beat(broker, stop=True).should_shut_down:
+            for other in self.image.usable_brokers():
+                if other.id != broker:
+                    self.beat(other.id, stop=other.in_controlled_shutdown)
+
+    def level(self, metadata_version: int) -> None:
+        """Finalize that metadata.version."""
+        record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=metadata_version)
+        self.run(ControllerResult([record], None))
 
     def epoch_of(self, broker: int) -> int:
         return self.image.brokers[broker].epoch
@@ -94,6 +116,21 @@ class Cluster:
     def create(self, *topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsResponse:
         request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
         return self.run(self.controller.create_topics(request))
+
+
+def heartbeat(
+    controller: Controller, broker_id: int, *, fence: bool = False, stop: bool = False
+) -> ControllerResult[HeartbeatReply]:
+    """The decision on a heartbeat of a broker that has read all the metadata."""
+    return controller.broker_heartbeat(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=controller.image.brokers[broker_id].epoch,
+            current_metadata_offset=controller.image.offset,
+            want_fence=fence,
+            want_shut_down=stop,
+        )
+    )
 
 
 def topic(

@@ -41,12 +41,6 @@ def written(cluster: Cluster, since: int) -> list[object]:
     return [decode_record(data) for data in cluster.log[since:]]
 
 
-def shut_down(cluster: Cluster, broker: int = 1) -> None:
-    epoch = cluster.epoch_of(broker)
-    cluster.run(cluster.controller.begin_controlled_shutdown(broker, epoch))
-    cluster.run(cluster.controller.fence_broker(broker, epoch))
-
-
 def test_a_registration() -> None:
     cluster = Cluster(brokers=())
     since = len(cluster.log)
@@ -59,7 +53,7 @@ def test_a_registration() -> None:
     assert broker.endpoints == ENDPOINTS
     assert broker.features["metadata.version"] == (7, 30)
     assert cluster.image.usable_brokers() == []
-    cluster.run(cluster.controller.unfence_broker(1, broker.epoch))
+    cluster.beat(1)
     assert [b.id for b in cluster.image.usable_brokers()] == [1]
 
 
@@ -77,7 +71,7 @@ def test_controlled_shutdown_then_clean_restart() -> None:
     cluster.create(topic("t"))
     topic_id = cluster.image.topics["t"].topic_id
     epoch, since = cluster.epoch_of(1), len(cluster.log)
-    shut_down(cluster)
+    cluster.shut_down(1)
     assert written(cluster, since) == [
         BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=epoch, in_controlled_shutdown=1),
         PartitionChangeRecord(
@@ -93,7 +87,7 @@ def test_controlled_shutdown_then_clean_restart() -> None:
     assert (partition(cluster).leader, partition(cluster).leader_epoch) == (NO_LEADER, 1)
     since = len(cluster.log)
     again = cluster.register(1, previous=epoch)
-    cluster.run(cluster.controller.unfence_broker(1, again))
+    cluster.beat(1)
     assert written(cluster, since)[1:] == [
         BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=again, fenced=-1),
         PartitionChangeRecord(
@@ -117,7 +111,7 @@ def test_unclean_restart() -> None:
     since = len(cluster.log)
     epoch = cluster.register(1)
     assert epoch == since  # of the batch, not of the record in it
-    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    cluster.beat(1)
     records = written(cluster, since)
     assert records[0] == PartitionChangeRecord(
         partition_id=0, topic_id=topic_id, isr=[], leader=-1, last_known_elr=[1]
@@ -137,10 +131,10 @@ def test_unclean_restart() -> None:
 def test_without_elr_the_last_replica_stays_in_the_isr() -> None:
     cluster = Cluster(elr=False)
     cluster.create(topic("t"))
-    shut_down(cluster)
+    cluster.shut_down(1)
     assert (partition(cluster).isr, partition(cluster).leader) == ((1,), NO_LEADER)
-    epoch = cluster.register(1)
-    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    cluster.register(1)
+    cluster.beat(1)
     assert (partition(cluster).isr, partition(cluster).leader) == ((1,), 1)
     assert partition(cluster).leader_epoch == 2
 
@@ -150,19 +144,19 @@ def test_another_replica_takes_over() -> None:
     cluster.create(
         topic("t", assignments=[[1, 2, 3], [2, 1, 3]], configs={"min.insync.replicas": "2"})
     )
-    shut_down(cluster, 1)
+    cluster.shut_down(1)
     assert (partition(cluster).leader, partition(cluster).isr) == (2, (2, 3))
     assert partition(cluster, index=1).leader == 2
     assert partition(cluster, index=1).isr == (2, 3)
     assert partition(cluster).elr == ()
-    shut_down(cluster, 2)
+    cluster.shut_down(2)
     assert (partition(cluster).leader, partition(cluster).isr) == (3, (3,))
     assert partition(cluster).elr == (2,)
-    shut_down(cluster, 3)
+    cluster.shut_down(3)
     assert (partition(cluster).leader, partition(cluster).isr) == (NO_LEADER, ())
     assert set(partition(cluster).elr) == {2, 3}
-    epoch = cluster.register(2, previous=cluster.epoch_of(2))
-    cluster.run(cluster.controller.unfence_broker(2, epoch))
+    cluster.register(2, previous=cluster.epoch_of(2))
+    cluster.beat(2)
     assert (partition(cluster).leader, partition(cluster).isr) == (2, (2,))
     assert partition(cluster).leader_recovery_state == 0
 
@@ -170,34 +164,18 @@ def test_another_replica_takes_over() -> None:
 def test_an_isr_member_that_lost_its_tail_leads_only_as_the_last_known_leader() -> None:
     cluster = Cluster(brokers=(1, 2))
     cluster.create(topic("t", assignments=[[1, 2]], configs={"min.insync.replicas": "2"}))
-    shut_down(cluster, 2)
-    shut_down(cluster, 1)
+    cluster.shut_down(2)
+    cluster.shut_down(1)
     assert set(partition(cluster).elr) == {1, 2}
-    epoch = cluster.register(2)  # uncleanly
-    cluster.run(cluster.controller.unfence_broker(2, epoch))
+    cluster.register(2)  # uncleanly
+    cluster.beat(2)
     assert partition(cluster).elr == (1,)
     assert partition(cluster).leader == NO_LEADER
 
 
-def test_repeated_steps_change_nothing() -> None:
-    cluster = Cluster()
-    epoch = cluster.epoch_of(1)
-    assert cluster.controller.unfence_broker(1, epoch).records == []
-    shut_down(cluster)
-    assert cluster.controller.begin_controlled_shutdown(1, epoch).records == []
-    assert cluster.controller.fence_broker(1, epoch).records == []
-
-
 def test_an_old_epoch_is_refused() -> None:
-    cluster = Cluster()
     with pytest.raises(KafkaError) as caught:
-        cluster.controller.fence_broker(1, 0)
-    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
-    with pytest.raises(KafkaError) as caught:
-        cluster.controller.fence_broker(2, 0)
-    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
-    with pytest.raises(KafkaError) as caught:
-        cluster.controller.allocate_producer_ids(1, 0)
+        Cluster().controller.allocate_producer_ids(1, 0)
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller.brokers import HeartbeatReply
 from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, Controller
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+)
 from kbroker.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -61,68 +65,40 @@ def test_the_end_of_a_transaction_that_a_predecessor_left_open() -> None:
     assert isinstance(Cluster().controller.abort_transaction(), AbortTransactionRecord)
 
 
-def heartbeat(cluster: Cluster, *, fence: bool = False, stop: bool = False) -> HeartbeatReply:
-    return cluster.run(
-        cluster.controller.heartbeat(1, cluster.epoch_of(1), want_fence=fence, want_shut_down=stop)
-    )
-
-
-def test_heartbeats_from_registration_to_the_end() -> None:
-    cluster = Cluster(brokers=())
-    cluster.register(1)
-    steps = [
-        ({"fence": True}, HeartbeatReply(True, False), True),
-        ({}, HeartbeatReply(False, False), False),
-        ({}, HeartbeatReply(False, False), False),
-        ({"fence": True}, HeartbeatReply(True, False), True),
-        ({}, HeartbeatReply(False, False), False),
-        ({"stop": True}, HeartbeatReply(False, False), False),
-        ({"stop": True}, HeartbeatReply(True, True), True),
-        ({"stop": True}, HeartbeatReply(True, True), True),
-    ]
-    for number, (wish, reply, is_fenced) in enumerate(steps):
-        assert heartbeat(cluster, **wish) == reply, number
-        assert cluster.image.brokers[1].fenced is is_fenced, number
-
-
-def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
-    cluster = Cluster()
-    for wish in ({"fence": False, "stop": False}, {"fence": False, "stop": True}):
-        heartbeat(cluster, **wish)
-    heartbeat(cluster, stop=True)
-    written = len(cluster.log)
-    heartbeat(cluster, stop=True)
-    assert len(cluster.log) == written
-
-
 Step = Callable[[Controller, int, int], Any]
 
 
 @pytest.mark.parametrize(
     "step",
     [
-        Controller.unfence_broker,
-        Controller.fence_broker,
-        Controller.begin_controlled_shutdown,
-        lambda controller, number, epoch: controller.heartbeat(
-            number, epoch, want_fence=False, want_shut_down=False
+        lambda controller, number, epoch: controller.broker_heartbeat(
+            BrokerHeartbeatRequest(
+                broker_id=number,
+                broker_epoch=epoch,
+                current_metadata_offset=0,
+                want_fence=False,
+                want_shut_down=False,
+            )
+        ),
+        lambda controller, number, epoch: controller.alter_partition(
+            AlterPartitionRequest(broker_id=number, broker_epoch=epoch)
+        ),
+        lambda controller, number, epoch: controller.assign_replicas_to_directories(
+            AssignReplicasToDirsRequest(broker_id=number, broker_epoch=epoch)
         ),
         lambda controller, number, epoch: controller.assign_directories(number, epoch, []),
         lambda controller, number, epoch: controller.directories_failed(number, epoch, []),
     ],
-    ids=["unfence", "fence", "shut down", "heartbeat", "assign directories", "failed directories"],
+    ids=["heartbeat", "alter partition", "assign replicas", "assign", "failed directories"],
 )
 def test_the_epoch_of_the_registration_holds(step: Step) -> None:
     cluster = Cluster()
     epoch = cluster.epoch_of(1)
     step(cluster.controller, 1, epoch)
-    for wrong in (epoch - 1, epoch + 1, -1):
+    for number, wrong in ((1, epoch - 1), (1, epoch + 1), (1, -1), (2, epoch)):
         with pytest.raises(KafkaError) as caught:
-            step(cluster.controller, 1, wrong)
+            step(cluster.controller, number, wrong)
         assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
-    with pytest.raises(KafkaError) as caught:
-        step(cluster.controller, 2, epoch)
-    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:

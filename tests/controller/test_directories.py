@@ -212,7 +212,7 @@ def test_a_request_is_answered_in_its_own_shape() -> None:
     cluster = Cluster(brokers=())
     cluster.register(1, log_dirs=(D1, D2))
     epoch = cluster.epoch_of(1)
-    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    cluster.beat(1)
     cluster.create(topic("t", 2))
     topic_id = cluster.image.topics["t"].topic_id
 

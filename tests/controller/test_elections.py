@@ -77,9 +77,8 @@ def test_an_unknown_type_of_election() -> None:
 def test_a_periodic_election_has_a_bound_and_says_that_there_is_more() -> None:
     cluster = Cluster(brokers=(1, 2))
     cluster.create(topic("t", assignments=[[1, 2]] * 5))
-    epoch = cluster.epoch_of(1)
-    cluster.run(cluster.controller.fence_broker(1, epoch))
-    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    cluster.beat(1, fence=True)
+    cluster.beat(1)
     assert not cluster.controller.balance_leaders().records  # not in sync yet
     cluster.rejoin("t", 1)
     rounds = []

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.topics import (
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
+from tests.controller.cluster import heartbeat
 from tests.replication.test_time_slices import Ticks, Turns
 
 ENDPOINTS = {"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)}
@@ -67,13 +68,13 @@ class Node:
         self.service.activate(open_transaction=False)
         bootstrap = [decode_record(data) for data in default_bootstrap_records()]
         self.service.submit(lambda controller, _: controller.bootstrap(bootstrap))
-        epoch = self.service.submit(
+        self.service.submit(
             lambda controller, _: controller.register_broker(
                 1, incarnation_id=bytes(16), endpoints=ENDPOINTS, log_dirs=(bytes(range(16)),)
             )
         )
         self.commit()
-        self.service.submit(lambda controller, _: controller.unfence_broker(1, epoch.value))
+        self.service.submit(lambda controller, _: heartbeat(controller, 1))
         self.commit()
 
     def commit(self, batches: int | None = None) -> None:
@@ -202,11 +203,11 @@ def test_the_loader_replays_to_the_image_that_was_proposed() -> None:
         lambda controller, _: controller.ensure_topic("a"),
         lambda controller, _: controller.ensure_internal_topic("__consumer_offsets"),
         lambda controller, _: controller.allocate_producer_ids(1, epoch),
-        lambda controller, _: controller.heartbeat(1, epoch, want_fence=False, want_shut_down=True),
+        lambda controller, _: heartbeat(controller, 1, stop=True),
         lambda controller, _: controller.delete_topics(
             DeleteTopicsRequest(topic_names=["a"]), api_version=5
         ),
-        lambda controller, _: controller.heartbeat(1, epoch, want_fence=False, want_shut_down=True),
+        lambda controller, _: heartbeat(controller, 1, stop=True),
     ]
     epoch = node.loader.image.brokers[1].epoch
     for operation in operations:

@@ -301,8 +301,8 @@ def test_topic_ids_are_random_and_unlike() -> None:
 
 def test_a_broker_with_several_directories_chooses_itself() -> None:
     cluster = Cluster(brokers=())
-    epoch = cluster.register(1, log_dirs=(DIRECTORY, bytes(15) + b"x"))
-    cluster.run(cluster.controller.unfence_broker(1, epoch))
+    cluster.register(1, log_dirs=(DIRECTORY, bytes(15) + b"x"))
+    cluster.beat(1)
     cluster.create(topic("t"))
     partition = cluster.image.partition("t", 0)
     assert partition is not None

@@ -110,7 +110,7 @@ def test_a_feature_at_level_zero_is_removed() -> None:
 def test_clear_elr(name: str) -> None:
     cluster = Cluster()
     cluster.create(topic("t", 2))
-    cluster.run(cluster.controller.begin_controlled_shutdown(1, cluster.epoch_of(1)))
+    cluster.beat(1, stop=True)
     image = replayed(records.ClearElrRecord(topic_name=name), image=cluster.image)
     assert {p.elr + p.last_known_elr for p in image.topics["t"].partitions.values()} == {()}
 

@@ -57,7 +57,7 @@ def test_a_leader_change_hosts_anew_and_nothing_else() -> None:
     cluster = Cluster(brokers=(1, 2, 3))
     cluster.create(topic("t", assignments=[[1, 2], [2, 1], [2, 3]]))
     old = cluster.image
-    cluster.run(cluster.controller.begin_controlled_shutdown(2, cluster.epoch_of(2)))
+    cluster.beat(2, stop=True)
     changed = orders(old, cluster.image)
     assert [
         (o.topic_partition.partition, o.leader) for o in changed if isinstance(o, HostPartition)

@@ -35,12 +35,10 @@ def perform(cluster: Cluster, kind: str, name: str, number: int, other: int) -> 
             request = DeleteTopicsRequest(topic_names=[name])
             cluster.run(controller.delete_topics(request, api_version=5))
         case "shut down":
-            epoch = cluster.epoch_of(number)
-            cluster.run(controller.begin_controlled_shutdown(number, epoch))
-            cluster.run(controller.fence_broker(number, epoch))
+            cluster.shut_down(number)
         case "restart":
-            epoch = cluster.register(number, previous=cluster.epoch_of(number) if other else -1)
-            cluster.run(controller.unfence_broker(number, epoch))
+            cluster.register(number, previous=cluster.epoch_of(number) if other else -1)
+            cluster.beat(number)
         case "producer ids":
             cluster.run(controller.allocate_producer_ids(number, cluster.epoch_of(number)))
         case "internal":

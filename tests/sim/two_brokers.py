@@ -34,6 +34,7 @@ from kbroker.ports import Deferred, OffloadFactory, to_deferred
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
 from kbroker.protocol.messages.topics import CreateTopicsRequest
@@ -552,15 +553,24 @@ def register(broker_id: int) -> Operation[object]:
     )
 
 
+def heartbeat(broker_id: int, *, want_fence: bool) -> Operation[object]:
+    """A heartbeat of a broker that has read all the metadata."""
+    return lambda controller, _: controller.broker_heartbeat(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=controller.image.brokers[broker_id].epoch,
+            current_metadata_offset=controller.image.offset,
+            want_fence=want_fence,
+            want_shut_down=False,
+        )
+    )
+
+
 def fence(broker_id: int) -> Operation[object]:
     """The controller counts a broker out; its leaderships move."""
-    return lambda controller, _: controller.fence_broker(
-        broker_id, controller.image.brokers[broker_id].epoch
-    )
+    return heartbeat(broker_id, want_fence=True)
 
 
 def unfence(broker_id: int) -> Operation[object]:
     """The broker may lead again."""
-    return lambda controller, _: controller.unfence_broker(
-        broker_id, controller.image.brokers[broker_id].epoch
-    )
+    return heartbeat(broker_id, want_fence=False)

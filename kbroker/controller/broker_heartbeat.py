@@ -1,0 +1,104 @@
+"""BrokerHeartbeat (KIP-631): what a heartbeat changes and is answered, and the fencing of a broker
+whose heartbeats are missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.controller.broker_sessions import BrokerSessions
+from kbroker.controller.brokers import begin_controlled_shutdown, fence, unfence
+from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.directories import directories_cordoned, directories_failed
+from kbroker.controller.heartbeats import BrokerControlState, BrokerHeartbeats, Wishes
+from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
+from kbroker.controller.result import ControllerResult
+from kbroker.metadata.image import BrokerRegistration
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
+from kbroker.protocol.schema import Message
+
+CORDONED_DIRECTORIES_LEVEL: Final = 30
+"""metadata.version (4.3-IV0) from which registrations have the cordoned directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """What a broker learns from a heartbeat (BrokerHeartbeatResponse). is_caught_up: it has read
+    its own registration. should_shut_down: it may stop.
+    """
+
+    is_caught_up: bool
+    is_fenced: bool
+    in_controlled_shutdown: bool
+    should_shut_down: bool
+
+
+def broker_heartbeat(
+    context: DecisionContext,
+    heartbeats: BrokerHeartbeats,
+    request: BrokerHeartbeatRequest,
+    *,
+    next_offset: int,
+) -> ControllerResult[HeartbeatReply]:
+    """The answer to a heartbeat. next_offset: what the first record of it will get.
+
+    `heartbeats` is no replayed state and changes at once. Raises KafkaError(STALE_BROKER_EPOCH).
+    """
+    broker = context.registered(request.broker_id, request.broker_epoch)
+    status = heartbeats.status(broker.id)
+    reported = request.current_metadata_offset
+    wishes = Wishes(request.want_fence, request.want_shut_down, reported)
+    before = status.state
+    after = heartbeats.next_state(
+        broker.id, wishes, has_leaderships=lambda: context.partitions.has_leaderships(broker.id)
+    )
+    records = _transition(context, broker, before, after)
+    heartbeats.touch(broker.id, is_fenced=after.is_fenced, metadata_offset=reported)
+    level = context.image.metadata_version
+    if level >= DIRECTORY_ASSIGNMENT_LEVEL:
+        records += directories_failed(context, broker, request.offline_log_dirs)
+    if level >= CORDONED_DIRECTORIES_LEVEL:
+        records += directories_cordoned(broker, request.cordoned_log_dirs)
+    is_shutting_down = after is BrokerControlState.CONTROLLED_SHUTDOWN
+    if is_shutting_down:
+        heartbeats.begin_controlled_shutdown(broker.id, next_offset + len(records) - 1)
+    reply = HeartbeatReply(
+        is_caught_up=reported >= status.registration_offset,
+        is_fenced=after.is_fenced,
+        in_controlled_shutdown=is_shutting_down,
+        should_shut_down=after is BrokerControlState.SHUTDOWN_NOW,
+    )
+    return ControllerResult(records, reply, atomic=False)
+
+
+def _transition(
+    context: DecisionContext,
+    broker: BrokerRegistration,
+    before: BrokerControlState,
+    after: BrokerControlState,
+) -> list[Message]:
+    if before is after:
+        return []
+    match after:
+        case BrokerControlState.UNFENCED:
+            return unfence(context, broker)
+        case BrokerControlState.CONTROLLED_SHUTDOWN:
+            return begin_controlled_shutdown(context, broker)
+        case _:
+            return fence(context, broker)
+
+
+def fence_stale_broker(
+    context: DecisionContext, sessions: BrokerSessions, now_ms: int
+) -> ControllerResult[bool]:
+    """Fence the broker that has been silent for longest, if its session has expired. The response
+    is whether there may be more of them.
+    """
+    stale = sessions.remove_expired(now_ms)
+    if stale is None:
+        return ControllerResult([], False)
+    broker = context.image.brokers.get(stale.broker_id)
+    if broker is None or broker.epoch != stale.broker_epoch or broker.fenced:
+        return ControllerResult([], True)
+    return ControllerResult(fence(context, broker), True, atomic=False)
