@@ -10,9 +10,10 @@ from typing import Final
 from kbroker.controller.partition_change import ChangeRules, Election, PartitionChangeBuilder
 from kbroker.controller.partition_index import PartitionIndex
 from kbroker.metadata.configs import (
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION,
     TopicSettings,
-    is_unclean_election_enabled,
-    min_insync_replicas,
+    effective_value,
 )
 from kbroker.metadata.image import (
     BrokerRegistration,
@@ -30,9 +31,9 @@ NO_BROKER: Final = -1
 
 
 class DecisionContext:
-    """For one decision; the settings of a topic are looked up once."""
+    """For one decision. What topics without a setting of their own have is looked up once."""
 
-    __slots__ = ("_min_insync_replicas", "_settings", "_unclean_elections", "image", "partitions")
+    __slots__ = ("_defaults", "_settings", "image", "partitions")
 
     def __init__(
         self, image: MetadataImage, partitions: PartitionIndex, settings: TopicSettings
@@ -40,8 +41,7 @@ class DecisionContext:
         self.image = image
         self.partitions = partitions
         self._settings = settings
-        self._min_insync_replicas: dict[str, int] = {}
-        self._unclean_elections: dict[str, bool] = {}
+        self._defaults: dict[str, str | None] = {}
 
     def registered(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
         """The broker of a request. Raises KafkaError(STALE_BROKER_EPOCH), also if it is not
@@ -58,21 +58,13 @@ class DecisionContext:
 
     def min_insync_replicas(self, topic: TopicImage) -> int:
         """min.insync.replicas of the topic, at most its replication factor."""
-        value = self._min_insync_replicas.get(topic.name)
-        if value is None:
-            configured = min_insync_replicas(self._settings, self.image, topic.name)
-            first = next(iter(topic.partitions.values()))
-            value = min(configured, len(first.replicas))
-            self._min_insync_replicas[topic.name] = value
-        return value
+        configured = int(self._setting(topic.name, MIN_INSYNC_REPLICAS) or 1)
+        first = next(iter(topic.partitions.values()))
+        return min(configured, len(first.replicas))
 
     def is_unclean_election_enabled(self, topic: str) -> bool:
         """unclean.leader.election.enable of the topic."""
-        enabled = self._unclean_elections.get(topic)
-        if enabled is None:
-            enabled = is_unclean_election_enabled(self._settings, self.image, topic)
-            self._unclean_elections[topic] = enabled
-        return enabled
+        return (self._setting(topic, UNCLEAN_LEADER_ELECTION) or "").lower() == "true"
 
     def change(
         self,
@@ -148,3 +140,12 @@ class DecisionContext:
 
     def _default_directory(self, broker_id: int) -> Uuid:
         return default_directory(self.image.brokers.get(broker_id))
+
+    def _setting(self, topic: str, name: str) -> str | None:
+        own = self.image.topic_configs(topic).get(name)
+        if own is not None:
+            return own
+        if name not in self._defaults:
+            value = effective_value(self._settings, self.image, {}, name).value
+            self._defaults[name] = value
+        return self._defaults[name]

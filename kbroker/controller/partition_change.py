@@ -25,6 +25,9 @@ RECOVERING: Final = 1
 records.
 """
 
+RECOVERY_UNCHANGED: Final = -1
+"""PartitionChangeRecord.leader_recovery_state: keep it."""
+
 DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
 """metadata.version (3.7-IV2) from which partitions have the directories of their replicas."""
 
@@ -115,10 +118,8 @@ class PartitionChangeBuilder:
     def build(self) -> PartitionChangeRecord | None:
         """The record of the change; None if nothing changes."""
         record = self._record
-        unchanged = PartitionChangeRecord(
-            partition_id=record.partition_id, topic_id=record.topic_id
-        )
-        self._complete_reassignment()
+        if self.target_adding or self.target_removing:
+            self._complete_reassignment()
         if self._rules.elr_enabled:
             self._move_eligible_replicas()
         self._elect()
@@ -132,7 +133,7 @@ class PartitionChangeBuilder:
         self._record_assignment()
         if self.target_leader_recovery_state != self._partition.leader_recovery_state:
             record.leader_recovery_state = self.target_leader_recovery_state
-        return None if record == unchanged else record
+        return record if _changes_anything(record) else None
 
     def _complete_reassignment(self) -> None:
         completed = ReassignmentReplicas(
@@ -260,3 +261,17 @@ class PartitionChangeBuilder:
     def _directory(self, replica: int) -> Uuid:
         known = self._directories.get(replica)
         return self._rules.default_directory(replica) if known is None else known
+
+
+def _changes_anything(record: PartitionChangeRecord) -> bool:
+    return (
+        record.leader != LEADER_UNCHANGED
+        or record.isr is not None
+        or record.eligible_leader_replicas is not None
+        or record.last_known_elr is not None
+        or record.replicas is not None
+        or record.directories is not None
+        or record.adding_replicas is not None
+        or record.removing_replicas is not None
+        or record.leader_recovery_state != RECOVERY_UNCHANGED
+    )

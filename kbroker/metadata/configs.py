@@ -130,16 +130,3 @@ def effective_configs(
             )
         )
     return entries
-
-
-def min_insync_replicas(settings: TopicSettings, image: MetadataImage, topic: str) -> int:
-    """min.insync.replicas of a topic, defaults included."""
-    value = effective_value(settings, image, image.topic_configs(topic), MIN_INSYNC_REPLICAS).value
-    return int(value) if value is not None else 1
-
-
-def is_unclean_election_enabled(settings: TopicSettings, image: MetadataImage, topic: str) -> bool:
-    """unclean.leader.election.enable of a topic, defaults included."""
-    configs = image.topic_configs(topic)
-    value = effective_value(settings, image, configs, UNCLEAN_LEADER_ELECTION).value
-    return (value or "").lower() == "true"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -31,7 +33,10 @@ def broker(number: int, *, fenced: bool = False) -> BrokerRegistration:
 
 
 def context(
-    partition: PartitionImage, *brokers: BrokerRegistration, **configs: str
+    partition: PartitionImage,
+    *brokers: BrokerRegistration,
+    file: Mapping[str, str] = MappingProxyType({}),
+    **configs: str,
 ) -> DecisionContext:
     topic = TopicImage("t", TOPIC_ID, {0: partition})
     values = {name.replace("_", "."): value for name, value in configs.items()}
@@ -42,7 +47,7 @@ def context(
         configs=LayeredMap({(TOPIC_RESOURCE, "t"): values}),
         features={"metadata.version": 30, "eligible.leader.replicas.version": 1},
     )
-    settings = TopicSettings(BrokerConfig.from_properties({"node.id": "1"}), 1)
+    settings = TopicSettings(BrokerConfig.from_properties({"node.id": "1", **file}), 1)
     return DecisionContext(image, PartitionIndex(image), settings)
 
 
@@ -55,6 +60,17 @@ def test_min_insync_replicas_is_at_most_the_replication_factor(
 ) -> None:
     decision = context(TWO, min_insync_replicas=configured)
     assert decision.min_insync_replicas(decision.image.topics["t"]) == expected
+
+
+def test_a_topic_without_settings_has_the_brokers() -> None:
+    file = {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}
+    decision = context(TWO, file=file)
+    assert decision.min_insync_replicas(decision.image.topics["t"]) == 2
+    assert decision.is_unclean_election_enabled("t")
+    own = {"min_insync_replicas": "1", "unclean_leader_election_enable": "false"}
+    decision = context(TWO, file=file, **own)
+    assert decision.min_insync_replicas(decision.image.topics["t"]) == 1
+    assert not decision.is_unclean_election_enabled("t")
 
 
 @pytest.mark.parametrize("allowed", ["true", "false"])

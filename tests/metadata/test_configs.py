@@ -10,8 +10,6 @@ from kbroker.metadata.configs import (
     config_records,
     effective_configs,
     effective_value,
-    is_unclean_election_enabled,
-    min_insync_replicas,
     validate,
 )
 from kbroker.metadata.image import (
@@ -136,18 +134,3 @@ def test_an_internal_setting_is_shown_where_it_is_set() -> None:
     assert internal is not None
     entries = effective_configs(settings(), image(), {internal: "1"})
     assert internal in [entry.name for entry in entries]
-
-
-def test_the_minimum_of_a_topic() -> None:
-    own = settings(min_insync_replicas="2")
-    overrides = {(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "3"}}
-    assert min_insync_replicas(own, image(overrides), "t") == 3
-    assert min_insync_replicas(own, image(overrides), "u") == 2
-
-
-def test_whether_a_topic_allows_unclean_elections() -> None:
-    overrides = {(TOPIC_RESOURCE, "t"): {"unclean.leader.election.enable": "TRUE"}}
-    assert is_unclean_election_enabled(settings(), image(overrides), "t")
-    assert not is_unclean_election_enabled(settings(), image(overrides), "u")
-    broker = settings(unclean_leader_election_enable="true")
-    assert is_unclean_election_enabled(broker, image(), "u")
