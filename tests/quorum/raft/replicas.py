@@ -331,6 +331,7 @@ class Replicas:
         sender_id, send, _ = found
         sender = self[sender_id]
         if sender.is_down or (replica.id, sender_id) in self.cut:
+            self._tokens[respond.token] = found  # it times out
             return
         version = newest(type(response))
         response, _ = codec.decode(type(response), codec.encode(response, version), version)

@@ -10,9 +10,8 @@ from tests.quorum.raft.replicas import Replica, Replicas, directory_of
 
 
 def sent(replica: Replica, kind: type) -> int:
-    return sum(
-        isinstance(each, Send) and isinstance(each.request, kind) for each in replica.effects
-    )
+    sends = [each for each in replica.effects if isinstance(each, Send)]
+    return sum(isinstance(each.request, kind) for each in sends)
 
 
 def test_a_controller_that_joins_becomes_a_voter() -> None:
@@ -20,8 +19,9 @@ def test_a_controller_that_joins_becomes_a_voter() -> None:
     world.elect()
     world.advance(20_000)
     assert {each.node.quorum.voters.ids for each in world.replicas.values()} == {(1, 2, 3)}
+    before = [sent(world[each], AddRaftVoterRequest) for each in (2, 3)]
     world.advance(20_000)
-    assert [sent(world[each], AddRaftVoterRequest) for each in (2, 3)] == [1, 1]
+    assert [sent(world[each], AddRaftVoterRequest) for each in (2, 3)] == before
 
 
 def test_a_controller_does_not_join_by_itself() -> None:
