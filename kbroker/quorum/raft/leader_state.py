@@ -149,6 +149,8 @@ class LeaderState:
         """
         if key.id < 0:
             return False
+        if self.replica(key) is None:
+            self.observers(now_ms)  # before one more is kept, those that went away are forgotten
         state = self._replica(key)
         state.fetched(fetch_offset, self._replica(self._local).end_offset, now_ms)
         self.contact(key, now_ms)

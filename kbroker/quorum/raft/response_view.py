@@ -61,7 +61,7 @@ def view_response(response: RaftResponse, listener_name: str) -> ResponseView | 
                 return None
             leader, error = fetched.current_leader, fetched.error_code
             return ResponseView(
-                ErrorCode(error),
+                _error(error),
                 leader.leader_epoch,
                 leader.leader_id,
                 _endpoints(leader.leader_id, response.node_endpoints, listener_name),
@@ -71,7 +71,7 @@ def view_response(response: RaftResponse, listener_name: str) -> ResponseView | 
             if snapshot is None:
                 return None
             return ResponseView(
-                ErrorCode(snapshot.error_code),
+                _error(snapshot.error_code),
                 snapshot.current_leader.leader_epoch,
                 snapshot.current_leader.leader_id,
                 _endpoints(
@@ -82,7 +82,7 @@ def view_response(response: RaftResponse, listener_name: str) -> ResponseView | 
             named = response.current_leader
             endpoint = VoterEndpoint(listener_name, named.host, named.port)
             return ResponseView(
-                ErrorCode(response.error_code),
+                _error(response.error_code),
                 named.leader_epoch,
                 named.leader_id,
                 (endpoint,) if named.host else (),
@@ -92,7 +92,7 @@ def view_response(response: RaftResponse, listener_name: str) -> ResponseView | 
     if partition is None:
         return None
     return ResponseView(
-        ErrorCode(partition.error_code),
+        _error(partition.error_code),
         partition.leader_epoch,
         partition.leader_id,
         _endpoints(partition.leader_id, response.node_endpoints, listener_name),
@@ -106,6 +106,14 @@ class _LeaderPartition(Protocol):
     def leader_epoch(self) -> int: ...
     @property
     def leader_id(self) -> int: ...
+
+
+def _error(code: int) -> ErrorCode:
+    """UNKNOWN_SERVER_ERROR for a code of a later release."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _endpoints(leader_id: int, nodes: Sequence[_NodeEndpoint], listener_name: str) -> Endpoints:

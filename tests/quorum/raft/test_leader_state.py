@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from kbroker.model import InvariantError
 from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterSet
 from tests.quorum.raft.decisions import Case, cases, directory_id, replica_key
@@ -63,3 +66,34 @@ def test_each_step_of_kafkas_leader_state() -> None:
             assert found == {name: step[name] for name in found}, where
         successors = [key.id for key in state.successors()]
         assert successors == case["preferredSuccessors"], f"raft-high-watermarks line {number}"
+
+
+def leader(*voter_ids: int) -> LeaderState:
+    voters = VoterSet(Voter(each, bytes([each]) * 16) for each in voter_ids)
+    local = ReplicaKey(1, bytes([1]) * 16)
+    return LeaderState(local, voters, epoch_start_offset=10, fetch_timeout_ms=2000, now_ms=0)
+
+
+def test_observers_that_went_away_are_forgotten() -> None:
+    state = leader(1, 2)
+    for number in range(100):
+        state.fetched(ReplicaKey(50 + number), 5, now_ms=number)
+    assert len(state.observers(1000)) == 100
+    state.fetched(ReplicaKey(7), 5, now_ms=300_050)
+    assert [each.key.id for each in state.observers(300_050)] == [7, *range(101, 150)]
+
+
+def test_a_log_that_gets_shorter_breaks_an_invariant() -> None:
+    state = leader(1, 2)
+    state.local_end(20, state.voter_set)
+    with pytest.raises(InvariantError, match="ends at 19"):
+        state.local_end(19, state.voter_set)
+
+
+def test_a_wrong_directory_is_no_voter() -> None:
+    state = leader(1, 2, 3)
+    state.local_end(20, state.voter_set)
+    assert not state.fetched(ReplicaKey(2, b"x" * 16), 20, now_ms=1)
+    assert state.high_watermark is None
+    assert state.fetched(ReplicaKey(2, bytes([2]) * 16), 20, now_ms=1)
+    assert state.high_watermark == 20

@@ -67,6 +67,14 @@ def test_each_response_tells_the_leader(
         assert view_response(decoded, "L") == (ERROR, 7, 2, endpoints)
 
 
+def test_an_error_of_a_later_release_is_unknown() -> None:
+    response = vote_response(LEADER, ERROR, is_granted=False, version=1)
+    response.topics[0].partitions[0].error_code = 9999
+    view = view_response(response, "L")
+    assert view is not None
+    assert view.error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_a_response_without_the_partition_says_nothing() -> None:
     assert view_response(VoteResponse(), "L") is None
     assert view_response(AddRaftVoterResponse(), "L") is None
