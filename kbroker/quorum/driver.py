@@ -349,11 +349,18 @@ class QuorumDriver:
                 f"a snapshot up to {end_offset}, committed is {self.high_watermark}"
             )
         snapshot_id = SnapshotId(end_offset, epoch)
+        configuration = storage.control.configuration_at(end_offset - 1)
         timestamp_ms = storage.last_timestamp_ms(end_offset)
         now_ms = self._timers.now_ms()
 
         def write() -> None:
-            storage.write_snapshot(snapshot_id, chunks, timestamp_ms=timestamp_ms, now_ms=now_ms)
+            storage.write_snapshot(
+                snapshot_id,
+                chunks,
+                configuration=configuration,
+                timestamp_ms=timestamp_ms,
+                now_ms=now_ms,
+            )
 
         await self._in_thread(write)
         storage.snapshot_written(snapshot_id)

@@ -25,6 +25,7 @@ from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.records import iter_records
 from kbroker.quorum.log_check import check_metadata_log
 from kbroker.quorum.quorum_state_file import read_state, write_state
+from kbroker.quorum.raft.control import QuorumConfiguration
 from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.messages import METADATA_PARTITION, METADATA_TOPIC_ID
@@ -286,17 +287,18 @@ class QuorumStorage:
         snapshot_id: SnapshotId,
         chunks: Iterable[Sequence[bytes]],
         *,
+        configuration: QuorumConfiguration,
         timestamp_ms: int,
         now_ms: int,
     ) -> None:
         """Write a snapshot's file. Blocks; touches nothing but that file, so it may run in a
-        thread.
+        thread. configuration: as of the snapshot's end.
         """
         self._part_number += 1
         stem = snapshot_id.file_name.removesuffix(".checkpoint")
         part = self.directory / f"{stem}-{os.getpid()}{self._part_number:06d}.checkpoint.part"
         batches = build_snapshot(
-            self.control.configuration_at(snapshot_id.end_offset - 1),
+            configuration,
             chunks,
             epoch=snapshot_id.epoch,
             last_contained_timestamp_ms=timestamp_ms,

@@ -224,7 +224,13 @@ def test_a_start_replays_the_newest_snapshot_and_the_log_behind_it(
     def work() -> None:
         node = opened[-1]
         snapshot_id = SnapshotId(node.log.log_end_offset, 1)
-        node.write_snapshot(snapshot_id, [[b"x" * 200]], timestamp_ms=NOW_MS, now_ms=NOW_MS)
+        node.write_snapshot(
+            snapshot_id,
+            [[b"x" * 200]],
+            configuration=node.control.configuration_at(snapshot_id.end_offset - 1),
+            timestamp_ms=NOW_MS,
+            now_ms=NOW_MS,
+        )
         node.snapshot_written(snapshot_id)
 
     found = set()

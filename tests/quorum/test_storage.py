@@ -90,7 +90,13 @@ def snapshot(
     storage: QuorumStorage, end_offset: int, *records: bytes, timestamp_ms: int = NOW_MS
 ) -> None:
     snapshot_id = SnapshotId(end_offset, 1)
-    storage.write_snapshot(snapshot_id, [records], timestamp_ms=timestamp_ms, now_ms=NOW_MS)
+    storage.write_snapshot(
+        snapshot_id,
+        [records],
+        configuration=storage.control.configuration_at(end_offset - 1),
+        timestamp_ms=timestamp_ms,
+        now_ms=NOW_MS,
+    )
     storage.snapshot_written(snapshot_id)
 
 

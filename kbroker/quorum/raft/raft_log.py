@@ -151,9 +151,12 @@ class RaftLog:
         self.snapshots = dict(sorted(self.snapshots.items()))
 
     def clean(self, start_offset: int, snapshots: Sequence[SnapshotId]) -> None:
-        """Retention left these snapshots and the log from start_offset on."""
+        """Retention left, of the snapshots that are known here, these, and the log from
+        start_offset on.
+        """
         self.start_offset = max(self.start_offset, start_offset)
-        self.snapshots = {each: self.snapshots[each] for each in sorted(snapshots)}
+        kept = set(snapshots)
+        self.snapshots = {each: size for each, size in self.snapshots.items() if each in kept}
         index = bisect_right(self._start_offsets, self.start_offset)
         if index:
             del self._epochs[: index - 1], self._start_offsets[: index - 1]

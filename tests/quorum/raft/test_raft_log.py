@@ -73,3 +73,13 @@ def test_a_batch_must_continue_the_log(base_offset: int, end_offset: int, epoch:
     log = RaftLog(end_offset=10, epochs=[(3, 0)])
     with pytest.raises(InvariantError, match="does not continue"):
         log.append(base_offset=base_offset, end_offset=end_offset, epoch=epoch)
+
+
+def test_retention_moves_the_start_and_forgets_what_is_before() -> None:
+    log = RaftLog(end_offset=10, epochs=[(1, 0), (3, 4), (5, 8)])
+    for offset, epoch in ((3, 1), (6, 3)):
+        log.add_snapshot(SnapshotId(offset, epoch), 1)
+    log.clean(6, [SnapshotId(6, 3), SnapshotId(7, 3)])
+    assert (log.start_offset, list(log.snapshots)) == (6, [SnapshotId(6, 3)])
+    assert log.end_offset_for_epoch(3) == (8, 3)
+    assert log.fetch_position(5, 3).kind is PositionKind.SNAPSHOT
