@@ -13,11 +13,18 @@ Uuid = bytes
 ZERO_UUID: Final[Uuid] = bytes(16)
 """Kafka's Uuid.ZERO_UUID: "no id"."""
 
-LOST_DIRECTORY: Final[Uuid] = bytes(15) + b"\x01"
-"""Kafka's DirectoryId.LOST: of a replica that is in no directory that can be used (KIP-858)."""
+MIGRATING_DIRECTORY: Final[Uuid] = ZERO_UUID
+"""Kafka's DirectoryId.MIGRATING: the replica is in some directory of its broker, which has not said
+in which one (KIP-858).
+"""
 
-RESERVED_UUIDS: Final[frozenset[Uuid]] = frozenset({ZERO_UUID, LOST_DIRECTORY, bytes(15) + b"\x02"})
-"""ZERO, METADATA_TOPIC_ID/LOST_DIR and MIGRATING_DIR: never given to a topic or a directory."""
+UNASSIGNED_DIRECTORY: Final[Uuid] = bytes(15) + b"\x01"
+"""Kafka's DirectoryId.UNASSIGNED: the broker has yet to choose a directory for the replica."""
+
+LOST_DIRECTORY: Final[Uuid] = bytes(15) + b"\x02"
+"""Kafka's DirectoryId.LOST: the replica is in no directory that can be used."""
+
+RESERVED_UUID_COUNT: Final = 100
 
 NO_BROKER_EPOCH: Final = -1
 """The broker epoch of a broker that is not registered, or whose last stop was not clean."""
@@ -66,6 +73,13 @@ def uuid_from_string(text: str) -> Uuid:
     return uuid
 
 
+def is_reserved_uuid(uuid: Uuid) -> bool:
+    """Whether the uuid is one of the first 100, which are never given to a topic or a directory
+    (Kafka's DirectoryId.reserved).
+    """
+    return int.from_bytes(uuid) < RESERVED_UUID_COUNT
+
+
 def random_uuid(random: Random) -> Uuid:
     """A version 4 uuid, none of the reserved ones, whose text does not begin with '-' (an option
     would).
@@ -75,5 +89,5 @@ def random_uuid(random: Random) -> Uuid:
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
         uuid = bytes(raw)
-        if uuid not in RESERVED_UUIDS and not uuid_to_string(uuid).startswith("-"):
+        if not is_reserved_uuid(uuid) and not uuid_to_string(uuid).startswith("-"):
             return uuid

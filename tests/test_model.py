@@ -7,9 +7,12 @@ from random import Random
 import pytest
 
 from kbroker.model import (
-    RESERVED_UUIDS,
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
     ZERO_UUID,
     TopicPartition,
+    is_reserved_uuid,
     random_uuid,
     uuid_from_string,
     uuid_to_string,
@@ -44,11 +47,21 @@ def test_text_that_is_no_uuid(text: str) -> None:
         uuid_from_string(text)
 
 
+def test_reserved_uuids_are_kafkas() -> None:
+    """DirectoryId: the first 100, of which three have a meaning."""
+    names = [MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY]
+    text = ["AAAAAAAAAAAAAAAAAAAAA" + last for last in "AQg"]
+    assert [uuid_to_string(uuid) for uuid in names] == text
+    assert all(is_reserved_uuid(bytes(15) + bytes([number])) for number in range(100))
+    assert not is_reserved_uuid(bytes(15) + bytes([100]))
+    assert not is_reserved_uuid(b"\x01" + bytes(15))
+
+
 def test_a_random_uuid_is_version_4_and_no_option() -> None:
     random = Random(1)
     drawn = [random_uuid(random) for _ in range(2000)]
     assert len(set(drawn)) == 2000
-    assert not RESERVED_UUIDS & set(drawn)
+    assert not [uuid for uuid in drawn if is_reserved_uuid(uuid)]
     assert {uuid[6] >> 4 for uuid in drawn} == {4}
     assert {uuid[8] >> 6 for uuid in drawn} == {2}
     assert not [uuid for uuid in drawn if uuid_to_string(uuid).startswith("-")]

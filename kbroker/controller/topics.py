@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.controller.placement import place
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
-from kbroker.metadata.image import MetadataImage, metric_name
+from kbroker.metadata.image import MetadataImage, default_directory, metric_name
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID, Uuid, random_uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -278,17 +278,12 @@ class TopicCreation:
                     leader=isr[0],
                     leader_epoch=0,
                     partition_epoch=0,
-                    directories=[self._default_directory(replica) for replica in replicas],
+                    directories=[
+                        default_directory(self._image.brokers.get(replica)) for replica in replicas
+                    ],
                 )
             )
         return records
-
-    def _default_directory(self, broker_id: int) -> Uuid:
-        """A broker's only directory; with several it chooses itself and says so later (unassigned,
-        all zeros).
-        """
-        log_dirs = self._image.brokers[broker_id].log_dirs
-        return log_dirs[0] if len(log_dirs) == 1 else ZERO_UUID
 
 
 def delete_topics(

@@ -35,10 +35,10 @@ from kbroker.log.storage.files import (
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import (
     NO_BROKER_EPOCH,
-    RESERVED_UUIDS,
     InvariantError,
     TopicPartition,
     Uuid,
+    is_reserved_uuid,
     uuid_to_string,
 )
 from kbroker.ports import ThreadPools
@@ -147,7 +147,7 @@ class LogManager(LogDirectories):
     ) -> LogDirectory:
         """The log directory for a new log. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
         online = self.online()
-        named = directory_id is not None and directory_id not in RESERVED_UUIDS
+        named = directory_id is not None and not is_reserved_uuid(directory_id)
         if topic_partition in self.offline_partitions or not online:
             candidates: list[LogDirectory] = []
         elif preferred := self.moves.preferred.get(topic_partition):

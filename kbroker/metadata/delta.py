@@ -23,7 +23,7 @@ from kbroker.metadata.image import (
     TopicImage,
     metric_name,
 )
-from kbroker.model import InvariantError, Uuid
+from kbroker.model import MIGRATING_DIRECTORY, InvariantError, Uuid
 from kbroker.protocol.messages import metadata_records as records
 from kbroker.protocol.schema import Message
 
@@ -181,7 +181,7 @@ class MetadataDelta:
     def _replay_partition(self, record: records.PartitionRecord) -> None:
         self._topic(record.topic_id).partitions[record.partition_id] = PartitionImage(
             replicas=tuple(record.replicas),
-            directories=tuple(record.directories) or (bytes(16),) * len(record.replicas),
+            directories=tuple(record.directories) or (MIGRATING_DIRECTORY,) * len(record.replicas),
             isr=tuple(record.isr),
             removing=tuple(record.removing_replicas),
             adding=tuple(record.adding_replicas),
@@ -368,7 +368,7 @@ def _directories(old: PartitionImage, record: records.PartitionChangeRecord) -> 
     if record.replicas is None:
         return old.directories
     known = dict(zip(old.replicas, old.directories, strict=True))
-    return tuple(known.get(replica, bytes(16)) for replica in record.replicas)
+    return tuple(known.get(replica, MIGRATING_DIRECTORY) for replica in record.replicas)
 
 
 def _or_old(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import ZERO_UUID, Uuid
+from kbroker.model import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, Uuid
 from kbroker.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
@@ -71,16 +71,24 @@ class BrokerRegistration:
     cordoned_log_dirs: tuple[Uuid, ...] | None = None
 
 
-UNASSIGNED: Final[Uuid] = ZERO_UUID
-MIGRATING: Final[Uuid] = bytes(15) + b"\x02"
-"""Directory ids of a replica whose broker has not said yet where it is."""
-
-
 def has_online_directory(broker: BrokerRegistration, directory_id: Uuid) -> bool:
-    """Whether a replica of the broker in that directory can be used, as far as is known."""
-    if directory_id in (UNASSIGNED, MIGRATING) or not broker.log_dirs:
+    """Whether a replica of the broker in that directory can be used, as far as is known: a broker
+    that registered below metadata.version 3.7-IV2 named no directories.
+    """
+    if directory_id in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
         return True
-    return directory_id in broker.log_dirs
+    if directory_id == LOST_DIRECTORY:
+        return False
+    return not broker.log_dirs or directory_id in broker.log_dirs
+
+
+def default_directory(broker: BrokerRegistration | None) -> Uuid:
+    """The directory of a new replica on that broker (None: not registered), as far as it can be
+    known: a broker with several directories chooses one itself and reports it.
+    """
+    if broker is None or len(broker.log_dirs) > 1:
+        return UNASSIGNED_DIRECTORY
+    return broker.log_dirs[0] if broker.log_dirs else MIGRATING_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kbroker.log.storage.files import atomic_write, read_file
-from kbroker.model import RESERVED_UUIDS, StartupError, Uuid, uuid_from_string, uuid_to_string
+from kbroker.model import StartupError, Uuid, is_reserved_uuid, uuid_from_string, uuid_to_string
 from kbroker.settings.properties import parse_properties
 
 META_PROPERTIES: Final = "meta.properties"
@@ -51,7 +51,7 @@ def read_meta_properties(directory: Path) -> DirectoryProperties | None:
             if not values.get(key):
                 raise ValueError(f"{key} is missing")
         directory_id = uuid_from_string(values["directory.id"])
-        if directory_id in RESERVED_UUIDS:
+        if is_reserved_uuid(directory_id):
             raise ValueError(f"directory.id={values['directory.id']} is reserved")
         return DirectoryProperties(values["cluster.id"], int(values["node.id"]), directory_id)
     except ValueError as error:

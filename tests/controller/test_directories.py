@@ -11,13 +11,13 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,
-    UNASSIGNED,
     BrokerRegistration,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
+from kbroker.model import UNASSIGNED_DIRECTORY
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -72,7 +72,7 @@ def after(image: MetadataImage, records: list[Message]) -> MetadataImage:
 
 
 def test_an_assignment_is_one_record_without_a_new_leader_epoch() -> None:
-    image = cluster(UNASSIGNED, D1)
+    image = cluster(UNASSIGNED_DIRECTORY, D1)
     wanted = [Assignment(TOPIC_ID, 0, D2), Assignment(TOPIC_ID, 1, D1)]
     records = assign(image, image.brokers[1], wanted, one)
     assert records == [PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, directories=[D2])]
@@ -84,7 +84,7 @@ def test_an_assignment_is_one_record_without_a_new_leader_epoch() -> None:
 
 
 def test_other_replicas_keep_their_directories() -> None:
-    image = cluster(UNASSIGNED, brokers=3)
+    image = cluster(UNASSIGNED_DIRECTORY, brokers=3)
     records = assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, D1)], one)
     assert after(image, records).topics["t"].partitions[0].directories == (D1, OTHER, OTHER)
 
@@ -97,19 +97,19 @@ def test_other_replicas_keep_their_directories() -> None:
     ],
 )
 def test_what_is_unknown_is_passed_over(assignment: Assignment) -> None:
-    image = cluster(UNASSIGNED)
+    image = cluster(UNASSIGNED_DIRECTORY)
     assert assign(image, image.brokers[1], [assignment], one) == []
     stranger = replace(image.brokers[1], id=8)
     assert assign(image, stranger, [Assignment(TOPIC_ID, 0, D1)], one) == []
 
 
 def test_an_old_metadata_version_has_no_directories() -> None:
-    image = cluster(UNASSIGNED, level=16)
+    image = cluster(UNASSIGNED_DIRECTORY, level=16)
     assert assign(image, image.brokers[1], [Assignment(TOPIC_ID, 0, D1)], one) == []
 
 
 def test_a_failed_directory_costs_the_leadership_of_what_is_in_it() -> None:
-    image = cluster(D1, D2, UNASSIGNED)
+    image = cluster(D1, D2, UNASSIGNED_DIRECTORY)
     records = directories_failed(image, image.brokers[1], [D2], one)
     assert records[-1] == BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, log_dirs=[D1])
     now = after(image, records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.model import ZERO_UUID, Uuid
+from kbroker.model import UNASSIGNED_DIRECTORY, ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
     ClearElrRecord,
@@ -305,7 +305,7 @@ def test_a_broker_with_several_directories_chooses_itself() -> None:
     cluster.create(topic("t"))
     partition = cluster.image.partition("t", 0)
     assert partition is not None
-    assert partition.directories == (ZERO_UUID,)
+    assert partition.directories == (UNASSIGNED_DIRECTORY,)
 
 
 def delete(cluster: Cluster, *states: DeleteTopicState) -> list[tuple[str | None, Uuid, int, str]]:

@@ -11,17 +11,17 @@ from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
     GROUP_RESOURCE,
     METADATA_VERSION,
-    MIGRATING,
     TOPIC_RESOURCE,
-    UNASSIGNED,
     BrokerRegistration,
     MetadataImage,
     PartitionImage,
     TopicImage,
+    default_directory,
     has_online_directory,
     metric_name,
 )
 from kbroker.metadata.layered_map import LayeredMap
+from kbroker.model import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 
 D1, D2, OTHER = (bytes(15) + bytes([number]) for number in (11, 12, 13))
 
@@ -31,15 +31,26 @@ D1, D2, OTHER = (bytes(15) + bytes([number]) for number in (11, 12, 13))
     [
         (D1, True),
         (OTHER, False),
-        (UNASSIGNED, True),
-        (MIGRATING, True),
-        (bytes(15) + b"\x01", False),
+        (UNASSIGNED_DIRECTORY, True),
+        (MIGRATING_DIRECTORY, True),
+        (LOST_DIRECTORY, False),
     ],
 )
 def test_which_directories_count_as_online(directory: bytes, online: bool) -> None:
     broker = BrokerRegistration(1, 1, bytes(16), {}, log_dirs=(D1, D2))
     assert has_online_directory(broker, directory) is online
-    assert has_online_directory(replace(broker, log_dirs=()), directory)
+    unknown = replace(broker, log_dirs=())
+    assert has_online_directory(unknown, directory) is (directory != LOST_DIRECTORY)
+
+
+@pytest.mark.parametrize(
+    ("log_dirs", "directory"),
+    [((D1,), D1), ((D1, D2), UNASSIGNED_DIRECTORY), ((), MIGRATING_DIRECTORY)],
+)
+def test_the_directory_of_a_new_replica(log_dirs: tuple[bytes, ...], directory: bytes) -> None:
+    broker = BrokerRegistration(1, 1, bytes(16), {}, log_dirs=log_dirs)
+    assert default_directory(broker) == directory
+    assert default_directory(None) == UNASSIGNED_DIRECTORY
 
 
 def test_the_racks_of_partitions() -> None:
