@@ -254,7 +254,9 @@ class PartitionLog(AppendableLog):
         )
 
     def flush(self, up_to: int | None = None) -> None:
-        """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
+        """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError, and
+        KafkaError if the log is closed.
+        """
         flush_now(self, self.log_end_offset if up_to is None else up_to)
 
     # -- cutting and retiring ---------------------------------------------------------------------
