@@ -357,19 +357,3 @@ REASONS: Mapping[str, Reason] = {
     ),
 }
 """By a module's path relative to kbroker/, or a glob (`*` stays within one folder)."""
-
-NOT_YET_COUNTS: Mapping[str, int] = {
-    "coordinator": 1,
-    "server": 3,
-}
-"""Number of modules in `NOT_YET` by room. A number may only shrink."""
-
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "coordinator/group/consumer/regex_schedule.py",
-        "server/handlers/delete_records.py",
-        "server/handlers/leader_epochs.py",
-        "server/handlers/share_state.py",
-    }
-)
-"""Modules whose tests have not been written."""
