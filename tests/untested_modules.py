@@ -171,6 +171,9 @@ REASONS: Mapping[str, Reason] = {
         "log/cleaner/test_cleaner.py",
         "the rules of which records remain, each shown on a log that is cleaned",
     ),
+    "log/storage/index_entries.py": Reason(
+        "log/storage/test_transaction_index.py", "values without a rule"
+    ),
     "log/directories/opening.py": Reason(
         "log/test_manager.py",
         "one start: strays, damaged logs, doubles and futures, each shown by a manager that starts",

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.producer.producer_state import ProducerStateManager
-from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.protocol.batch_builder import build_batch, replace_records
 from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.compression import Compression, decompress

@@ -32,6 +32,7 @@ from kbroker.log.storage.files import (
     write_range,
     written_bytes,
 )
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.open_files import LoadedIndexes
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,6 @@ TIME_ENTRY_BYTES: Final = 12
 PENDING_LIMIT: Final = 256
 """Entries kept back before they are written: about 1 MB of log at the default index.interval.bytes.
 """
-
-MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 
 _TIME_ENTRY = Struct(">qi")
 _LITTLE: Final = sys.byteorder == "little"

@@ -11,10 +11,8 @@ from kbroker.log.storage.files import (
     LogDirectoryError,
     create_file,
 )
-from kbroker.log.storage.index import (
-    MAX_RELATIVE_OFFSET,
-    IndexTrim,
-)
+from kbroker.log.storage.index import IndexTrim
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP, IndexedSegment
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.protocol.batch_header import LENGTH_OVERHEAD, BatchHeader
