@@ -114,7 +114,7 @@ class GroupKind(Protocol[D_co]):
         ...
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """What these groups write when topics are deleted, besides tombstones of offsets."""
+        """The records that these groups write when topics are deleted, beside offset tombstones."""
         ...
 
     # -- the end of a group ------------------------------------------------------------------

@@ -272,7 +272,7 @@ class GroupCoordinator:
     def leave_errors(
         self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What LeaveGroup would answer each identity alone; no member leaves. Raises KafkaError."""
+        """The result of LeaveGroup for each identity; no member leaves. Raises KafkaError."""
         return self._member_host(group_id).shard.leave_errors(group_id, identities)
 
     def consumer_heartbeat(

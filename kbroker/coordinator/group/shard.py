@@ -280,7 +280,7 @@ class GroupShard:
     # -- the classic protocol ----------------------------------------------------------------
 
     def _classic_protocol(self, group_id: str) -> ClassicProtocol | None:
-        """What answers clients of the classic protocol for that group; None: nothing does."""
+        """The kind that serves clients of the classic protocol in that group; None if none does."""
         kind = self.kind_of(group_id)
         return None if kind is None else self._classic_protocols.get(kind.group_type)
 

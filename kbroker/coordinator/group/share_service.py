@@ -1,4 +1,4 @@
-"""What the group coordinator does for share groups (KIP-932): heartbeats, descriptions, offsets.
+"""Requests of share groups to the group coordinator (KIP-932): heartbeats, descriptions, offsets.
 
 The groups live in shards of `__consumer_offsets`, the states of their partitions in
 `__share_group_state`, behind a `GroupStatePersister`. A change of both takes three steps: a record

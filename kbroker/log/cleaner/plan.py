@@ -1,5 +1,5 @@
-"""What of a log is dirty, which log is cleaned first, and which segments become one. Decisions
-only.
+"""Decisions of the cleaner: the dirty range of a log, its share of the log, and the segments that
+become one.
 
 A log is clean up to its cleaner offset, dirty from there to the first offset that must not be
 touched: the active segment, what is not replicated or not decided (last stable offset), and what is
@@ -83,7 +83,8 @@ def dirty_range(
     last_stable_offset: int,
     now_ms: int,
 ) -> DirtyRange:
-    """What can be cleaned now. cleaner_offset: up to where it was cleaned, None never.
+    """The range that can be cleaned now. cleaner_offset: the end of the clean part, exclusive; None
+    if the log was never cleaned.
 
     last_stable_offset: nothing at or above it is replicated and decided.
     """

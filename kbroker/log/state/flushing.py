@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 def begin_flush(state: LogState, up_to: int) -> Flush:
-    """What has to be synced so that everything before up_to survives a crash of the machine.
+    """Begin the flush after which everything before up_to survives a crash of the machine.
 
     Writes pending index entries and syncs nothing: call `sync` on each of `files`, in any thread,
     then `finish`. Recovery begins at up_to then, or where the log was cut or rolled meanwhile. The

@@ -221,7 +221,7 @@ class Segment(IndexedSegment):
         self._cut_to_size()
 
     def _cut_to_size(self) -> None:
-        """What a preallocated file has behind its batches goes, also if it isn't open now."""
+        """Cut a preallocated file behind its last batch, also if the file is not open now."""
         file = self.log_file() if self.preallocated else self.file
         if file is not None and file.size() > self.size:
             file.truncate(self.size)

@@ -170,7 +170,7 @@ class SegmentCheck:
     # -- indexes ----------------------------------------------------------------------------------
 
     def index_problems(self, found: Mapping[tuple[int, str], int]) -> list[Wrong]:
-        """What is wrong with the offset and the time index."""
+        """Findings about the offset index and the time index."""
         before = len(self.problems)
         for kind, entry_bytes in (
             (names.INDEX, OFFSET_ENTRY_BYTES),

@@ -152,7 +152,7 @@ def _describe(
 
 
 def _size_of(entry: ConfigEntry) -> int:
-    """What an entry takes while the response is built, roughly."""
+    """Memory of an entry while the response is built, roughly."""
     value = entry.value or ""
     return ENTRY_BYTES + len(value) + SYNONYM_BYTES * len(entry.synonyms)
 
