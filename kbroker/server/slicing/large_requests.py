@@ -7,7 +7,8 @@ the loop its turn every few milliseconds; a Produce request only beyond `LARGE_P
 handled a piece at a time (`divided_requests`); other handlers run in one turn or are `sliced`
 themselves. Decoded items take up to 60 times the memory of their bytes, so `MAX_BYTES_AT_ONCE` of
 requests are under way at once and the others wait for their turn, with their bytes charged to the
-memory account. The connection starts no other request meanwhile.
+memory account. The connection starts no other request meanwhile. What a request and its response
+consist of is freed in steps, however the request ends.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Message, Request, Struct
 from kbroker.server.requests import (
     NoResponseError,
     Outcome,
     Refusal,
+    RefusedRequest,
     RequestContext,
     WrittenResponse,
 )
@@ -71,7 +73,8 @@ class LargeAnswer(Deferred[Any]):
 class LargeRequest:
     """A request in slices. handle: steps of stage one, which return what the handler does. failed:
     steps of the response to a request whose Deferred failed. division: how it is divided; None:
-    handled as a whole. waits_for_others: see `ApiPolicy`.
+    handled as a whole. waits_for_others: see `ApiPolicy`. made: its messages, which are freed in
+    steps.
     """
 
     __slots__ = (
@@ -82,6 +85,7 @@ class LargeRequest:
         "frame",
         "handle",
         "is_counted",
+        "made",
         "parts",
         "position",
         "request_type",
@@ -114,6 +118,7 @@ class LargeRequest:
         self.waits_for_others = waits_for_others
         self.answer = LargeAnswer()
         self.parts: list[Part] = []
+        self.made: list[object] = []
         self.is_counted = False
         self.work: SlicedWork | None = None
         self.waits_for: Deferred[Any] | None = None
@@ -123,14 +128,16 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
     """Free what messages consist of, some items in each step: 300,000 of them take 0.1 s.
 
     unused: has the last reference to the messages, and is emptied. Their lists are only read: one
-    that is used elsewhere stays as it is.
+    that is used elsewhere stays as it is. A message may lack fields, if it was not read to its end.
     """
     for count, item in enumerate(unused, 1):  # which grows meanwhile
         if count % FREED_ITEMS == 0:
             yield
         if isinstance(item, Struct):
             for name in _lists_of(type(item)):
-                unused.extend(getattr(item, name) or ())
+                unused.extend(getattr(item, name, None) or ())
+            for name in _structs_of(type(item)):
+                unused.append(getattr(item, name, None))
     item = None
     unused.reverse()  # a struct is freed before what its lists have, which is held here
     while unused:
@@ -142,6 +149,11 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
 @cache
 def _lists_of(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(field.name for field in kind.FIELDS if field.type_name == "array")
+
+
+@cache
+def _structs_of(kind: type[Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in kind.FIELDS if field.type_name == "struct")
 
 
 class LargeRequests:
@@ -216,25 +228,39 @@ class LargeRequests:
         if waits_for is not None:
             waits_for.cancel()
         self._let_others_begin(request)
+        if request.made:
+            self._services.slices.begin(free_in_steps(request.made), lambda failure: None)
 
     def _steps(self, request: LargeRequest) -> Steps:
         """From bytes to bytes."""
-        version = request.context.api_version
-        message: Request | None
+        refused: list[Exception] = []
+        try:
+            response = yield from self._respond(request)
+        except (KafkaError, MalformedRequest) as error:
+            refused.append(RefusedRequest(str(error)))  # error's frames hold the messages
+        except NoResponseError:
+            refused.append(NoResponseError())
+        else:
+            yield from free_in_steps(request.made)  # before the response is written
+            request.made.append(response)
+            request.parts = yield from encode_in_steps(response, request.context.api_version)
+            del response
+            yield from free_in_steps(request.made)
+            return
+        yield from free_in_steps(request.made)
+        raise refused.pop()  # not kept: its traceback holds this frame
+
+    def _respond(self, request: LargeRequest) -> Generator[Deferred[Any] | None, None, Message]:
         message, _ = yield from decode_in_steps(
-            request.request_type, memoryview(request.frame), version, request.position
+            request.request_type,
+            memoryview(request.frame),
+            request.context.api_version,
+            request.position,
+            request.made,
         )
         if request.division is None:
-            response = yield from self._handle(request, message)
-        else:
-            response = yield from self._handle_divided(request, message, request.division)
-        unused: list[object] = [message]
-        message = None  # its items are freed before the response is written
-        yield from free_in_steps(unused)
-        request.parts = yield from encode_in_steps(response, version)
-        unused.append(response)
-        del response
-        yield from free_in_steps(unused)
+            return (yield from self._handle(request, message))
+        return (yield from self._handle_divided(request, message, request.division))
 
     def _handle(
         self, request: LargeRequest, message: Any
@@ -291,8 +317,10 @@ class LargeRequests:
                 )
             if total is None:
                 total = response
+                request.made.append(total)
             else:
                 merge(total, response, division.response, continued)
         if total is None:
             raise NoResponseError
+        request.made.pop()
         return total
