@@ -135,10 +135,9 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
             yield
         if isinstance(item, Struct):
             for name in _lists_of(type(item)):
-                unused.extend(getattr(item, name, None) or ())
-            for name in _structs_of(type(item)):
-                unused.append(getattr(item, name, None))
-    item = None
+                part = getattr(item, name, None)
+                unused.extend((part,) if isinstance(part, Struct) else part or ())
+    item = part = None
     unused.reverse()  # a struct is freed before what its lists have, which is held here
     while unused:
         del unused[-FREED_ITEMS:]
@@ -148,12 +147,8 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
 
 @cache
 def _lists_of(kind: type[Struct]) -> tuple[str, ...]:
-    return tuple(field.name for field in kind.FIELDS if field.type_name == "array")
-
-
-@cache
-def _structs_of(kind: type[Struct]) -> tuple[str, ...]:
-    return tuple(field.name for field in kind.FIELDS if field.type_name == "struct")
+    """Fields with lists or with structs, which may have lists."""
+    return tuple(field.name for field in kind.FIELDS if field.type_name in ("array", "struct"))
 
 
 class LargeRequests:
