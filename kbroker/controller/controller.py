@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 from kbroker.controller import brokers, directories, producer_ids, topics
 from kbroker.controller import configs as config_changes
 from kbroker.controller import features as feature_updates
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, DecisionSteps, at_once
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -255,6 +255,12 @@ class Controller:
     def create_topics(
         self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
     ) -> ControllerResult[CreateTopicsResponse]:
+        """`create_topics_in_steps`, all at once."""
+        return at_once(self.create_topics_in_steps(request, describable=describable))
+
+    def create_topics_in_steps(
+        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+    ) -> DecisionSteps[CreateTopicsResponse]:
         """CreateTopics. describable: the topics whose configs the caller may see; None for all.
         Raises KafkaError for too many records.
         """
@@ -265,7 +271,7 @@ class Controller:
         creation = topics.TopicCreation(
             self.image, defaults=defaults, settings=self._settings, random=self._random
         )
-        return _bounded(creation.decide(request, describable))
+        return _bounded((yield from creation.decide_in_steps(request, describable)))
 
     def delete_topics(
         self, request: DeleteTopicsRequest, *, api_version: int
