@@ -97,7 +97,10 @@ class ReplicaManager:
         self.purgatory = Purgatory(timers)
         self.traffic = TopicTraffic()
         self.sessions = FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots"), random, memory
+            config.get_int("max.incremental.fetch.session.cache.slots"),
+            random,
+            memory,
+            close=lambda steps: self.fair_slices.begin(steps, _closed),
         )
         self._reader = FetchReader(
             find=self.find,
@@ -446,3 +449,8 @@ class ReplicaManager:
         self.checkpoint_high_watermarks()
         self.hosting.close()
         self.purgatory.run()
+
+
+def _closed(failure: Exception | None) -> None:
+    """A fetch session is closed; at a failure the steps have unwatched what was left."""
+    del failure
