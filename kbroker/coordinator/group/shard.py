@@ -9,7 +9,7 @@ are its caller's (`runtime`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -438,7 +438,7 @@ class GroupShard:
         return ErrorCode.NONE, [*self.offsets.tombstones_of_group(group_id), *kind.end(group_id)]
 
     def list_groups(
-        self, states: frozenset[str], types: frozenset[str]
+        self, states: Set[str], types: Set[str]
     ) -> Iterator[ListGroupsResponse.ListedGroup]:
         """Groups in one of these states and of one of these types, both in lower case; empty:
         any. Classic groups come last.
