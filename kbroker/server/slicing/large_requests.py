@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.ports import Deferred
@@ -37,7 +38,7 @@ from kbroker.server.slicing.divided_requests import Division, count_items
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import SlicedWork
+    from kbroker.replication.time_slices import FairSlices, SlicedWork
 
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 """Requests under way together, or one larger one."""
@@ -133,7 +134,9 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
     for count, item in enumerate(unused, 1):  # which grows meanwhile
         if count % FREED_ITEMS == 0:
             yield
-        if isinstance(item, Struct):
+        if isinstance(item, list):
+            unused.extend(item)
+        elif isinstance(item, Struct):
             for name in _lists_of(type(item)):
                 part = getattr(item, name, None)
                 unused.extend((part,) if isinstance(part, Struct) else part or ())
@@ -143,6 +146,32 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
         del unused[-FREED_ITEMS:]
         if unused:
             yield
+
+
+def abandon(slices: FairSlices, work: SlicedWork, unused: list[object]) -> None:
+    """Cancel work of a connection that is closed. What its generators hold in local variables, and
+    `unused`, is freed in steps: a handler may have half a response and the outcomes it waits for.
+    """
+    steps = work.cancel()
+    if isinstance(steps, GeneratorType) and not steps.gi_running:
+        unused += [each for each in _made_by(steps) if each is not unused]
+        steps.close()
+        del steps
+    if unused:
+        slices.begin(free_in_steps(unused), lambda failure: None)
+
+
+def _made_by(steps: GeneratorType[Any, Any, Any]) -> list[object]:
+    """The lists and structs in local variables of a generator and of those it waits for."""
+    found: list[object] = []
+    inner: object = steps
+    while isinstance(inner, GeneratorType):
+        if inner.gi_frame is not None:
+            found += (
+                each for each in inner.gi_frame.f_locals.values() if isinstance(each, list | Struct)
+            )
+        inner = inner.gi_yieldfrom
+    return found
 
 
 @cache
@@ -218,13 +247,11 @@ class LargeRequests:
                 self._waiting.remove(request)
                 self._services.memory.release(request.size)
             return
-        request.work.cancel()
+        abandon(self._services.slices, request.work, request.made)
         waits_for, request.waits_for = request.waits_for, None
         if waits_for is not None:
             waits_for.cancel()
         self._let_others_begin(request)
-        if request.made:
-            self._services.slices.begin(free_in_steps(request.made), lambda failure: None)
 
     def _steps(self, request: LargeRequest) -> Steps:
         """From bytes to bytes."""
