@@ -195,7 +195,7 @@ class Deferred(Generic[T]):
 class Cancellable(Protocol):
     """Work in progress that can be given up; cancelling it when it is over is harmless."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> object: ...
 
 
 class Chained(Deferred[T], Generic[T]):

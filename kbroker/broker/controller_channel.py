@@ -201,7 +201,7 @@ class LocalControllerChannel:
         """See ControllerChannel."""
         return self._applied(
             self._service.submit(
-                lambda controller, now_ms: controller.create_topics(
+                lambda controller, now_ms: controller.create_topics_in_steps(
                     request, describable=describable
                 )
             )

@@ -35,7 +35,7 @@ from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.heartbeats import BrokerHeartbeats
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
 from kbroker.controller.partition_index import PartitionIndex
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, DecisionSteps, at_once
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -284,6 +284,12 @@ class Controller:
     def create_topics(
         self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
     ) -> ControllerResult[CreateTopicsResponse]:
+        """`create_topics_in_steps`, all at once."""
+        return at_once(self.create_topics_in_steps(request, describable=describable))
+
+    def create_topics_in_steps(
+        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+    ) -> DecisionSteps[CreateTopicsResponse]:
         """CreateTopics. describable: the topics whose configs the caller may see; None for all.
         Raises KafkaError for too many records.
         """
@@ -294,7 +300,7 @@ class Controller:
         creation = topics.TopicCreation(
             self.image, defaults=defaults, settings=self._settings, random=self._random
         )
-        return _bounded(creation.decide(request, describable))
+        return _bounded((yield from creation.decide_in_steps(request, describable)))
 
     def delete_topics(
         self, request: DeleteTopicsRequest, *, api_version: int

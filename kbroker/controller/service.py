@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, DecisionSteps
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-Operation = Callable[[Controller, int], ControllerResult[R]]
-"""A decision: gets the controller and the time (ms since the epoch)."""
+Operation = Callable[[Controller, int], ControllerResult[R] | DecisionSteps[R]]
+"""A decision, perhaps in steps: gets the controller and the time (ms since the epoch)."""
 
 
 class MetadataLog(Protocol):
@@ -173,7 +173,11 @@ class ControllerService:
             if not self._leads(log.epoch):  # lost while it waited for its turn
                 raise _not_controller()
             controller.next_offset = log.next_offset
-            result = operation(controller, self._now_ms())
+            decided = operation(controller, self._now_ms())
+            if isinstance(decided, ControllerResult):
+                result = decided
+            else:
+                result = yield from self._while_leading(decided, log.epoch)
         except InvariantError:
             raise
         except Exception as error:  # noqa: BLE001  # top frame of the operation
@@ -207,6 +211,22 @@ class ControllerService:
             return
         self._proposals.append(_Proposal(end_offset, resolve, answer.fail))
         log.append(encoded, atomic=result.atomic)
+
+    def _while_leading(
+        self, decision: DecisionSteps[R], epoch: int
+    ) -> Generator[None, None, ControllerResult[R]]:
+        """Take the steps of a decision. Raises KafkaError(NOT_CONTROLLER) if leadership is lost
+        during a pause.
+        """
+        while True:
+            try:
+                next(decision)
+            except StopIteration as end:
+                result: ControllerResult[R] = end.value
+                return result
+            yield
+            if not self._leads(epoch):
+                raise _not_controller()
 
     def _leads(self, epoch: int) -> bool:
         return self._is_active and self._log.epoch == epoch

@@ -8,7 +8,7 @@ Neighbours: `placement` chooses the brokers, `configs` knows what a topic's sett
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -40,6 +40,8 @@ from kbroker.protocol.schema import Message
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+PARTITIONS_PER_STEP: Final = 256
+"""Partitions whose records are made in one step of a decision: half a millisecond of work."""
 TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 _MAPS_TO_ID: Final = "The provided topic name maps to an ID that was already supplied."
@@ -86,10 +88,11 @@ class TopicCreation:
         self._decided: dict[str, str] = {}
         self.records: list[Message] = []
 
-    def decide(
+    def decide_in_steps(
         self, request: CreateTopicsRequest, describable: frozenset[str] | None = None
-    ) -> ControllerResult[CreateTopicsResponse]:
+    ) -> Generator[None, None, ControllerResult[CreateTopicsResponse]]:
         """The response for all topics, in order of the request; doubled names once, at the end.
+        Nothing else is decided on the image before the last step.
 
         describable: topics whose configs may be told; None for all.
         """
@@ -100,11 +103,10 @@ class TopicCreation:
             message = TOO_MANY_PARTITIONS
             refused = [_create_error(name, ErrorCode.POLICY_VIOLATION, message) for name in counts]
             return ControllerResult([], CreateTopicsResponse(topics=refused))
-        results = [
-            self._decide_one(topic, describable)
-            for topic in request.topics
-            if counts[topic.name] == 1
-        ]
+        results: list[CreatableTopicResult] = []
+        for topic in request.topics:
+            if counts[topic.name] == 1:
+                results.append((yield from self._decide_one(topic, describable)))
         results += [
             _create_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             for name, count in counts.items()
@@ -115,7 +117,7 @@ class TopicCreation:
 
     def _decide_one(
         self, topic: CreatableTopic, describable: frozenset[str] | None
-    ) -> CreatableTopicResult:
+    ) -> Generator[None, None, CreatableTopicResult]:
         try:
             self._check_name(topic.name)
             configs = {config.name: config.value for config in topic.configs}
@@ -124,7 +126,12 @@ class TopicCreation:
         except KafkaError as error:
             return _create_error(topic.name, error.code, error.message)
         topic_id = self._new_topic_id()
-        self.records += self._topic_records(topic.name, topic_id, values, assignments)
+        self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+        self.records += config_records(self._image, topic.name, values)
+        for start in range(0, len(assignments), PARTITIONS_PER_STEP):
+            yield
+            some = assignments[start : start + PARTITIONS_PER_STEP]
+            self.records += self._partition_records(topic_id, start, some)
         self._decided[metric_name(topic.name)] = topic.name
         result = CreatableTopicResult(
             name=topic.name,
@@ -230,20 +237,14 @@ class TopicCreation:
             raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
         return [by_index[index] for index in range(len(by_index))]
 
-    def _topic_records(
-        self,
-        name: str,
-        topic_id: Uuid,
-        values: Mapping[str, str],
-        assignments: Sequence[Sequence[int]],
+    def _partition_records(
+        self, topic_id: Uuid, first_index: int, assignments: Sequence[Sequence[int]]
     ) -> list[Message]:
-        records: list[Message] = [TopicRecord(name=name, topic_id=topic_id)]
-        records += config_records(self._image, name, values)
-        records += [
+        """The records of partitions in a row. assignments: the replicas of each."""
+        return [
             new_partition_record(self._image, topic_id, index, replicas)
-            for index, replicas in enumerate(assignments)
+            for index, replicas in enumerate(assignments, first_index)
         ]
-        return records
 
 
 def delete_topics(

@@ -48,7 +48,7 @@ A_WORKERS: Final = 1 << 62
 
 
 class LoopBudget:
-    """What the checks of batches may still cost the loop in this turn of it."""
+    """The cost that checks of batches may still have in this turn of the loop."""
 
     __slots__ = ("_left_bytes", "_timers")
 

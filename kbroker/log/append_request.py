@@ -1,4 +1,4 @@
-"""What the batches of one request have in common when they are appended."""
+"""`AppendRequest`: the options that all batches of one request are appended with."""
 
 from __future__ import annotations
 

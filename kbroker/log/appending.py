@@ -209,7 +209,7 @@ class AppendableLog(LogState):
         )
 
     def _flushed(self, appended: Appended) -> Appended | FlushDue:
-        """What the caller gets for batches that are in the log."""
+        """The result for batches that are in the log."""
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             return FlushDue(appended)
         return appended

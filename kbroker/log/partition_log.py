@@ -30,9 +30,9 @@ from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import make_directory
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.time_search import (
     Search,
     TimestampOffset,
@@ -254,7 +254,9 @@ class PartitionLog(AppendableLog):
         )
 
     def flush(self, up_to: int | None = None) -> None:
-        """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError."""
+        """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError, and
+        KafkaError if the log is closed.
+        """
         flush_now(self, self.log_end_offset if up_to is None else up_to)
 
     # -- cutting and retiring ---------------------------------------------------------------------

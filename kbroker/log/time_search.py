@@ -26,7 +26,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record, iter_unpacked_records
 
 LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
-"""What one batch may unpack to; of a larger one the header is believed."""
+"""The most that one batch may unpack to, in bytes; of a larger batch only the header is read."""
 
 HEADERS_PER_STEP: Final = 64
 SEGMENTS_PER_STEP: Final = 8

@@ -1,4 +1,4 @@
-"""What must be true of batches before they are appended, and what the broker changes in them.
+"""Validation of batches before they are appended, and the fields that the broker changes in them.
 
 The leader checks what clients send batch by batch, by header and CRC; records are decoded only
 where Kafka itself would have to refuse or change one of them (see docs/adr/0002). Sequences and
@@ -70,7 +70,7 @@ class AppendOrigin(Enum):
 
 
 class ValidationConfig(Protocol):
-    """What of LogConfig decides here."""
+    """The part of LogConfig that validation reads."""
 
     @property
     def segment_bytes(self) -> int: ...
@@ -338,7 +338,7 @@ def _checked_message(view: memoryview, position: int) -> BatchHeader:
 
 
 def _check_client_batch(header: BatchHeader, produce_version: int | None) -> None:
-    """What a client may not send, by the header alone."""
+    """Refuse batches that a client may not send, by the header alone."""
     if header.base_offset != 0:
         _refuse(f"the base offset must be 0, not {header.base_offset}")
     if header.last_offset_delta < 0:

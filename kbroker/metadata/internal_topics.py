@@ -42,7 +42,13 @@ def internal_topic(name: str, config: IntConfig) -> InternalTopic | None:
             "cleanup.policy": "compact",
             "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
         }
-        return _build(name, "offsets.topic", config, configs)
+        return _build(
+            name,
+            config,
+            configs,
+            partition_count="offsets.topic.num.partitions",
+            replication_factor="offsets.topic.replication.factor",
+        )
     if name == TRANSACTION_STATE:
         configs = {
             "compression.type": "uncompressed",
@@ -51,25 +57,44 @@ def internal_topic(name: str, config: IntConfig) -> InternalTopic | None:
             "segment.bytes": str(config.get_int("transaction.state.log.segment.bytes")),
             "unclean.leader.election.enable": "false",
         }
-        return _build(name, "transaction.state.log", config, configs)
+        return _build(
+            name,
+            config,
+            configs,
+            partition_count="transaction.state.log.num.partitions",
+            replication_factor="transaction.state.log.replication.factor",
+        )
     if name == SHARE_GROUP_STATE:
-        prefix = "share.coordinator.state.topic"
         configs = {
             "compression.type": "producer",
             "cleanup.policy": "delete",
-            "min.insync.replicas": str(config.get_int(f"{prefix}.min.isr")),
-            "segment.bytes": str(config.get_int(f"{prefix}.segment.bytes")),
+            "min.insync.replicas": str(config.get_int("share.coordinator.state.topic.min.isr")),
+            "segment.bytes": str(config.get_int("share.coordinator.state.topic.segment.bytes")),
             "retention.ms": "-1",
         }
-        return _build(name, prefix, config, configs)
+        return _build(
+            name,
+            config,
+            configs,
+            partition_count="share.coordinator.state.topic.num.partitions",
+            replication_factor="share.coordinator.state.topic.replication.factor",
+        )
     return None
 
 
-def _build(name: str, prefix: str, config: IntConfig, configs: Mapping[str, str]) -> InternalTopic:
+def _build(
+    name: str,
+    config: IntConfig,
+    configs: Mapping[str, str],
+    *,
+    partition_count: str,
+    replication_factor: str,
+) -> InternalTopic:
+    """partition_count, replication_factor: the broker's settings of them."""
     return InternalTopic(
         name,
-        partition_count=config.get_int(f"{prefix}.num.partitions"),
-        replication_factor=config.get_int(f"{prefix}.replication.factor"),
-        bends=not config.is_explicit(f"{prefix}.replication.factor"),
+        partition_count=config.get_int(partition_count),
+        replication_factor=config.get_int(replication_factor),
+        bends=not config.is_explicit(replication_factor),
         configs=configs,
     )

@@ -52,10 +52,15 @@ def decoder_of(message: type[M], version: int) -> Decoder:
 
 
 def decode_in_steps(
-    message: type[M], buffer: memoryview, version: int, position: int = 0
+    message: type[M],
+    buffer: memoryview,
+    version: int,
+    position: int = 0,
+    made: list[object] | None = None,
 ) -> Generator[None, None, tuple[M, int]]:
     """As `decode`, for a message of perhaps very many items: yields after a bounded number of them,
-    so that other work can be done in between.
+    so that other work can be done in between. made: gets the message at the first step; where the
+    bytes turn out to be no message, it has what was read of it, some structs without all fields.
     """
     decoder = message.STEP_DECODERS.get(version)
     if decoder is None:
@@ -64,7 +69,7 @@ def decode_in_steps(
         _check_version(message, version)
         decoder = compile_decoder(message, version, in_steps=True)
         message.STEP_DECODERS[version] = decoder
-    return decoder(buffer, position)
+    return decoder(buffer, position, [] if made is None else made)
 
 
 def encode(message: Message, version: int) -> bytes:

@@ -12,8 +12,10 @@ it
 
 An IndexError or struct.error inside it means that the bytes ended too early.
 
-With `in_steps` it is a generator that returns the same pair and yields after every `STEP_ITEMS`
-list items, which bounds the work between two yields however many items a request has.
+With `in_steps` it is a generator `decode(buf, p, made)` that returns the same pair and yields after
+every `STEP_ITEMS` list items, which bounds the work between two yields however many items a request
+has. It appends the message to `made` before it reads a field. Each struct is put into its place
+before its fields are read, so what was read of a message that is none can be freed in steps, too.
 """
 
 from __future__ import annotations
@@ -129,11 +131,12 @@ class _DecoderWriter:
 
     def source(self) -> str:
         name = f"{self.message.__name__} v{self.version}"
-        self.struct(self.message, "v0")
+        self.struct(self.message, "v0", "made.append(v0)" if self.in_steps else "")
         self.flush()
         body = "\n".join(self.lines)
         return (
-            f"def decode(buf, p):\n end = len(buf)\n{' w = 0' if self.in_steps else ''}\n"
+            f"def decode(buf, p{', made' if self.in_steps else ''}):\n"
+            f" end = len(buf)\n{' w = 0' if self.in_steps else ''}\n"
             f" try:\n{self.first_step()}{body}\n  return v0, p\n"
             f" except (IndexError, StructError):\n"
             f"  raise BufferUnderflow(f'{name}: the bytes end early, {{end}} at hand') from None\n"
@@ -182,9 +185,13 @@ class _DecoderWriter:
     def label(self, owner: type[Struct], field: Field) -> str:
         return repr(f"{owner.__qualname__}.{field.name}")
 
-    def struct(self, cls: type[Struct], var: str) -> None:
-        """Read a struct into the new local `var`. May leave reads pending."""
+    def struct(self, cls: type[Struct], var: str, place: str) -> None:
+        """Read a struct into the new local `var`. place: a statement that puts it where it belongs,
+        carried out first. May leave reads pending.
+        """
         self.line(f"{var} = new({self.bind('C', cls)})")
+        if place:
+            self.line(place)
         tagged: list[Field] = []
         present: list[Field] = []
         for field in cls.FIELDS:
@@ -294,7 +301,7 @@ class _DecoderWriter:
         self.line(f"for _ in range({count}):")
         self.indent += 1
         if field.element == "struct":
-            self.struct(field.struct, item)
+            self.struct(field.struct, item, f"{items}.append({item})")
             self.flush()
         else:
             if field.element != "string" and field.element != "bytes":
@@ -302,7 +309,7 @@ class _DecoderWriter:
             length = self.length(label, field.element == "string", False, compact, item)
             self.blob(label, field.element == "string", item, length)
             self.indent -= 1
-        self.line(f"{items}.append({item})")
+            self.line(f"{items}.append({item})")
         self.item_done()
         self.indent -= 1
 
@@ -347,8 +354,7 @@ class _DecoderWriter:
         """A struct inside a struct. A nullable one begins with a byte: below 0 for null."""
         var = self.local("v")
         if self.version not in field.nullable:
-            self.struct(field.struct, var)
-            self.line(f"{target} = {var}")
+            self.struct(field.struct, var, f"{target} = {var}")
             return
         n = self.local("n")
         self.pending.append((n, "b"))
@@ -356,8 +362,7 @@ class _DecoderWriter:
         self.line(f"if {n} < 0: {target} = None")
         self.line("else:")
         self.indent += 1
-        self.struct(field.struct, var)
-        self.line(f"{target} = {var}")
+        self.struct(field.struct, var, f"{target} = {var}")
         self.flush()
         self.indent -= 1
 
@@ -406,7 +411,6 @@ class _DecoderWriter:
         self.line(f"if {n} == 0: {target} = None")
         self.line("else:")
         self.indent += 1
-        self.struct(field.struct, var)
-        self.line(f"{target} = {var}")
+        self.struct(field.struct, var, f"{target} = {var}")
         self.flush()
         self.indent -= 1

@@ -374,8 +374,10 @@ Encoder = Callable[[Any, bytearray, list[Any] | None], bytearray]
 """A compiled encoder: (message, out, parts) -> the last out; `codec_encode` says what they are."""
 
 
-StepDecoder = Callable[[memoryview, int], Generator[None, None, tuple[Any, int]]]
-"""The same as a generator, for messages of very many items."""
+StepDecoder = Callable[[memoryview, int, list[object]], Generator[None, None, tuple[Any, int]]]
+"""The same as a generator, for messages of very many items. Adds the message to the list before it
+reads the first field.
+"""
 
 StepEncoder = Callable[[Any, bytearray, list[Any] | None], Generator[None, None, bytearray]]
 """The same as a generator."""

@@ -176,6 +176,7 @@ class FetchReader:
             response = yield from self._respond_in_steps(context, progress)
             if not fetch_set.lasts:
                 progress.outgoing.clear()  # so that the set frees its partitions in steps
+                fetch_set.waiter = None
                 yield from fetch_set.close_in_steps()
             return response
         finally:

@@ -14,7 +14,7 @@ number of partitions (docs/adr/0016). One that grows beyond what there is ends.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from copy import copy
 from random import Random
 from typing import Final
@@ -87,15 +87,30 @@ class FetchContext:
         self.error = error
 
 
+def _at_once(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
+
+
 class FetchSessionCache:
     """All sessions of a broker, least recently used first. slots:
     max.incremental.fetch.session.cache.slots. memory: whose share for what is kept they have.
+    close: takes the steps in which a session of perhaps very many partitions is closed, the first
+    one at once.
     """
 
-    __slots__ = ("_memory", "_random", "_sessions", "evictions", "slots")
+    __slots__ = ("_close", "_memory", "_random", "_sessions", "evictions", "slots")
 
-    def __init__(self, slots: int, random: Random, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        slots: int,
+        random: Random,
+        memory: Memory | None = None,
+        *,
+        close: Callable[[Iterator[None]], object] = _at_once,
+    ) -> None:
         self.slots = slots
+        self._close = close
         self._random = random
         self._memory = memory or UnlimitedMemory()
         self._sessions: dict[int, FetchSession] = {}
@@ -207,11 +222,9 @@ class FetchSessionCache:
         """Close a session; one that is not there is no error."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            session.close()
-            if session.waiter is None:
-                session.clear()
             self._memory.drop(session.charged_bytes)
             session.charged_bytes = 0
+            self._close(session.close_in_steps())
 
     def give_back_memory(self) -> None:
         """Called under memory pressure: the stalest sessions go, as far as they have more than

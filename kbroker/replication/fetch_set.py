@@ -223,10 +223,15 @@ class FetchSet:
         self.dirty.clear()
 
     def close_in_steps(self) -> Iterator[None]:
-        """`close` and `clear` in steps, for a set that no fetch reads or waits on any more."""
+        """`close` and `clear` in steps. A fetch that waits on the set, or reads it in steps, keeps
+        `dirty`, which is all that it reads, and clears the set itself.
+        """
         self.closed = True
-        self.dirty.clear()
-        partitions = self.partitions
+        partitions, self.partitions = self.partitions, {}
+        if self.waiter is None:
+            self.dirty.clear()
+        else:
+            self.waiter.ready()
         count = 0
         try:
             while partitions:
@@ -241,8 +246,9 @@ class FetchSet:
                 if count % STEP_ITEMS == 0:
                     yield
         finally:
-            self.close()
-            self.clear()
+            for indexes in partitions.values():
+                for partition in indexes.values():
+                    partition.unwatch()
 
 
 def name_bytes(topic: TopicKey) -> int:

@@ -24,6 +24,7 @@ from kbroker.log.storage.checkpoint import Checkpoint
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Memory, OffloadFactory, TimerHandle, Timers
+from kbroker.protocol.errors import KafkaError
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
@@ -256,22 +257,28 @@ class Maintenance:
             then(self._flush_here(log))
             return
         self._flush_waiters.setdefault(log, []).append((offset, then))
-        self._flush(log)
-        if log not in self._flushing:  # closed, or its disk failed
-            self._answer_waiters(log, failed=True)
+        self._flush_for_waiters(log)
 
     def log_replaced(self, old: PartitionLog, new: PartitionLog) -> None:
         """A log moved to another directory: who waits for the old one waits for the new one."""
         waiters = self._flush_waiters.pop(old, None)
         if waiters is not None:
             self._flush_waiters.setdefault(new, []).extend(waiters)
-            self._flush(new)
+            self._flush_for_waiters(new)
+
+    def _flush_for_waiters(self, log: PartitionLog) -> None:
+        """Begin a flush, unless one is under way; where none can begin, the waiters are told so."""
+        self._flush(log)
+        if log not in self._flushing:  # closed, or its disk failed
+            self._answer_waiters(log, failed=True)
 
     def _flush_here(self, log: PartitionLog) -> bool:
         try:
             log.flush()
         except LogDirectoryError as error:
             self._logs.directory_failed(error)
+            return False
+        except KafkaError:  # closed, or its disk failed before
             return False
         return True
 

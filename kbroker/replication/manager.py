@@ -96,9 +96,8 @@ class ReplicaManager:
         self.unpacking = Lock()  # one worker at a time unpacks: docs/adr/0016
         self.purgatory = Purgatory(timers)
         self.traffic = TopicTraffic()
-        self.sessions = FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots"), random, memory
-        )
+        slots = config.get_int("max.incremental.fetch.session.cache.slots")
+        self.sessions = FetchSessionCache(slots, random, memory, close=self._take_steps)
         self._reader = FetchReader(
             find=self.find,
             on_storage_error=self.hosting.read_failed,
@@ -143,6 +142,10 @@ class ReplicaManager:
             on_storage_error=self.hosting.read_failed,
             traffic=self.traffic,
         )
+
+    def _take_steps(self, steps: Iterator[None]) -> None:
+        """Take the steps in which a fetch session is closed; none is left behind at a stop."""
+        self.fair_slices.begin(steps, lambda failure: None)
 
     def give_back_memory(self) -> None:
         """Called when memory pressure begins."""

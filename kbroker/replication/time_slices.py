@@ -152,9 +152,10 @@ class SlicedWork:
     def is_over(self) -> bool:
         return self._then is None
 
-    def cancel(self) -> None:
-        """Harmless when it is over."""
-        self._steps = self._then = None
+    def cancel(self) -> SlicedSteps | None:
+        """Harmless when it is over. Returns the steps that are left."""
+        steps, self._steps, self._then = self._steps, None, None
+        return steps
 
     def fail(self, error: KafkaError) -> None:
         """Take no further step and call `then` with error, unless the work is over."""

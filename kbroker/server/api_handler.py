@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,10 @@ from kbroker.server.requests import Outcome, RequestContext, Steps
 from kbroker.server.services import Services
 from kbroker.server.session import ApiVersionRange
 from kbroker.server.slicing.divided_requests import Division
+
+# Any: each handler names its own request class
+RefusalSteps = Callable[[Any, ErrorCode, str], Generator[None, None, Message]]
+"""An `error_response` as a generator, which pauses after some hundred items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,10 @@ class ApiHandler:
 
     For requests that go through `large_requests` - steps: called in place of handle where handle
     itself must not be sliced; it yields None for a pause or a Deferred to wait for. division: how
-    such a request is cut into pieces; None: it is handled as a whole. refusal: how it is cut for
-    error_response, which then gives each item its own result; None: error_response is called once.
+    such a request is cut into pieces; None: it is handled as a whole. refusal: how an error
+    response with a result for each item is made in steps. A Division: error_response is called for
+    each piece; RefusalSteps, where pieces cannot be joined: called in place of error_response;
+    None: error_response is called once.
     """
 
     api_key: ApiKey
@@ -40,7 +46,7 @@ class ApiHandler:
     policy: ApiPolicy
     steps: Callable[[Services, RequestContext, Any], Steps] | None = None
     division: Division | None = None
-    refusal: Division | None = None
+    refusal: Division | RefusalSteps | None = None
 
     @property
     def min_version(self) -> int:

@@ -57,6 +57,7 @@ from kbroker.server.requests import (
 )
 from kbroker.server.services import Services
 from kbroker.server.session import ApiVersionRange, Session
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
 
 logger = logging.getLogger(__name__)
@@ -366,16 +367,19 @@ class Dispatcher:
 
 def _refused_in_steps(handler: ApiHandler, request: Any, code: ErrorCode, message: str) -> Steps:
     """The error response to a large request, `REFUSED_ITEMS` of its items at a time."""
-    if handler.refusal is None:
+    refusal = handler.refusal
+    if refusal is None:
         return handler.error_response(request, code, message)
+    if not isinstance(refusal, Division):
+        return (yield from refusal(request, code, message))
     total: Message | None = None
-    for piece, continued in pieces(request, handler.refusal.request, REFUSED_ITEMS):
+    for piece, continued in pieces(request, refusal.request, REFUSED_ITEMS):
         if total is None:
             total = handler.error_response(piece, code, message)
             continue
         yield None
         refused = handler.error_response(piece, code, message)
-        merge(total, refused, handler.refusal.response, continued)
+        merge(total, refused, refusal.response, continued)
     return total
 
 

@@ -9,11 +9,9 @@ from kbroker.settings.broker import BrokerConfig
 
 @dataclass(frozen=True, slots=True)
 class GroupCoordinatorConfig:
-    """Of one broker. One copy of the offsets by default where one broker is the whole cluster."""
+    """Of one broker. How the offsets topic is created is in `metadata/internal_topics`."""
 
     offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 1
-    offsets_topic_segment_bytes: int = 104_857_600
     offsets_topic_compression_codec: int = 0
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000

@@ -69,7 +69,6 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
-    unclean_leader_election_enable: bool = False
     validate_records: bool = False
     """kbroker.validate.records: decode every produced record, as Kafka does."""
     max_unpacked_bytes: int = 20_971_520

@@ -29,7 +29,6 @@ class ShareGroupConfig:
     group_share_partition_max_record_locks: int = 2_000
     group_share_max_share_sessions: int = 2_000
     share_coordinator_state_topic_num_partitions: int = 50
-    share_coordinator_state_topic_segment_bytes: int = 104_857_600
     share_coordinator_state_topic_compression_codec: int = 0
     share_coordinator_snapshot_update_records_per_snapshot: int = 500
     share_coordinator_state_topic_prune_interval_ms: int = 300_000

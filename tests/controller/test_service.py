@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from random import Random
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller, ControllerResult
 from kbroker.controller.service import ControllerService, Operation, Slices
+from kbroker.controller.topics import PARTITIONS_PER_STEP
 from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.records import decode_record, encode_record
@@ -341,3 +342,61 @@ def test_an_operation_that_fails_later_fails_its_answer() -> None:
     assert failed.error is not None and failed.error.code is ErrorCode.INVALID_REQUEST
     with pytest.raises(KafkaError, match="no"):
         node.service.submit(fail)
+
+
+def test_a_topic_of_very_many_partitions_is_decided_in_steps() -> None:
+    """9,990 partitions took 48 ms in one turn. No other operation is carried out between."""
+    turns = Turns()
+    node = Node(slices=TimeSlices(turns, seconds=0.0, clock=Ticks()))
+    while turns.due:
+        turns.turn()
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="wide", num_partitions=10 * PARTITIONS_PER_STEP, replication_factor=1
+    )
+    request = CreateTopicsRequest(topics=[topic])
+    decided: list[str] = []
+
+    def create(
+        controller: Controller, now_ms: int
+    ) -> Generator[None, None, ControllerResult[CreateTopicsResponse]]:
+        result = yield from controller.create_topics_in_steps(request)
+        decided.append("wide")
+        return result
+
+    def other(controller: Controller, now_ms: int) -> ControllerResult[None]:
+        decided.append("other")
+        return ControllerResult([], None)
+
+    node.service.submit(create)
+    node.service.submit(other)
+    steps = 0
+    while not decided:
+        turns.turn()
+        steps += 1
+    assert steps >= 9
+    while turns.due:
+        turns.turn()
+    assert decided == ["wide", "other"]
+    assert len(node.controller.image.topics["wide"].partitions) == 10 * PARTITIONS_PER_STEP
+
+
+def test_leadership_that_is_lost_while_a_topic_is_decided() -> None:
+    turns = Turns()
+    node = Node(slices=TimeSlices(turns, seconds=0.0, clock=Ticks()))
+    while turns.due:
+        turns.turn()
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="wide", num_partitions=10 * PARTITIONS_PER_STEP, replication_factor=1
+    )
+    request = CreateTopicsRequest(topics=[topic])
+    answer = node.service.submit(
+        lambda controller, now_ms: controller.create_topics_in_steps(request)
+    )
+    turns.turn()
+    written = len(node.log.batches)
+    node.service.resign()
+    while turns.due:
+        turns.turn()
+    assert answer.error is not None
+    assert answer.error.code is ErrorCode.NOT_CONTROLLER
+    assert len(node.log.batches) == written

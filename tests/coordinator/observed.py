@@ -13,8 +13,8 @@ from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.membership.subscriptions import Subscription
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.messages.groups import ListGroupsRequest
-from tests.coordinator.simulation import Context, World
+from kbroker.server.slicing.sliced import at_once
+from tests.coordinator.simulation import World
 
 NOT_DURABLE = frozenset(
     {
@@ -100,7 +100,7 @@ def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]
     return {
         "listed": sorted(
             (one.group_id, one.group_type, one.protocol_type, one.group_state)
-            for one in world.coordinator.list_groups(Context(5), ListGroupsRequest()).groups
+            for one in at_once(world.coordinator.list_groups()).groups
             if one.group_id not in bare | flux
         ),
         "records": plain(shard.classic.metadata),

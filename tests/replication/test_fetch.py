@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
@@ -206,6 +207,23 @@ def test_a_waiting_fetch_hears_that_the_partition_went(world: World, how: str) -
     }
     assert partitions_of(waits.value)[0].error_code == expected[how]
     assert partitions_of(waits.value)[1].error_code == 0
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+def test_a_waiting_fetch_fails_when_its_disk_is_lost(world: World, has_session: bool) -> None:
+    request = fetch_request({0: 0, 1: 0}, max_wait_ms=500)
+    if has_session:
+        first = world.fetch_now(fetch_request({0: 0, 1: 0}, max_wait_ms=500, session=(0, 0)))
+        request = fetch_request({}, max_wait_ms=500, session=(first.session_id, 1))
+    waits = pending(world.fetch(request))
+    data = world.folder / "data"
+    world.logs.directory_failed(LogDirectoryError(data, "read", OSError(5, "Input/output error")))
+    assert not waits.done, "a response leaves in a turn of its own"
+    world.timers.advance(0)
+    errors = {index: data.error_code for index, data in partitions_of(waits.value).items()}
+    assert errors == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert world.replicas.purgatory.waiting == 0
+    assert all(partition.watcher_count == 0 for partition in world.replicas.partitions())
 
 
 def transactional(count: int, sequence: int) -> bytearray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -21,7 +21,7 @@ from kbroker.replication.fetch_session import (
     FetchSessionCache,
     next_epoch,
 )
-from kbroker.replication.fetch_set import PARTITION_BYTES, TOPIC_BYTES, FetchPartition
+from kbroker.replication.fetch_set import PARTITION_BYTES, STEP_ITEMS, TOPIC_BYTES, FetchPartition
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.network import NetworkConfig
 from tests.replication.world import TOPIC_ID, World, batch, fetch_request, partitions_of, records_of
@@ -267,6 +267,41 @@ def test_a_hundred_sessions_of_a_thousand_partitions_are_made_until_memory_press
     left = [session_id for session_id in ids if cache.get(session_id) is not None]
     assert 10 < len(left) < 60
     assert left == ids[-len(left) :], "the stalest went"
+
+
+def test_a_large_session_is_closed_in_steps() -> None:
+    """100,000 partitions took 50 ms in the turn of the request that evicted them."""
+    closing: list[Iterator[None]] = []
+    memory = MemoryPool(1 << 30)
+    cache = FetchSessionCache(1, Random(1), memory, close=closing.append)
+    evicted = context(cache, 10 * STEP_ITEMS, 0).fetch_set
+    assert context(cache, 1, MIN_EVICTION_MS + 1).session_id
+    assert memory.kept < 2 * (PARTITION_BYTES + TOPIC_BYTES)
+    (steps,) = closing
+    assert sum(1 for _ in steps) >= 10
+    assert evicted.closed
+    assert not evicted.partitions
+    assert not evicted.dirty
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_a_session_that_is_closed_in_steps_is_watched_by_nothing_at_the_end(
+    world: World, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the steps are abandoned midway, and if a fetch waits on the session."""
+    monkeypatch.setattr("kbroker.replication.fetch_set.STEP_ITEMS", 1)
+    session_id = opened(world, {0: 0, 1: 0, 2: 0})
+    waits = world.fetch(fetch_request({}, session=(session_id, 1), max_wait_ms=500))
+    session = world.replicas.sessions.get(session_id)
+    assert session is not None
+    assert isinstance(waits, Deferred)
+    steps = session.close_in_steps()
+    for _ in range(taken):
+        next(steps)
+    del steps
+    world.timers.advance(0)
+    assert waits.done
+    assert [partition.watcher_count for partition in world.replicas.partitions()] == [0, 0, 0]
 
 
 def test_a_refused_session_leaves_no_cycle() -> None:

@@ -308,6 +308,38 @@ def test_a_log_that_goes_while_its_flush_waits_is_answered(world: World) -> None
     assert answer.value.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
+@pytest.mark.parametrize("how", ["closed", "failed"])
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_flush_of_a_log_that_is_lost_fails_at_once(
+    world: World, how: str, is_running: bool
+) -> None:
+    """Also while the broker starts or stops, when flushes run on the loop."""
+    if is_running:
+        waiting_for_the_disk(world)
+    world.append()
+    log = log_of(world)
+    if how == "closed":
+        log.mark_for_deletion("0" * 32)
+    else:
+        log.failure = LogDirectoryError(log.directory, "fsync", OSError(5, "Input/output error"))
+    told: list[bool] = []
+    world.replicas._maintenance.when_flushed(log, 1, told.append)
+    assert told == [False]
+    assert not world.logs.offline_directories, "no other log is at fault"
+
+
+def test_a_flush_fails_when_the_log_moved_to_a_disk_that_is_lost(world: World) -> None:
+    offload = waiting_for_the_disk(world, flush_messages="1")
+    answer = world.append()
+    assert isinstance(answer, Deferred) and not answer.done
+    world.host(1)
+    moved = log_of(world, 1)
+    moved.failure = LogDirectoryError(moved.directory, "fsync", OSError(5, "Input/output error"))
+    world.replicas._maintenance.log_replaced(log_of(world), moved)
+    assert answer.value.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    offload.run()
+
+
 def test_checkpoints_are_written_off_the_loop(world: World) -> None:
     folder: Path = world.folder / "data"
     offload = waiting_for_the_disk(world)

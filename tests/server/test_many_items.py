@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, KeysView, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -379,7 +379,14 @@ def test_offsets_of_share_groups() -> None:
             answer(groups=[found(group_id=each.group_id) for each in request.groups])
         )
 
-    sliced = Sliced(share_groups=SimpleNamespace(describe_offsets=describe))
+    def describe_all(group_id: str) -> Iterator[tuple[Any, int]]:
+        described.append(group_id)
+        found = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
+        answer = DescribeShareGroupOffsetsResponse(groups=[found(group_id=group_id)])
+        yield Deferred.of(answer), 0
+
+    parts = SimpleNamespace(describe_offsets=describe, describe_all_offsets=describe_all)
+    sliced = Sliced(share_groups=parts)
     groups = [
         group(group_id="some", topics=[topic(topic_name="a", partitions=[0, 1, 0])]),
         group(group_id="some", topics=[topic(topic_name="a", partitions=[2])]),
@@ -394,7 +401,7 @@ def test_offsets_of_share_groups() -> None:
     assert [each.group_id for each in response.groups] == names
     some, everything = described[:2]
     assert [(each.topic_name, each.partitions) for each in some.topics] == [("a", [0, 1, 2])]
-    assert everything.topics is None
+    assert everything == "all"
 
 
 def test_offsets_of_one_share_group_are_described_in_pieces() -> None:
@@ -523,20 +530,23 @@ def test_transactions_are_listed_in_steps() -> None:
 
 
 def test_filters_of_listed_groups_are_read_in_steps() -> None:
-    """Each name is passed on once."""
-    asked: list[ListGroupsRequest] = []
+    """Each name is passed on once, in lower case, and not looked through again."""
+    asked: list[tuple[KeysView[str], KeysView[str]]] = []
 
-    def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        asked.append(request)
+    def list_groups(
+        states: KeysView[str], types: KeysView[str]
+    ) -> Generator[None, None, ListGroupsResponse]:
+        yield
+        asked.append((states, types))
         return ListGroupsResponse()
 
     sliced = Sliced(groups=SimpleNamespace(list_groups=list_groups))
     names = ["Stable", "Empty"] * (5 * MANY)
     request = ListGroupsRequest(states_filter=names, types_filter=names[::-1])
     assert in_slices(sliced, ApiKey.LIST_GROUPS, request) == ListGroupsResponse()
-    assert asked == [
-        ListGroupsRequest(states_filter=["Stable", "Empty"], types_filter=["Empty", "Stable"])
-    ]
+    ((states, types),) = asked
+    assert (list(states), list(types)) == (["stable", "empty"], ["empty", "stable"])
+    assert isinstance(states, KeysView)  # of what the steps made: no copy
 
 
 def test_types_of_listed_resources_are_read_in_steps() -> None:

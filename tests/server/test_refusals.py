@@ -15,7 +15,10 @@ from kbroker.protocol.apis import ApiKey, request_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.schema import Field, Message, Struct
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.api_handler import ApiHandler
@@ -26,6 +29,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import Outcome
 from kbroker.server.services import Services
 from kbroker.server.session import Session
+from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 
@@ -33,14 +37,11 @@ HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
 ITEMS = 3
 MANY = 5 * REFUSED_ITEMS
 
-WHOLE = frozenset({
-    ApiKey.CREATE_TOPICS,  # each name has one result
-    ApiKey.DELETE_TOPICS,  # names and ids stand in two lists of the request
-    ApiKey.DESCRIBE_CONFIGS,  # each resource has one result
-    ApiKey.ALTER_REPLICA_LOG_DIRS,  # results are by topic, the request by directory
-    ApiKey.WRITE_TXN_MARKERS,  # brokers send it
-})  # fmt: skip
-"""APIs whose error response is made in one step. No handler of theirs refuses a whole request."""
+ENDS = [
+    pytest.param(handler, version, id=f"{handler.api_key.name}-v{version}")
+    for handler in all_handlers()
+    for version in {handler.min_version, handler.max_version}
+]
 
 
 def primitive(kind: str, number: int) -> Any:
@@ -65,10 +66,11 @@ def items_of(field: Field, count: int, depth: int = 0) -> list[Any]:
     return items
 
 
-def request_of(handler: ApiHandler, count: int) -> Message:
+def request_of(handler: ApiHandler, count: int, version: int) -> Message:
+    """It has so many items in each list of this version."""
     request = request_class(handler.api_key)()
     for field in type(request).FIELDS:
-        if field.type_name == "array":
+        if field.type_name == "array" and version in field.versions:
             setattr(request, field.name, items_of(field, count))
     if handler.api_key == ApiKey.PRODUCE:
         request.acks = 1  # type: ignore[attr-defined]
@@ -82,40 +84,79 @@ def structs(value: Any) -> int:
     return sum(map(structs, value)) if isinstance(value, list) else 0
 
 
+def grows(handler: ApiHandler, version: int) -> bool:
+    """Whether an error response has more results for a larger request."""
+    few, more = (
+        handler.error_response(request_of(handler, count, version), ErrorCode.NOT_CONTROLLER, "")
+        for count in (2, 4)
+    )
+    return structs(more) > structs(few)
+
+
 def test_each_error_response_that_grows_with_the_request_is_cut() -> None:
-    growing = set()
-    for handler in all_handlers():
-        few, more = (
-            structs(
-                handler.error_response(request_of(handler, count), ErrorCode.NOT_CONTROLLER, "")
-            )
-            for count in (2, 4)
-        )
-        if more > few:
-            growing.add(handler.api_key)
+    growing = {
+        handler.api_key
+        for handler in all_handlers()
+        for version in (handler.min_version, handler.max_version)
+        if grows(handler, version)
+    }
     cut = {handler.api_key for handler in all_handlers() if handler.refusal is not None}
     divided = {handler.api_key for handler in all_handlers() if handler.division is not None}
-    assert growing - divided == cut | WHOLE
-    assert not cut & divided and not cut & WHOLE
+    assert growing - divided == cut
+    assert not cut & divided
 
 
-@pytest.mark.parametrize(
-    "handler",
-    [pytest.param(each, id=each.api_key.name) for each in all_handlers() if each.refusal],
-)
-def test_it_says_the_same_in_steps(handler: ApiHandler) -> None:
-    request = request_of(handler, MANY)
+@pytest.mark.parametrize(("handler", "version"), ENDS)
+def test_it_says_the_same_in_steps(handler: ApiHandler, version: int) -> None:
+    """And no step makes more than a bounded number of results."""
+    request = request_of(handler, MANY, version)
     steps = _refused_in_steps(handler, request, ErrorCode.NOT_CONTROLLER, "why")
-    assert handler.refusal is not None
-    total, sizes = None, 0
+    total, pauses = None, 0
     try:
         while True:
             next(steps)
-            sizes += 1
+            pauses += 1
     except StopIteration as end:
         total = end.value
-    assert sizes + 1 >= MANY // REFUSED_ITEMS
+    if handler.division is None and grows(handler, version):
+        assert pauses + 1 >= MANY // REFUSED_ITEMS
     assert total == handler.error_response(request, ErrorCode.NOT_CONTROLLER, "why")
+
+
+def test_items_that_are_named_again_have_one_result_in_steps_too() -> None:
+    created = CreateTopicsRequest(
+        topics=[
+            CreateTopicsRequest.CreatableTopic(name=f"t-{number % 3}") for number in range(MANY)
+        ]
+    )
+    described = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=2, resource_name=f"t-{number % 3}"
+            )
+            for number in range(MANY)
+        ]
+    )
+    moves = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+                path=f"/{number}",
+                topics=[
+                    AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(
+                        name="t", partitions=[number]
+                    )
+                ],
+            )
+            for number in range(MANY)
+        ]
+    )
+    for api_key, request, field, count in (
+        (ApiKey.CREATE_TOPICS, created, "topics", 3),
+        (ApiKey.DESCRIBE_CONFIGS, described, "results", 3),
+        (ApiKey.ALTER_REPLICA_LOG_DIRS, moves, "results", 1),
+    ):
+        steps = _refused_in_steps(HANDLER_OF[api_key], request, ErrorCode.NOT_CONTROLLER, "")
+        assert len(getattr(at_once(steps), field)) == count
 
 
 def frame_of(request: Message, version: int) -> memoryview:

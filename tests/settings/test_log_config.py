@@ -37,6 +37,7 @@ def test_every_topic_key_has_its_field_but_those_not_served() -> None:
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",
+        "unclean.leader.election.enable",
     }
     assert fields - set(TOPIC_KEYS) == {"validate.records", "max.unpacked.bytes"}
 

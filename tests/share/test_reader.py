@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -25,7 +26,7 @@ from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import WATCH_BYTES, ShareReader
 from tests.replication.test_time_slices import Ticks, Turns
-from tests.replication.world import TOPIC_ID, World
+from tests.replication.world import TOPIC, TOPIC_ID, World
 
 CONNECTION = "one"
 FOR_EVER_MS = 2**31 - 1
@@ -128,6 +129,58 @@ def test_a_share_fetch_does_not_begin_to_wait_for_a_closed_connection(
     readers.states.answer()
     assert readers.world.replicas.purgatory.waiting == 0
     assert not outcome.done
+
+
+def follow(world: World, index: int) -> None:
+    """Another broker leads the partition from now on."""
+    world.host(index, leader=2, epoch=1, partition_epoch=1, replicas=(1, 2))
+
+
+def lose_disk(world: World, index: int) -> None:
+    partition = world.replicas.partition(TopicPartition(TOPIC, index))
+    assert partition is not None
+    world.replicas.hosting.read_failed(partition, OSError(5, "Input/output error"))
+
+
+LOSSES = [
+    pytest.param(follow, ErrorCode.NOT_LEADER_OR_FOLLOWER, id="leadership"),
+    pytest.param(lose_disk, ErrorCode.KAFKA_STORAGE_ERROR, id="disk"),
+]
+
+
+def errors_of(response: ShareFetchResponse) -> dict[int, int]:
+    return {
+        data.partition_index: data.error_code
+        for topic in response.responses
+        for data in topic.partitions
+    }
+
+
+@pytest.mark.parametrize(("lose", "error"), LOSSES)
+def test_a_waiting_share_fetch_fails_when_a_partition_is_lost(
+    readers: Readers, lose: Callable[[World, int], None], error: ErrorCode
+) -> None:
+    outcome = readers.fetch(places=2)
+    assert readers.waiting() == 2
+    lose(readers.world, 1)
+    readers.world.timers.advance(0)
+    assert outcome.done
+    assert errors_of(outcome.value) == {0: 0, 1: error}
+    assert (readers.world.replicas.purgatory.waiting, readers.waiting()) == (0, 0)
+    again = readers.fetch(1)
+    assert errors_of(again.value)[1] == error, "the next request of the session too"
+
+
+@pytest.mark.parametrize(("lose", "error"), LOSSES)
+def test_a_share_fetch_fails_when_a_partition_is_lost_while_its_state_is_read(
+    readers: Readers, lose: Callable[[World, int], None], error: ErrorCode
+) -> None:
+    readers.states.is_slow = True
+    outcome = readers.fetch()
+    lose(readers.world, 0)
+    readers.states.answer()
+    assert errors_of(outcome.value) == {0: error}
+    assert readers.world.replicas.purgatory.waiting == 0
 
 
 def test_a_share_fetch_of_many_partitions_is_charged_while_it_waits(readers: Readers) -> None:

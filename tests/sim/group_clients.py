@@ -11,9 +11,9 @@ from typing import Any
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.observed import in_flux, plain
 from tests.coordinator.simulation import Context, MemoryLog
@@ -124,7 +124,7 @@ def known(coordinator: GroupCoordinator, besides: frozenset[str] = frozenset()) 
     shard = coordinator.runtime.host(PARTITION).shard
     listed = [
         group
-        for group in coordinator.list_groups(Context(5), ListGroupsRequest()).groups
+        for group in at_once(coordinator.list_groups()).groups
         if group.group_id not in besides
     ]
     described: dict[str, Any] = {}

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType, OffsetCommitter
@@ -65,7 +65,7 @@ class EpochGroups(ABC, Generic[G]):
         """Always: these groups are made by records only."""
         return True
 
-    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
+    def listed(self, states: Set[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
         """Groups in one of these states, in lower case; empty: any."""
         for group_id, group in self.groups.items():
             state = group.state()

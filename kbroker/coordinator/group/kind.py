@@ -7,7 +7,7 @@ each kind declares in `gives_way_to`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -114,7 +114,7 @@ class GroupKind(Protocol[D_co]):
         ...
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """What these groups write when topics are deleted, besides tombstones of offsets."""
+        """The records that these groups write when topics are deleted, beside offset tombstones."""
         ...
 
     # -- the end of a group ------------------------------------------------------------------
@@ -164,7 +164,7 @@ class GroupKind(Protocol[D_co]):
 
     # -- what tools read ---------------------------------------------------------------------
 
-    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
+    def listed(self, states: Set[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
         """Groups in one of these states, in lower case; empty: any."""
         ...
 

@@ -171,12 +171,15 @@ class OffsetService:
         for. Answered once everything written before is committed. A group of which all offsets are
         asked for again is answered once. charge: whether the response may have so many bytes more.
         """
-        named = dict.fromkeys(group.group_id for group in request.groups)
-        for count, group_id in enumerate(named, 1):
+        named: set[str] = set()
+        for count, group in enumerate(request.groups, 1):
             if count % GROUPS_PER_STEP == 0:
                 yield None
+            if group.group_id in named:
+                continue
+            named.add(group.group_id)
             try:
-                wait = self._runtime.after_pending(self._host(group_id))
+                wait = self._runtime.after_pending(self._host(group.group_id))
             except KafkaError:
                 continue
             if not wait.done:

@@ -9,7 +9,7 @@ offsets are in `offset_service`, those for share groups in `share_service`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from random import Random
 from typing import Final, Protocol
 
@@ -59,7 +59,6 @@ from kbroker.protocol.messages.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListGroupsRequest,
     ListGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -272,7 +271,7 @@ class GroupCoordinator:
     def leave_errors(
         self, group_id: str, identities: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """What LeaveGroup would answer each identity alone; no member leaves. Raises KafkaError."""
+        """The result of LeaveGroup for each identity; no member leaves. Raises KafkaError."""
         return self._member_host(group_id).shard.leave_errors(group_id, identities)
 
     def consumer_heartbeat(
@@ -365,18 +364,19 @@ class GroupCoordinator:
         deleted = self.runtime.handle(host, CoordinatorResult(records, ErrorCode.NONE))
         return deleted.recover(lambda error: error.code)
 
-    def list_groups(self, context: CallContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups: of this broker's partitions; one that is still loaded is an error, not an
-        omission.
+    def list_groups(
+        self, states: Set[str] = frozenset(), types: Set[str] = frozenset()
+    ) -> Generator[None, None, ListGroupsResponse]:
+        """ListGroups: of this broker's partitions, one in each step; one that is still loaded is an
+        error, not an omission. states, types: the filters in lower case; empty: any.
         """
-        states = frozenset(state.lower() for state in request.states_filter)
-        types = frozenset(group_type.lower() for group_type in request.types_filter)
         response = ListGroupsResponse()
-        for host in self.runtime.hosts():
+        for host in list(self.runtime.hosts()):
             if host.status is HostStatus.LOADING:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             if host.status is HostStatus.ACTIVE:
                 response.groups.extend(host.shard.list_groups(states, types))
+                yield
         return response
 
     def describe_group(

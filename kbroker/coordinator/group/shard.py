@@ -9,7 +9,7 @@ are its caller's (`runtime`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -280,7 +280,7 @@ class GroupShard:
     # -- the classic protocol ----------------------------------------------------------------
 
     def _classic_protocol(self, group_id: str) -> ClassicProtocol | None:
-        """What answers clients of the classic protocol for that group; None: nothing does."""
+        """The kind that serves clients of the classic protocol in that group; None if none does."""
         kind = self.kind_of(group_id)
         return None if kind is None else self._classic_protocols.get(kind.group_type)
 
@@ -438,7 +438,7 @@ class GroupShard:
         return ErrorCode.NONE, [*self.offsets.tombstones_of_group(group_id), *kind.end(group_id)]
 
     def list_groups(
-        self, states: frozenset[str], types: frozenset[str]
+        self, states: Set[str], types: Set[str]
     ) -> Iterator[ListGroupsResponse.ListedGroup]:
         """Groups in one of these states and of one of these types, both in lower case; empty:
         any. Classic groups come last.

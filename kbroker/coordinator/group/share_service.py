@@ -1,4 +1,4 @@
-"""What the group coordinator does for share groups (KIP-932): heartbeats, descriptions, offsets.
+"""Requests of share groups to the group coordinator (KIP-932): heartbeats, descriptions, offsets.
 
 The groups live in shards of `__consumer_offsets`, the states of their partitions in
 `__share_group_state`, behind a `GroupStatePersister`. A change of both takes three steps: a record
@@ -37,6 +37,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
 
 NO_LAG: Final = -1
@@ -47,6 +48,8 @@ _Group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGrou
 _Topic = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
 _Partition = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+_Wanted = tuple[str, Uuid, list[int]]
+"""The name, id and partitions of a topic to describe."""
 _AlteredTopic = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
 _AlteredPartition = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
 _DeletedTopic = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
@@ -151,31 +154,67 @@ class ShareGroupCoordinator:
     def describe_offsets(
         self, context: CallContext, request: DescribeShareGroupOffsetsRequest
     ) -> Deferred[DescribeShareGroupOffsetsResponse]:
-        """DescribeShareGroupOffsets: each group on its own."""
+        """DescribeShareGroupOffsets: each group on its own, of named partitions."""
         described = gather(map(self._describe_group, request.groups))
         return described.then(lambda groups: DescribeShareGroupOffsetsResponse(groups=groups))
 
     def _describe_group(self, asked: _AskedGroup) -> Deferred[_Group]:
-        found = _Group(group_id=asked.group_id)
-        if not asked.group_id:
-            return Deferred.of(found)
+        refusal = self._cannot_describe(asked.group_id)
+        if refusal is not None:
+            return Deferred.of(refusal)
+        names = self._topics().topics
+        wanted: list[_Wanted] = []
+        for topic in asked.topics or ():
+            known = names.get(topic.topic_name)
+            topic_id = ZERO_UUID if known is None else known.topic_id
+            wanted.append((topic.topic_name, topic_id, topic.partitions))
+        return self._summarize(asked.group_id, wanted)
+
+    def describe_all_offsets(
+        self, group_id: str
+    ) -> Iterator[tuple[Deferred[DescribeShareGroupOffsetsResponse], int]]:
+        """DescribeShareGroupOffsets of one group and all partitions that have a state, some of them
+        in each response. With each comes 1 if its topic is the last one of the response before it,
+        otherwise 0, as `pieces.merge` wants it.
+        """
+
+        def respond(found: _Group) -> DescribeShareGroupOffsetsResponse:
+            return DescribeShareGroupOffsetsResponse(groups=[found])
+
+        refusal = self._cannot_describe(group_id)
+        if refusal is not None:
+            yield Deferred.of(respond(refusal)), 0
+            return
+        group = self._host(group_id).shard.share.groups.get(group_id)
+        if group is None or not group.states.initialized:
+            yield Deferred.of(respond(_Group(group_id=group_id))), 0
+            return
+        names = group.states.names
+        topics = [
+            (names.get(topic_id, ""), topic_id, partitions)
+            for topic_id, partitions in group.states.initialized.items()
+        ]
+        for name, topic_id, partitions in topics:
+            indexes = sorted(partitions)
+            for start in range(0, max(len(indexes), 1), PIECE_ITEMS):
+                wanted = [(name, topic_id, indexes[start : start + PIECE_ITEMS])]
+                yield self._summarize(group_id, wanted).then(respond), 1 if start else 0
+
+    def _cannot_describe(self, group_id: str) -> _Group | None:
+        """The response for a group that is not coordinated here, or has no id; None for others."""
+        found = _Group(group_id=group_id)
+        if not group_id:
+            return found
         try:
-            group = self._host(asked.group_id).shard.share.groups.get(asked.group_id)
+            self._host(group_id)
         except KafkaError as error:
             found.error_code, found.error_message = error.code, error.message or None
-            return Deferred.of(found)
-        names = self._topics().topics
-        wanted: list[tuple[str, Uuid, list[int]]] = []
-        if asked.topics is not None:
-            for topic in asked.topics:
-                known = names.get(topic.topic_name)
-                topic_id = ZERO_UUID if known is None else known.topic_id
-                wanted.append((topic.topic_name, topic_id, topic.partitions))
-        elif group is not None:
-            wanted = [
-                (group.states.names.get(topic_id, ""), topic_id, sorted(partitions))
-                for topic_id, partitions in group.states.initialized.items()
-            ]
+            return found
+        return None
+
+    def _summarize(self, group_id: str, wanted: list[_Wanted]) -> Deferred[_Group]:
+        """The states of partitions, from their coordinators."""
+        found = _Group(group_id=group_id)
         places = [
             (topic_id, partition)
             for _, topic_id, partitions in wanted
@@ -199,7 +238,7 @@ class ShareGroupCoordinator:
 
         if not places:
             return Deferred.of(summarized({}))
-        return self._persister.summarize(asked.group_id, places).then(summarized)
+        return self._persister.summarize(group_id, places).then(summarized)
 
     def _described(self, topic: str, index: int, summary: StateSummary | None) -> _Partition:
         if summary is None or summary.error is not ErrorCode.NONE:

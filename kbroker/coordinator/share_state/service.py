@@ -16,7 +16,7 @@ from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of, partition_of_extended
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import CoordinatorResult, in_batches
+from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.share_state.shard import ShareStateShard, ShareTopics, StateSettings
 from kbroker.coordinator.topics import ClusterTopic
@@ -35,7 +35,11 @@ T = TypeVar("T")
 
 PRUNE_RECORDS: Final = 1000
 """A log of fewer records is not pruned."""
-PRUNE_BATCH: Final = 200
+
+TURN_SNAPSHOTS: Final = 600
+"""States, and batches of states, of which snapshots are written in one turn of the loop while logs
+are pruned, about.
+"""
 
 TURN_TOMBSTONES: Final = 600
 """Tombstones written in one turn of the loop after topics were deleted, about."""
@@ -95,6 +99,21 @@ class _Tombstones(NamedTuple):
     batches: Iterator[list[CoordinatorRecord]]
 
 
+class _Pruning:
+    """The pruning of one log. end_offset: of the log before the first snapshot. record_count: of
+    the log up to there.
+    """
+
+    __slots__ = ("batches", "end_offset", "host", "record_count", "written")
+
+    def __init__(self, host: Host[ShareStateShard], end_offset: int) -> None:
+        self.host = host
+        self.end_offset = end_offset
+        self.record_count = host.shard.record_count
+        self.batches = host.shard.snapshots()
+        self.written: list[Deferred[None]] = []
+
+
 class ShareCoordinator:
     """States of share partitions. An error is part of each result; no Deferred fails."""
 
@@ -110,6 +129,8 @@ class ShareCoordinator:
         self._log = log
         self._timers = timers
         self._prune_timer: TimerHandle | None = None
+        self._prunings: deque[_Pruning] = deque()
+        self._snapshot_timer: TimerHandle | None = None
         self._tombstones: deque[_Tombstones] = deque()
         self._tombstone_timer: TimerHandle | None = None
         self._topics = topics
@@ -191,7 +212,10 @@ class ShareCoordinator:
             self._prune_timer.cancel()
         if self._tombstone_timer is not None:
             self._tombstone_timer.cancel()
+        if self._snapshot_timer is not None:
+            self._snapshot_timer.cancel()
         self._tombstones.clear()
+        self._prunings.clear()
         self.runtime.close()
 
     # -- pruning -----------------------------------------------------------------------------
@@ -206,23 +230,47 @@ class ShareCoordinator:
 
     def prune(self, min_records: int = PRUNE_RECORDS) -> None:
         """Prune logs that hold at least min_records and three times as many records as states:
-        write a snapshot of every state, then delete the records before these snapshots.
+        write a snapshot of every state, some in each turn of the loop, then delete the records
+        before these snapshots. A log that is still being pruned is left out.
         """
+        unfinished = {pruning.host for pruning in self._prunings}
         for host in list(self.runtime.hosts()):
-            if host.status is not HostStatus.ACTIVE:
+            if host.status is not HostStatus.ACTIVE or host in unfinished:
                 continue
             if host.shard.record_count >= max(min_records, 3 * len(host.shard.states)):
-                self._prune(host)
+                try:
+                    end_offset = self._log.end_offset(host.topic_partition)
+                except KafkaError as error:
+                    logger.warning("%s is not pruned: %s", host.topic_partition, error)
+                    continue
+                self._prunings.append(_Pruning(host, end_offset))
+        if self._snapshot_timer is None:
+            self._write_snapshots()
 
-    def _prune(self, host: Host[ShareStateShard]) -> None:
-        partition = host.topic_partition
-        try:
-            offset = self._log.end_offset(partition)
-        except KafkaError as error:
-            logger.warning("%s is not pruned: %s", partition, error)
-            return
-        records = host.shard.snapshots()
-        written = [self.runtime.handle(host, result) for result in in_batches(records, PRUNE_BATCH)]
+    def _write_snapshots(self) -> None:
+        """Write about `TURN_SNAPSHOTS`, and plan the next turn if some are left."""
+        self._snapshot_timer = None
+        left = TURN_SNAPSHOTS
+        while self._prunings:
+            if left <= 0:
+                self._snapshot_timer = self._timers.call_later(0, self._write_snapshots)
+                return
+            pruning = self._prunings[0]
+            if pruning.host.status is not HostStatus.ACTIVE:
+                self._prunings.popleft()
+                continue
+            batch = next(pruning.batches, None)
+            if batch is None:
+                self._prunings.popleft()
+                self._delete_before_snapshots(pruning)
+                continue
+            left -= batch.weight
+            result = CoordinatorResult(batch.records, None)
+            pruning.written.append(self.runtime.handle(pruning.host, result))
+
+    def _delete_before_snapshots(self, pruning: _Pruning) -> None:
+        """Delete the records before the first snapshot, once all snapshots are committed."""
+        host, partition, offset = pruning.host, pruning.host.topic_partition, pruning.end_offset
 
         def delete_before(_: object) -> None:
             if host.status is not HostStatus.ACTIVE:
@@ -232,13 +280,15 @@ class ShareCoordinator:
             except KafkaError as error:
                 logger.warning("%s is not pruned: %s", partition, error)
                 return
-            host.shard.record_count = len(records)
-            logger.info("%s begins at offset %d: %d states", partition, offset, len(records))
+            host.shard.record_count -= pruning.record_count
+            logger.info(
+                "%s begins at offset %d: %d states", partition, offset, len(host.shard.states)
+            )
 
         def not_written(error: KafkaError) -> None:
             logger.debug("%s is not pruned: %s", partition, error)
 
-        gather(written).on_done(delete_before, not_written)
+        gather(pruning.written).on_done(delete_before, not_written)
 
     # -- requests ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Results
@@ -36,6 +36,8 @@ from kbroker.protocol.share_partition_state import (
 )
 
 TOMBSTONES_PER_BATCH: Final = 200
+SNAPSHOTS_PER_BATCH: Final = 200
+"""States, and batches of states, in a batch of snapshots, about."""
 TOPICS_PER_BATCH: Final = 1000
 """Topics to look at before `tombstones_of_deleted_topics` pauses."""
 
@@ -98,11 +100,20 @@ class ShareState:
         self.update_count += 1
 
 
+class Snapshots(NamedTuple):
+    """Some snapshots, for one batch of the log. weight: of states and batches of states."""
+
+    records: list[CoordinatorRecord]
+    weight: int
+
+
 def combine(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
     """The state of each offset from start_offset on, as the fewest batches in order of offset.
     Where batches overlap, the one with the most deliveries counts, then the later state.
     """
-    waiting = sorted(batch for batch in batches if batch.first <= batch.last >= start_offset)
+    waiting = sorted({batch for batch in batches if batch.first <= batch.last >= start_offset})
+    if _is_combined(waiting, start_offset):
+        return waiting
     result: list[StateBatch] = []
     active: list[tuple[int, int, int]] = []  # (-deliveries, -state, last): the best on top
     index, offset = 0, start_offset
@@ -130,6 +141,18 @@ def combine(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch
             result.append(StateBatch(offset, last, state, deliveries))
         offset = last + 1
     return result
+
+
+def _is_combined(batches: Sequence[StateBatch], start_offset: int) -> bool:
+    """Whether `combine` leaves these batches, in order of offset, as they are."""
+    last, kind = start_offset - 1, None
+    for batch in batches:
+        if batch.first <= last:
+            return False
+        if batch.first == last + 1 and (batch.state, batch.deliveries) == kind:
+            return False
+        last, kind = batch.last, (batch.state, batch.deliveries)
+    return True
 
 
 class ShareStateShard:
@@ -336,23 +359,31 @@ class ShareStateShard:
                     if key in self.states
                 ]
 
-    def snapshots(self) -> list[CoordinatorRecord]:
-        """Snapshots of all states; once they are written, no earlier record is needed."""
-        return [
-            self._snapshot(
-                key,
-                state,
-                StateWrite(
-                    state.state_epoch,
-                    state.leader_epoch,
-                    state.start_offset,
-                    state.delivery_complete_count,
-                    (),
-                ),
+    def snapshots(self) -> Iterator[Snapshots]:
+        """Snapshots of all states; once they are written, no record before the first of them is
+        needed. The caller may pause between two, and the shard may change during a pause: a state
+        that is made meanwhile has a snapshot already.
+        """
+        records: list[CoordinatorRecord] = []
+        weight = 0
+        for key in list(self.states):
+            state = self.states.get(key)
+            if state is None:  # deleted during a pause
+                continue
+            same = StateWrite(
+                state.state_epoch,
                 state.leader_epoch,
+                state.start_offset,
+                state.delivery_complete_count,
+                (),
             )
-            for key, state in self.states.items()
-        ]
+            records.append(self._snapshot(key, state, same, state.leader_epoch))
+            weight += 1 + len(state.batches)
+            if weight >= SNAPSHOTS_PER_BATCH:
+                yield Snapshots(records, weight)
+                records, weight = [], 0
+        if records:
+            yield Snapshots(records, weight)
 
     # -- helpers -----------------------------------------------------------------------------
 

@@ -424,7 +424,7 @@ class LogCleaner:
 
 
 def plan(log: LogState, now_ms: int) -> DirtyRange:
-    """What of a log can be cleaned now.
+    """The range of a log that can be cleaned now.
 
     Nothing that is not flushed: a crash of the machine must not lose the record for which an older
     one of its key was taken away. Closed segments are flushed soon after the roll.

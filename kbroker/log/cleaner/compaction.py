@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.producer.producer_state import ProducerStateManager
-from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.protocol.batch_builder import build_batch, replace_records
 from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.compression import Compression, decompress
@@ -101,7 +101,7 @@ class TransactionView:
         self.kept: list[AbortedTransaction] = []
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """What the transaction indexes say of the segment that comes next; doubles do no harm."""
+        """Add the entries of the next segment's transaction index; duplicates do no harm."""
         for transaction in transactions:
             heapq.heappush(self._aborted, (transaction.first_offset, transaction))
 
@@ -151,7 +151,7 @@ class TransactionView:
 
 
 class LastRecord(NamedTuple):
-    """What the producers' state knows last of one producer. data_offset: -1 for none."""
+    """The last record of one producer in the producers' state. data_offset: -1 for none."""
 
     data_offset: int
     producer_epoch: int

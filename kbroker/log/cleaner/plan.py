@@ -1,5 +1,5 @@
-"""What of a log is dirty, which log is cleaned first, and which segments become one. Decisions
-only.
+"""Decisions of the cleaner: the dirty range of a log, its share of the log, and the segments that
+become one.
 
 A log is clean up to its cleaner offset, dirty from there to the first offset that must not be
 touched: the active segment, what is not replicated or not decided (last stable offset), and what is
@@ -8,17 +8,45 @@ younger than min.compaction.lag.ms. Cleaning is cleaner's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from kbroker.log.storage.files import file_size
-from kbroker.log.storage.index import MAX_RELATIVE_OFFSET
-from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.segments import Segments
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.settings.log_config import LogConfig
 
 NO_LAG_LIMIT: Final = (1 << 63) - 1
+
+
+class PlannedSegment(Protocol):
+    """The part of a segment that a plan reads; `log/storage/segment` implements it."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def first_timestamp(self) -> int: ...
+    def largest_timestamp(self) -> int: ...
+    def index_file_bytes(self) -> tuple[int, int]:
+        """Bytes of the offset index's file and of the time index's."""
+        ...
+
+
+S_co = TypeVar("S_co", bound=PlannedSegment, covariant=True)
+S = TypeVar("S", bound=PlannedSegment)
+
+
+class PlannedSegments(Protocol[S_co]):
+    """The segments of a log in order of offset; `log/storage/segments` implements it."""
+
+    @property
+    def active(self) -> S_co: ...
+    def __iter__(self) -> Iterator[S_co]: ...
+    def __getitem__(self, index: int, /) -> S_co: ...
+    def floor_index(self, offset: int) -> int:
+        """Index of the segment that offset belongs to; 0 for offsets before all."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +75,7 @@ class DirtyRange:
 
 
 def dirty_range(
-    segments: Segments,
+    segments: PlannedSegments[PlannedSegment],
     config: LogConfig,
     *,
     cleaner_offset: int | None,
@@ -55,7 +83,8 @@ def dirty_range(
     last_stable_offset: int,
     now_ms: int,
 ) -> DirtyRange:
-    """What can be cleaned now. cleaner_offset: up to where it was cleaned, None never.
+    """The range that can be cleaned now. cleaner_offset: the end of the clean part, exclusive; None
+    if the log was never cleaned.
 
     last_stable_offset: nothing at or above it is replicated and decided.
     """
@@ -88,7 +117,9 @@ def dirty_range(
     )
 
 
-def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int, limit: int) -> int:
+def _first_too_young(
+    dirty: Sequence[PlannedSegment], config: LogConfig, now_ms: int, limit: int
+) -> int:
     """Base of the first segment with a record younger than min.compaction.lag.ms."""
     for segment in dirty:
         if segment.base_offset >= limit:
@@ -98,7 +129,7 @@ def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int, l
     return limit
 
 
-def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
+def _is_overdue(dirty: Sequence[PlannedSegment], config: LogConfig, now_ms: int) -> bool:
     if config.max_compaction_lag_ms >= NO_LAG_LIMIT:
         return False
     clean_until_ms = now_ms - config.max_compaction_lag_ms
@@ -106,13 +137,17 @@ def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> boo
 
 
 def group_segments(
-    segments: Segments, config: LogConfig, *, end_offset: int, first_uncleanable_offset: int
-) -> list[list[Segment]]:
+    segments: PlannedSegments[S],
+    config: LogConfig,
+    *,
+    end_offset: int,
+    first_uncleanable_offset: int,
+) -> list[list[S]]:
     """Neighbours below end_offset that fit into one segment: by bytes, by index entries, by the 31
     bits of a relative offset.
     """
     cleanable = [segment for segment in segments if segment.base_offset < end_offset]
-    groups: list[list[Segment]] = []
+    groups: list[list[S]] = []
     size = index_bytes = time_index_bytes = 0
     for position, segment in enumerate(cleanable):
         following = position + 1
@@ -121,8 +156,7 @@ def group_segments(
             if following < len(cleanable)
             else first_uncleanable_offset
         ) - 1
-        own_index_bytes = file_size(segment.offset_index.path)
-        own_time_index_bytes = file_size(segment.time_index.path)
+        own_index_bytes, own_time_index_bytes = segment.index_file_bytes()
         if (
             groups
             and size + segment.size <= config.segment_bytes

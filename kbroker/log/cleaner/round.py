@@ -27,9 +27,9 @@ from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
 from kbroker.log.storage.disk_jobs import DiskJob
 from kbroker.log.storage.files import LogFile, set_modified_ns
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.protocol.any_magic import check_any_crc, iter_any_records, read_any_header
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import (

@@ -97,7 +97,7 @@ TopicConfigs = Callable[[str], LogConfig]
 def find_logs(
     directory: LogDirectory, topic_config: TopicConfigs, now_ms: int
 ) -> Iterator[LoadJob]:
-    """What there is to open in a directory; the marker of a clean stop goes.
+    """The logs to open in a directory. The marker of a clean stop is removed.
 
     Raises LogDirectoryError, CheckpointError if the names of the damaged logs cannot be read.
     """

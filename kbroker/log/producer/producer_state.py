@@ -329,7 +329,7 @@ class ProducerStateManager:
         )
 
     def last_stable_offset(self, completed: CompletedTransaction) -> int:
-        """What is stable once completed is replicated: for the transaction index."""
+        """The last stable offset once `completed` is replicated, for the transaction index."""
         others = (
             first for first, producer in self.ongoing.items() if producer != completed.producer_id
         )

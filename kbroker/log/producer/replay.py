@@ -10,8 +10,8 @@ from kbroker.log.producer.producer_state import (
     DuplicateBatch,
     ProducerStateManager,
 )
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.validator import AppendOrigin
 from kbroker.protocol.batch_header import BatchHeader
 

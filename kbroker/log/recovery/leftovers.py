@@ -1,4 +1,4 @@
-"""What a crash leaves half done in a log's folder: `.deleted`, `.cleaned` and `.swap` files."""
+"""Files that a crash leaves in a log's folder: `.deleted`, `.cleaned` and `.swap`."""
 
 from __future__ import annotations
 

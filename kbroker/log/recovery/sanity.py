@@ -10,9 +10,9 @@ from typing import Final
 
 from kbroker.log.storage.files import LogFile
 from kbroker.log.storage.index import OFFSET_ENTRY_BYTES
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.protocol.any_magic import read_any_header
 from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.errors import KafkaError

@@ -24,7 +24,7 @@ from kbroker.log.storage.batch_reader import READ_CHUNK_BYTES
 from kbroker.log.storage.files import (
     LogFile,
 )
-from kbroker.log.storage.index import MAX_RELATIVE_OFFSET
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP
 from kbroker.log.storage.segment import Segment
 from kbroker.protocol.any_magic import check_any_crc, read_any_header

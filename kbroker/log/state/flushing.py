@@ -12,10 +12,11 @@ from kbroker.log.state.flush import UNKNOWN_CHANGE, DirectoryNames, Flush, Synca
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 def begin_flush(state: LogState, up_to: int) -> Flush:
-    """What has to be synced so that everything before up_to survives a crash of the machine.
+    """Begin the flush after which everything before up_to survives a crash of the machine.
 
     Writes pending index entries and syncs nothing: call `sync` on each of `files`, in any thread,
     then `finish`. Recovery begins at up_to then, or where the log was cut or rolled meanwhile. The
@@ -69,10 +70,15 @@ def limit_flushes(state: LogState, offset: int) -> None:
 
 
 def flush_now(state: LogState, up_to: int) -> None:
-    """Sync everything before up_to. Blocks. Raises LogDirectoryError."""
+    """Sync everything before up_to. Blocks. Raises LogDirectoryError, and
+    KafkaError(KAFKA_STORAGE_ERROR) for a log that is closed or failed before.
+    """
     is_synced = up_to <= state.recovery_point and not state.changes.names
     if is_synced and not state.leader_epochs.needs_flush(up_to):
         return
+    if state.closed or state.failure is not None:
+        # the folder of a closed log may have another name, which is no fault of the disk
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.topic_partition} is closed")
     try:
         flush = begin_flush(state, up_to)
         flush.sync()

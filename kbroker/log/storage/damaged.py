@@ -29,7 +29,7 @@ class DamagedLogError(Exception):
 
 
 class DamagedLog(NamedTuple):
-    """What is kept of a log that cannot be opened. was_clean: it was closed in order."""
+    """A log that cannot be opened. was_clean: it was closed cleanly."""
 
     folder: Path
     recovery_point: int

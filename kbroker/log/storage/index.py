@@ -32,6 +32,7 @@ from kbroker.log.storage.files import (
     write_range,
     written_bytes,
 )
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.open_files import LoadedIndexes
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,6 @@ TIME_ENTRY_BYTES: Final = 12
 PENDING_LIMIT: Final = 256
 """Entries kept back before they are written: about 1 MB of log at the default index.interval.bytes.
 """
-
-MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 
 _TIME_ENTRY = Struct(">qi")
 _LITTLE: Final = sys.byteorder == "little"
@@ -93,7 +92,7 @@ class IndexTrim(DiskJob):
 
 
 class _SparseIndex(ABC):
-    """What the two preallocated indexes share: ascending entries of an offset and one more value.
+    """Base of the two preallocated indexes: ascending entries of an offset and one more value.
 
     entry_bytes: size of an entry in the file. value_type: array type code of the other value.
     owner: has the index rebuilt if what is in the file is out of order; without it entries are
@@ -239,7 +238,7 @@ class _SparseIndex(ABC):
         trim.settle()
 
     def begin_trim(self) -> IndexTrim:
-        """What cuts the file to its entries, for any thread; none are added until it is settled."""
+        """The job that cuts the file to its entries; no entry is added until the job is settled."""
         if not self._loaded and self._written < 0:
             self._load()
         count = len(self._offsets) if self._loaded else self._written

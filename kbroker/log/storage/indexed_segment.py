@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.log.storage import names
-from kbroker.log.storage.files import (
-    FileSlice,
-)
+from kbroker.log.storage.files import FileSlice, file_size
 from kbroker.log.storage.index import (
     CorruptIndexError,
     OffsetIndex,
@@ -277,6 +275,10 @@ class IndexedSegment(SegmentFile):
             logger.debug("%s: its age is taken from its time index: %s", self.path, error)
             timestamp, _ = self.time_index.last_entry
         return timestamp if timestamp >= 0 else self.modified_ms()
+
+    def index_file_bytes(self) -> tuple[int, int]:
+        """Bytes of the offset index's file and of the time index's. Raises LogDirectoryError."""
+        return file_size(self.offset_index.path), file_size(self.time_index.path)
 
     @property
     def first_timestamp(self) -> int:

@@ -11,10 +11,8 @@ from kbroker.log.storage.files import (
     LogDirectoryError,
     create_file,
 )
-from kbroker.log.storage.index import (
-    MAX_RELATIVE_OFFSET,
-    IndexTrim,
-)
+from kbroker.log.storage.index import IndexTrim
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP, IndexedSegment
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.protocol.batch_header import LENGTH_OVERHEAD, BatchHeader
@@ -223,7 +221,7 @@ class Segment(IndexedSegment):
         self._cut_to_size()
 
     def _cut_to_size(self) -> None:
-        """What a preallocated file has behind its batches goes, also if it isn't open now."""
+        """Cut a preallocated file behind its last batch, also if the file is not open now."""
         file = self.log_file() if self.preallocated else self.file
         if file is not None and file.size() > self.size:
             file.truncate(self.size)

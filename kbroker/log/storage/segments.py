@@ -18,9 +18,9 @@ from random import Random
 from kbroker.log.storage import names
 from kbroker.log.storage.disk_jobs import DiskJobs, Rename
 from kbroker.log.storage.files import FileSlice, LogFile, unlink
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.model import InvariantError
 from kbroker.settings.log_config import LogConfig
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from kbroker.log.storage.files import (
     read_file,
@@ -12,22 +12,12 @@ from kbroker.log.storage.files import (
     write_range,
 )
 from kbroker.log.storage.index import CorruptIndexError
+from kbroker.log.storage.index_entries import AbortedTransaction
 
 TRANSACTION_ENTRY_BYTES: Final = 34
 
 
 _TRANSACTION_ENTRY = Struct(">hqqqq")
-
-
-class AbortedTransaction(NamedTuple):
-    """One aborted transaction. last_offset: the marker's; last_stable_offset: the partition's after
-    the marker.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class TransactionIndex:

@@ -1,4 +1,4 @@
-"""What the files of a log directory hold, as lines of text: those of kafka-dump-log.
+"""The files of a log directory as lines of text, in the format of kafka-dump-log.
 
 Reads files only, so it works beside a running broker. `cli/dump_log.py` is the command.
 """

@@ -1,4 +1,4 @@
-"""What `verify` reports."""
+"""The findings that `verify` reports."""
 
 from __future__ import annotations
 

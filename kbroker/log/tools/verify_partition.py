@@ -16,7 +16,7 @@ from kbroker.log.storage.checkpoint import (
 )
 from kbroker.log.storage.files import LogDirectoryError, exists, list_directory, read_file
 from kbroker.log.storage.index import CorruptIndexError
-from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.tools.findings import Finding, Problem, Progress
 from kbroker.log.tools.verify_node_files import (
     CHECKPOINT,

@@ -13,14 +13,14 @@ from kbroker.log.producer.replay import replay_producer
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError, read_file, written_bytes
 from kbroker.log.storage.index import (
-    MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     CorruptIndexError,
     OffsetIndex,
     TimeIndex,
 )
-from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET, AbortedTransaction
+from kbroker.log.storage.transaction_index import TransactionIndex
 from kbroker.log.tools.dump import DumpError, batches_of
 from kbroker.protocol.any_magic import check_any_crc, iter_any_records
 from kbroker.protocol.batch_header import MAGIC, BatchHeader
@@ -170,7 +170,7 @@ class SegmentCheck:
     # -- indexes ----------------------------------------------------------------------------------
 
     def index_problems(self, found: Mapping[tuple[int, str], int]) -> list[Wrong]:
-        """What is wrong with the offset and the time index."""
+        """Findings about the offset index and the time index."""
         before = len(self.problems)
         for kind, entry_bytes in (
             (names.INDEX, OFFSET_ENTRY_BYTES),

@@ -22,6 +22,7 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
 from kbroker.server.requests import RequestContext
@@ -32,6 +33,7 @@ from kbroker.server.slicing.sliced import (
     AnswerSize,
     Steps,
     at_once,
+    once_each,
     sliced,
 )
 from kbroker.settings.describe import (
@@ -69,9 +71,20 @@ def describe_configs_error(
     request: DescribeConfigsRequest, error: ErrorCode, message: str
 ) -> DescribeConfigsResponse:
     """The same error for every resource."""
-    return DescribeConfigsResponse(
-        results=[_error(resource, error, message) for resource in at_once(_asked(request))]
-    )
+    return at_once(_refuse(request, error, message))
+
+
+def _refuse(
+    request: DescribeConfigsRequest, error: ErrorCode, message: str
+) -> Generator[None, None, DescribeConfigsResponse]:
+    resources = yield from once_each(map(_resource_of, request.resources))
+    response = DescribeConfigsResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for resource in resources:
+        if pace.is_due():
+            yield None
+        response.results.append(_error(resource, error, message))
+    return response
 
 
 @sliced
@@ -102,11 +115,15 @@ def _asked(
     for count, each in enumerate(request.resources, 1):
         if count % CHEAP_ITEMS == 0:
             yield None
-        resource = _Resource(each.resource_type, each.resource_name)
+        resource = _resource_of(each)
         keys = frozenset(each.configuration_keys) if each.configuration_keys else None
         before = asked.get(resource, keys)
         asked[resource] = None if keys is None or before is None else before | keys
     return asked
+
+
+def _resource_of(asked: DescribeConfigsRequest.DescribeConfigsResource) -> _Resource:
+    return _Resource(asked.resource_type, asked.resource_name)
 
 
 def _describe(
@@ -135,7 +152,7 @@ def _describe(
 
 
 def _size_of(entry: ConfigEntry) -> int:
-    """What an entry takes while the response is built, roughly."""
+    """Memory of an entry while the response is built, roughly."""
     value = entry.value or ""
     return ENTRY_BYTES + len(value) + SYNONYM_BYTES * len(entry.synonyms)
 
@@ -242,5 +259,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 Access(Extent.EACH, AclResource.GROUP, (AclOperation.DESCRIBE_CONFIGS,)),
             ),
         ),
+        refusal=_refuse,
     ),
 )

@@ -167,10 +167,10 @@ def handle_list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> Steps[ListGroupsResponse]:
     """The groups that this broker coordinates. Filters may repeat a name half a million times."""
-    states = yield from once_each(request.states_filter)
-    types = yield from once_each(request.types_filter)
-    once = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-    return services.groups.list_groups(context, once)
+    del context
+    states = yield from once_each(state.lower() for state in request.states_filter)
+    types = yield from once_each(group_type.lower() for group_type in request.types_filter)
+    return (yield from services.groups.list_groups(states.keys(), types.keys()))
 
 
 def list_groups_error(

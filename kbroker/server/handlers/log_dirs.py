@@ -106,14 +106,27 @@ def alter_replica_log_dirs_error(
     request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str
 ) -> AlterReplicaLogDirsResponse:
     """Every replica fails in the same way."""
+    return at_once(_refuse_moves(request, code, message))
+
+
+def _refuse_moves(
+    request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str
+) -> Generator[None, None, AlterReplicaLogDirsResponse]:
     del message
     by_topic: dict[str, list[_Altered]] = defaultdict(list)
+    pace = Pace(CHEAP_ITEMS)
     for directory in request.dirs:
+        if pace.is_due():
+            yield None
         for topic in directory.topics:
-            by_topic[topic.name] += [
-                _Altered(partition_index=index, error_code=int(code)) for index in topic.partitions
-            ]
-    return at_once(_altered(by_topic))
+            if pace.is_due():
+                yield None
+            altered = by_topic[topic.name]
+            for index in topic.partitions:
+                if pace.is_due():
+                    yield None
+                altered.append(_Altered(partition_index=index, error_code=int(code)))
+    return (yield from _altered(by_topic))
 
 
 @sliced
@@ -175,6 +188,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
         ApiPolicy(
             Versions(0, 2), (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),)
         ),
+        refusal=_refuse_moves,
     ),
     ApiHandler(
         ApiKey.DESCRIBE_LOG_DIRS,

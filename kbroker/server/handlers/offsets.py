@@ -15,7 +15,8 @@ would go beyond `kbroker.response.max.bytes` is answered POLICY_VIOLATION.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator, Iterable
+from typing import Final, Protocol
 
 from kbroker.coordinator.group.offsets.fetch import NO_OFFSET
 from kbroker.protocol.apis import ApiKey
@@ -40,7 +41,15 @@ from kbroker.server.api_policy import (
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced, step_items_of
+from kbroker.server.slicing.large_requests import free_in_steps
+from kbroker.server.slicing.sliced import (
+    CHEAP_ITEMS,
+    AnswerSize,
+    Steps,
+    at_once,
+    sliced,
+    step_items_of,
+)
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""
@@ -51,6 +60,7 @@ _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 _FetchTopics = OffsetFetchRequest.OffsetFetchRequestTopics
 _FoundTopic = OffsetFetchResponse.OffsetFetchResponseTopic
 _FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartition
+_FoundGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 
 
 def offset_commit_error(
@@ -89,7 +99,9 @@ def _single_group(
     group = response.groups[0]
     if group.error_code != ErrorCode.NONE:
         error = ErrorCode(group.error_code)
-        return _single_group_error(asked, error, per_partition=context.api_version < 2)
+        if context.api_version >= GROUP_ERROR_VERSION:
+            return OffsetFetchResponse(error_code=error)
+        return (yield from _single_group_error(asked.topics or (), error))
     answer = OffsetFetchResponse()
     pace = Pace(CHEAP_ITEMS)
     for topic in group.topics:
@@ -115,49 +127,61 @@ def _single_group(
     return answer
 
 
+class _AskedTopic(Protocol):
+    """A topic of a request, of any version."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partition_indexes(self) -> list[int]: ...
+
+
 def _single_group_error(
-    asked: _FetchGroup, error: ErrorCode, *, per_partition: bool
-) -> OffsetFetchResponse:
-    if not per_partition:
-        return OffsetFetchResponse(error_code=error)
-    return OffsetFetchResponse(
-        topics=[
-            _FoundTopic(
-                name=topic.name,
-                partitions=[
-                    _FoundPartition(
-                        partition_index=index,
-                        committed_offset=NO_OFFSET,
-                        metadata="",
-                        error_code=error,
-                    )
-                    for index in topic.partition_indexes
-                ],
+    topics: Iterable[_AskedTopic], error: ErrorCode
+) -> Generator[None, None, OffsetFetchResponse]:
+    """The error for every partition, in the format of v0-7."""
+    response = OffsetFetchResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for topic in topics:
+        if pace.is_due():
+            yield None
+        found = _FoundTopic(name=topic.name)
+        response.topics.append(found)
+        for index in topic.partition_indexes:
+            if pace.is_due():
+                yield None
+            found.partitions.append(
+                _FoundPartition(
+                    partition_index=index,
+                    committed_offset=NO_OFFSET,
+                    metadata="",
+                    error_code=error,
+                )
             )
-            for topic in asked.topics or ()
-        ]
-    )
+    return response
 
 
 def offset_fetch_error(
     request: OffsetFetchRequest, error: ErrorCode, message: str
 ) -> OffsetFetchResponse:
     """The error for every group (from v8 on), or for the response and every partition (before)."""
-    if request.groups:
-        return OffsetFetchResponse(
-            groups=[
-                OffsetFetchResponse.OffsetFetchResponseGroup(
-                    group_id=group.group_id, error_code=error
-                )
-                for group in request.groups
-            ]
-        )
-    topics = [
-        _FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-        for topic in request.topics or ()
-    ]
-    response = _single_group_error(_FetchGroup(topics=topics), error, per_partition=True)
-    response.error_code = error
+    return at_once(_refuse_fetch(request, error, message))
+
+
+def _refuse_fetch(
+    request: OffsetFetchRequest, error: ErrorCode, message: str
+) -> Generator[None, None, OffsetFetchResponse]:
+    del message
+    if not request.groups:
+        response = yield from _single_group_error(request.topics or (), error)
+        response.error_code = error
+        return response
+    response = OffsetFetchResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for group in request.groups:
+        if pace.is_due():
+            yield None
+        response.groups.append(_FoundGroup(group_id=group.group_id, error_code=error))
     return response
 
 
@@ -170,21 +194,28 @@ def handle_offset_fetch(
     with AnswerSize(services) as size:
         if version >= GROUPS_VERSION:
             return (yield from services.groups.offsets.fetch(request, version, size.add))
-        topics = request.topics
-        if topics is None and version < GROUP_ERROR_VERSION:
-            topics = []
-        group = _FetchGroup(
-            group_id=request.group_id,
-            topics=topics
-            if topics is None
-            else [
-                _FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-                for topic in topics
-            ],
-        )
-        asked = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
+        asked = yield from _as_group(request, version)
         found = yield from services.groups.offsets.fetch(asked, version, size.add)
-        return (yield from _single_group(context, group, found))
+        answer = yield from _single_group(context, asked.groups[0], found)
+        unused: list[object] = [asked, found]
+        del asked, found
+        yield from free_in_steps(unused)
+        return answer
+
+
+def _as_group(
+    request: OffsetFetchRequest, version: int
+) -> Generator[None, None, OffsetFetchRequest]:
+    """A request before v8 as one of v8 has it. All topics of the group: since v2."""
+    group = _FetchGroup(group_id=request.group_id, topics=None)
+    if request.topics is not None or version < GROUP_ERROR_VERSION:
+        group.topics = topics = []
+        pace = Pace(CHEAP_ITEMS)
+        for topic in request.topics or ():
+            if pace.is_due():
+                yield None
+            topics.append(_FetchTopics(name=topic.name, partition_indexes=topic.partition_indexes))
+    return OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
 
 
 HANDLERS: tuple[ApiHandler, ...] = (
@@ -207,6 +238,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             Versions(0, 10),
             (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
         ),
-        refusal=Division(("groups",), ("groups",)),
+        refusal=_refuse_fetch,
     ),
 )

@@ -9,7 +9,7 @@ operation is authorized.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, Final, TypeVar
 
 from kbroker.ports import Deferred
@@ -68,6 +68,8 @@ R = TypeVar("R", bound=Message)
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
 _AskedTopic = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic
 _FoundGroup = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
+_Piece = tuple[Deferred[DescribeShareGroupOffsetsResponse], int]
+"""A response for some partitions of a group, and where `merge` adds it."""
 
 
 def handle_share_group_heartbeat(
@@ -153,17 +155,27 @@ def _described(
     is waited for. None if the response would be too large. An error of the group is its whole
     response.
     """
-    outcomes: list[tuple[Deferred[DescribeShareGroupOffsetsResponse], int]] = []
-    for piece, continued in pieces(asked, _PARTITIONS):
-        if outcomes:
-            yield None
-        request = DescribeShareGroupOffsetsRequest(groups=[piece])
-        outcomes.append((services.share_groups.describe_offsets(context, request), continued))
+    outcomes: list[_Piece] = []
+    if asked.topics is None:
+        described: Iterable[_Piece] = services.share_groups.describe_all_offsets(asked.group_id)
+    else:
+        described = (
+            (
+                services.share_groups.describe_offsets(
+                    context, DescribeShareGroupOffsetsRequest(groups=[piece])
+                ),
+                continued,
+            )
+            for piece, continued in pieces(asked, _PARTITIONS)
+        )
+    for outcome in described:
+        outcomes.append(outcome)
+        yield None
     whole: _FoundGroup | None = None
-    for outcome, continued in outcomes:
-        if not outcome.done:
-            yield outcome
-        (found,) = outcome.value.groups
+    for response, continued in outcomes:
+        if not response.done:
+            yield response
+        (found,) = response.value.groups
         if not size.add(estimated_bytes(found)):
             return None
         if found.error_code:

@@ -19,7 +19,7 @@ one another are seen only within a part if the request only validates.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -54,7 +54,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
 
 TOPICS_PER_PART: Final = 32
 PARTITIONS_PER_PART: Final = 128
@@ -97,32 +97,54 @@ def create_topics_error(
     request: CreateTopicsRequest, code: ErrorCode, message: str
 ) -> CreateTopicsResponse:
     """The error for every topic of the request."""
-    return CreateTopicsResponse(
-        topics=[
-            CreateTopicsResponse.CreatableTopicResult(
-                name=name, error_code=code, error_message=message or None
-            )
-            for name in dict.fromkeys(topic.name for topic in request.topics)
-        ]
-    )
+    return at_once(_refuse_creation(request, code, message))
+
+
+def _refuse_creation(
+    request: CreateTopicsRequest, code: ErrorCode, message: str
+) -> Generator[None, None, CreateTopicsResponse]:
+    names = yield from once_each(topic.name for topic in request.topics)
+    return (yield from _not_created(names, code, message))
+
+
+def _not_created(
+    names: Iterable[str], code: ErrorCode, message: str
+) -> Generator[None, None, CreateTopicsResponse]:
+    response = CreateTopicsResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for name in names:
+        if pace.is_due():
+            yield None
+        response.topics.append(_Created(name=name, error_code=code, error_message=message or None))
+    return response
 
 
 def delete_topics_error(
     request: DeleteTopicsRequest, code: ErrorCode, message: str
 ) -> DeleteTopicsResponse:
     """The error for every topic of the request, by name or id as in the request."""
+    return at_once(_refuse_deletion(request, code, message))
+
+
+def _refuse_deletion(
+    request: DeleteTopicsRequest, code: ErrorCode, message: str
+) -> Generator[None, None, DeleteTopicsResponse]:
     result = DeleteTopicsResponse.DeletableTopicResult
-    responses = [
-        result(name=name, error_code=code, error_message=message or None)
-        for name in request.topic_names
-    ]
-    responses += [
-        result(
-            name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message or None
+    response = DeleteTopicsResponse()
+    pace = Pace(CHEAP_ITEMS)
+    for name, topic_id in _named(request):
+        if pace.is_due():
+            yield None
+        response.responses.append(
+            result(name=name, topic_id=topic_id, error_code=code, error_message=message or None)
         )
-        for topic in request.topics
-    ]
-    return DeleteTopicsResponse(responses=responses)
+    return response
+
+
+def _named(request: DeleteTopicsRequest) -> Iterator[tuple[str | None, Uuid]]:
+    """The name and id of each entry, whichever list of the request it is in."""
+    yield from ((name, ZERO_UUID) for name in request.topic_names)
+    yield from ((topic.name, topic.topic_id) for topic in request.topics)
 
 
 # Very many topics
@@ -147,15 +169,9 @@ def _create_in_parts(
     refusal = TOO_MANY_PARTITIONS if partitions > MAX_PARTITIONS_PER_REQUEST else None
     if refusal is None and records > MAX_RECORDS_PER_OPERATION:
         refusal = TOO_MANY_RECORDS
-    response = CreateTopicsResponse()
     if refusal is not None:
-        for name in counts:
-            if pace.is_due():
-                yield None
-            response.topics.append(
-                _Created(name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=refusal)
-            )
-        return response
+        return (yield from _not_created(counts, ErrorCode.POLICY_VIOLATION, refusal))
+    response = CreateTopicsResponse()
     once = [topic for topic in request.topics if counts[topic.name] == 1]
     asked: list[tuple[CreateTopicsRequest, Deferred[CreateTopicsResponse]]] = []
     for part in _parts(once, lambda topic: wanted_partitions(topic, default_count)):
@@ -184,24 +200,26 @@ def _create_in_parts(
 def _delete_in_parts(
     services: Services, context: RequestContext, request: DeleteTopicsRequest
 ) -> Steps[DeleteTopicsResponse]:
-    """Delete very many topics. Entries that name the same topic are decided together, last."""
+    """Delete very many topics. Entries that name the same topic are decided together, last. An
+    entry with a name and an id, which is refused, is decided alone.
+    """
     image = services.image
     pace = Pace(CHEAP_ITEMS)
-    named: dict[Uuid | str, list[tuple[str | None, Uuid]]] = {}
-    entries = chain(
-        ((name, ZERO_UUID) for name in request.topic_names),
-        ((topic.name, topic.topic_id) for topic in request.topics),
-    )
-    for name, topic_id in entries:
+    named: dict[Uuid | str | tuple[str, Uuid], list[tuple[str | None, Uuid]]] = {}
+    key: Uuid | str | tuple[str, Uuid]
+    for name, topic_id in _named(request):
         if pace.is_due():
             yield None
-        known = image.topics.get(name) if name is not None else None
-        key = topic_id if known is None and topic_id != ZERO_UUID else name or ""
-        same = named.setdefault(key if known is None else known.topic_id, [])
+        if topic_id != ZERO_UUID:
+            key = topic_id if name is None else (name, topic_id)
+        else:
+            known = image.topics.get(name or "")
+            key = name or "" if known is None else known.topic_id
+        same = named.setdefault(key, [])
         if same.count((name, topic_id)) < 2:  # the second one makes it a duplicate
             same.append((name, topic_id))
-    if len(named) > MAX_RECORDS_PER_OPERATION:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+        if len(named) > MAX_RECORDS_PER_OPERATION:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
     by_state = context.api_version >= STATES_SINCE
     response = DeleteTopicsResponse()
     asked: list[Deferred[DeleteTopicsResponse]] = []
@@ -254,6 +272,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
             forward=Forward.TO_CONTROLLER,
             quota=Quota.CONTROLLER_MUTATION,
         ),
+        refusal=_refuse_creation,
     ),
     ApiHandler(
         ApiKey.DELETE_TOPICS,
@@ -269,5 +288,6 @@ HANDLERS: tuple[ApiHandler, ...] = (
             forward=Forward.TO_CONTROLLER,
             quota=Quota.CONTROLLER_MUTATION,
         ),
+        refusal=_refuse_deletion,
     ),
 )

@@ -185,6 +185,9 @@ HANDLERS: tuple[ApiHandler, ...] = (
             quota=Quota.EXEMPT,
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
+        refusal=Division(
+            ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions")
+        ),
     ),
     ApiHandler(
         ApiKey.DESCRIBE_TRANSACTIONS,

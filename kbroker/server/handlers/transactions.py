@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
+from kbroker.coordinator.group.offsets.commit import Commit
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.ends import Producer
@@ -51,6 +52,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
+from kbroker.server.slicing.large_requests import free_in_steps
 from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     Steps,
@@ -302,8 +304,28 @@ def handle_txn_offset_commit(
     commit = yield from services.groups.offsets.resolve_commit(
         asked, OFFSET_COMMIT_BY_NAME, step_items
     )
-    if not commit.accepted:
-        return (yield from _commit_response(commit.response.topics, _error_of))
+    error = ErrorCode.NONE
+    if commit.accepted:
+        written = _commit_in_transaction(services, version, request, commit, asked)
+        if not written.done:
+            yield written
+        error = written.value
+        del written
+    response = yield from commit.answer(error)
+    answer = yield from _commit_response(response.topics, _error_of)
+    unused: list[object] = [asked, response]
+    del asked, commit, response
+    yield from free_in_steps(unused)
+    return answer
+
+
+def _commit_in_transaction(
+    services: Services,
+    version: int,
+    request: TxnOffsetCommitRequest,
+    commit: Commit,
+    asked: OffsetCommitRequest,
+) -> Deferred[ErrorCode]:
     partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
     producer = Producer(request.producer_id, request.producer_epoch)
     verdicts = services.partition_gate.ask(
@@ -319,11 +341,7 @@ def handle_txn_offset_commit(
             commit, asked, Transactional(*producer)
         )
 
-    written = verdicts.then(write)
-    if not written.done:
-        yield written
-    response = yield from commit.answer(written.value)
-    return (yield from _commit_response(response.topics, _error_of))
+    return verdicts.then(write)
 
 
 def _error_of(partition: OffsetCommitResponse.OffsetCommitResponsePartition) -> int:

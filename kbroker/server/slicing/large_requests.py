@@ -7,7 +7,8 @@ the loop its turn every few milliseconds; a Produce request only beyond `LARGE_P
 handled a piece at a time (`divided_requests`); other handlers run in one turn or are `sliced`
 themselves. Decoded items take up to 60 times the memory of their bytes, so `MAX_BYTES_AT_ONCE` of
 requests are under way at once and the others wait for their turn, with their bytes charged to the
-memory account. The connection starts no other request meanwhile.
+memory account. The connection starts no other request meanwhile. What a request and its response
+consist of is freed in steps, however the request ends.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Message, Request, Struct
 from kbroker.server.requests import (
     NoResponseError,
     Outcome,
     Refusal,
+    RefusedRequest,
     RequestContext,
     WrittenResponse,
 )
@@ -35,7 +38,7 @@ from kbroker.server.slicing.divided_requests import Division, count_items
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import SlicedWork
+    from kbroker.replication.time_slices import FairSlices, SlicedWork
 
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 """Requests under way together, or one larger one."""
@@ -71,7 +74,8 @@ class LargeAnswer(Deferred[Any]):
 class LargeRequest:
     """A request in slices. handle: steps of stage one, which return what the handler does. failed:
     steps of the response to a request whose Deferred failed. division: how it is divided; None:
-    handled as a whole. waits_for_others: see `ApiPolicy`.
+    handled as a whole. waits_for_others: see `ApiPolicy`. made: its messages, which are freed in
+    steps.
     """
 
     __slots__ = (
@@ -82,6 +86,7 @@ class LargeRequest:
         "frame",
         "handle",
         "is_counted",
+        "made",
         "parts",
         "position",
         "request_type",
@@ -114,6 +119,7 @@ class LargeRequest:
         self.waits_for_others = waits_for_others
         self.answer = LargeAnswer()
         self.parts: list[Part] = []
+        self.made: list[object] = []
         self.is_counted = False
         self.work: SlicedWork | None = None
         self.waits_for: Deferred[Any] | None = None
@@ -123,15 +129,18 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
     """Free what messages consist of, some items in each step: 300,000 of them take 0.1 s.
 
     unused: has the last reference to the messages, and is emptied. Their lists are only read: one
-    that is used elsewhere stays as it is.
+    that is used elsewhere stays as it is. A message may lack fields, if it was not read to its end.
     """
     for count, item in enumerate(unused, 1):  # which grows meanwhile
         if count % FREED_ITEMS == 0:
             yield
-        if isinstance(item, Struct):
+        if isinstance(item, list):
+            unused.extend(item)
+        elif isinstance(item, Struct):
             for name in _lists_of(type(item)):
-                unused.extend(getattr(item, name) or ())
-    item = None
+                part = getattr(item, name, None)
+                unused.extend((part,) if isinstance(part, Struct) else part or ())
+    item = part = None
     unused.reverse()  # a struct is freed before what its lists have, which is held here
     while unused:
         del unused[-FREED_ITEMS:]
@@ -139,9 +148,36 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
             yield
 
 
+def abandon(slices: FairSlices, work: SlicedWork, unused: list[object]) -> None:
+    """Cancel work of a connection that is closed. What its generators hold in local variables, and
+    `unused`, is freed in steps: a handler may have half a response and the outcomes it waits for.
+    """
+    steps = work.cancel()
+    if isinstance(steps, GeneratorType) and not steps.gi_running:
+        unused += [each for each in _made_by(steps) if each is not unused]
+        steps.close()
+        del steps
+    if unused:
+        slices.begin(free_in_steps(unused), lambda failure: None)
+
+
+def _made_by(steps: GeneratorType[Any, Any, Any]) -> list[object]:
+    """The lists and structs in local variables of a generator and of those it waits for."""
+    found: list[object] = []
+    inner: object = steps
+    while isinstance(inner, GeneratorType):
+        if inner.gi_frame is not None:
+            found += (
+                each for each in inner.gi_frame.f_locals.values() if isinstance(each, list | Struct)
+            )
+        inner = inner.gi_yieldfrom
+    return found
+
+
 @cache
 def _lists_of(kind: type[Struct]) -> tuple[str, ...]:
-    return tuple(field.name for field in kind.FIELDS if field.type_name == "array")
+    """Fields with lists or with structs, which may have lists."""
+    return tuple(field.name for field in kind.FIELDS if field.type_name in ("array", "struct"))
 
 
 class LargeRequests:
@@ -211,7 +247,7 @@ class LargeRequests:
                 self._waiting.remove(request)
                 self._services.memory.release(request.size)
             return
-        request.work.cancel()
+        abandon(self._services.slices, request.work, request.made)
         waits_for, request.waits_for = request.waits_for, None
         if waits_for is not None:
             waits_for.cancel()
@@ -219,22 +255,34 @@ class LargeRequests:
 
     def _steps(self, request: LargeRequest) -> Steps:
         """From bytes to bytes."""
-        version = request.context.api_version
-        message: Request | None
+        refused: list[Exception] = []
+        try:
+            response = yield from self._respond(request)
+        except (KafkaError, MalformedRequest) as error:
+            refused.append(RefusedRequest(str(error)))  # error's frames hold the messages
+        except NoResponseError:
+            refused.append(NoResponseError())
+        else:
+            yield from free_in_steps(request.made)  # before the response is written
+            request.made.append(response)
+            request.parts = yield from encode_in_steps(response, request.context.api_version)
+            del response
+            yield from free_in_steps(request.made)
+            return
+        yield from free_in_steps(request.made)
+        raise refused.pop()  # not kept: its traceback holds this frame
+
+    def _respond(self, request: LargeRequest) -> Generator[Deferred[Any] | None, None, Message]:
         message, _ = yield from decode_in_steps(
-            request.request_type, memoryview(request.frame), version, request.position
+            request.request_type,
+            memoryview(request.frame),
+            request.context.api_version,
+            request.position,
+            request.made,
         )
         if request.division is None:
-            response = yield from self._handle(request, message)
-        else:
-            response = yield from self._handle_divided(request, message, request.division)
-        unused: list[object] = [message]
-        message = None  # its items are freed before the response is written
-        yield from free_in_steps(unused)
-        request.parts = yield from encode_in_steps(response, version)
-        unused.append(response)
-        del response
-        yield from free_in_steps(unused)
+            return (yield from self._handle(request, message))
+        return (yield from self._handle_divided(request, message, request.division))
 
     def _handle(
         self, request: LargeRequest, message: Any
@@ -291,8 +339,10 @@ class LargeRequests:
                 )
             if total is None:
                 total = response
+                request.made.append(total)
             else:
                 merge(total, response, division.response, continued)
         if total is None:
             raise NoResponseError
+        request.made.pop()
         return total

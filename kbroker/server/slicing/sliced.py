@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from kbroker.ports import Deferred, as_kafka_error
 from kbroker.protocol.schema import Message, Struct
 from kbroker.server.requests import LARGE_REQUEST_BYTES
+from kbroker.server.slicing.large_requests import abandon
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import SlicedSteps, SlicedWork
+    from kbroker.replication.time_slices import FairSlices, SlicedSteps, SlicedWork
     from kbroker.server.requests import Outcome, RequestContext
     from kbroker.server.services import Services
 
@@ -107,12 +108,13 @@ def sorted_in_steps(items: Iterable[str]) -> Generator[None, None, Iterator[str]
 class _SlicedAnswer(Deferred[Message]):
     """The response to come; cancelled with its connection."""
 
-    __slots__ = ("work",)
+    __slots__ = ("slices", "work")
 
+    slices: FairSlices
     work: SlicedWork
 
     def cancel(self) -> None:
-        self.work.cancel()
+        abandon(self.slices, self.work, [])
 
 
 # Any: each handler names its own request class
@@ -140,6 +142,7 @@ def sliced(
             else:
                 answer.fail(as_kafka_error(failure))
 
+        answer.slices = services.slices
         answer.work = services.slices.begin(steps(), done)
         is_first = False
         if raised:

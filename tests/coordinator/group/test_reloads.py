@@ -17,7 +17,6 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
-    ListGroupsRequest,
 )
 from kbroker.protocol.messages.offsets import OffsetDeleteRequest
 from kbroker.protocol.messages.share_groups import (
@@ -297,8 +296,7 @@ class Life:
         self.world.lead()
 
     def listed(self) -> list[str]:
-        request = ListGroupsRequest()
-        response = self.world.coordinator.list_groups(Context(5), request)
+        response = at_once(self.world.coordinator.list_groups())
         return [group.group_id for group in response.groups]
 
     # -- what must hold ----------------------------------------------------------------------

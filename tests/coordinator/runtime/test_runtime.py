@@ -28,11 +28,11 @@ from kbroker.protocol.messages.groups import (
     JoinGroupRequest,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListGroupsRequest,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.group.offsets.test_offsets import commit, fetch, fetch_all
@@ -176,7 +176,7 @@ def test_not_coordinator_without_leadership() -> None:
     assert answers_without_a_shard(world) == {ErrorCode.NOT_COORDINATOR}
     heartbeat = world.coordinator.heartbeat(Context(4), HeartbeatRequest(group_id="g"))
     assert heartbeat.error_code == ErrorCode.NOT_COORDINATOR
-    assert world.coordinator.list_groups(Context(5), ListGroupsRequest()).error_code == 0
+    assert at_once(world.coordinator.list_groups()).error_code == 0
 
 
 def test_load_in_progress() -> None:
@@ -187,7 +187,7 @@ def test_load_in_progress() -> None:
     assert answers_without_a_shard(world) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     heartbeat = world.coordinator.heartbeat(Context(4), HeartbeatRequest(group_id="g"))
     assert heartbeat.error_code == ErrorCode.NONE
-    listed = world.coordinator.list_groups(Context(5), ListGroupsRequest())
+    listed = at_once(world.coordinator.list_groups())
     assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.timers.advance(0)
     assert fetch(world, 0) == {0: (1, "")}
@@ -436,14 +436,11 @@ def test_list_and_describe() -> None:
         ([], ["consumer"], []),
     ]
     for states, types, expected in table:
-        request = ListGroupsRequest(states_filter=states, types_filter=types)
-        groups = world.coordinator.list_groups(Context(5), request).groups
+        filters = [{name.lower() for name in names} for names in (states, types)]
+        groups = at_once(world.coordinator.list_groups(*filters)).groups
         assert sorted(group.group_id for group in groups) == expected
-    request = ListGroupsRequest()
     (listed,) = [
-        group
-        for group in world.coordinator.list_groups(Context(5), request).groups
-        if group.group_id == "g"
+        group for group in at_once(world.coordinator.list_groups()).groups if group.group_id == "g"
     ]
     assert (listed.protocol_type, listed.group_state, listed.group_type) == (
         "consumer",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.cleaner.plan import NO_LAG_LIMIT, DirtyRange, dirty_range, group_segments
-from kbroker.log.storage.index import MAX_RELATIVE_OFFSET
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
 from kbroker.protocol.batch_builder import build_batch

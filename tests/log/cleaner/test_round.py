@@ -10,7 +10,7 @@ from kbroker.log.cleaner.round import CleaningRound, CleaningStopped, Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogFile
-from kbroker.log.storage.transaction_index import AbortedTransaction
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError

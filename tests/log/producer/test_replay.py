@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.producer.replay import check_producers, end_transaction, replay_producer
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.recovery.sanity import lost_tail, wrong_transaction
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.control_records import build_end_transaction_marker

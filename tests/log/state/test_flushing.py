@@ -10,6 +10,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import Flush
 from kbroker.log.state.flushing import begin_flush, flush_now, limit_flushes
 from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from tests.log.state.logs import NOW_MS, append, open_log
 
 
@@ -114,3 +115,15 @@ def test_a_failed_sync_ends_the_log_and_is_not_repeated(
     with pytest.raises(LogDirectoryError):
         flush_now(log, 6)
     assert log.failure is failure and log.recovery_point == 4
+    with pytest.raises(KafkaError) as raised:
+        flush_now(log, 6)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_closed_log_is_not_flushed(log: PartitionLog) -> None:
+    """Its folder may have another name by now: the directory is not at fault."""
+    log.mark_for_deletion("0" * 32)
+    with pytest.raises(KafkaError) as raised:
+        flush_now(log, 6)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.failure is None and log.recovery_point == 4

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from kbroker.log.storage.disk_jobs import DiskJobs
+from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
-from kbroker.log.storage.transaction_index import AbortedTransaction
 from kbroker.model import InvariantError
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import iter_batches, read_batch_header

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.storage.index import CorruptIndexError
-from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
+from kbroker.log.storage.index_entries import AbortedTransaction
+from kbroker.log.storage.transaction_index import TransactionIndex
 
 
 def test_transaction_index_is_made_with_the_first_entry(tmp_path: Path) -> None:

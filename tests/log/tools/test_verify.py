@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from kbroker.cli.app import app
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import written_bytes
-from kbroker.log.storage.transaction_index import AbortedTransaction, TransactionIndex
+from kbroker.log.storage.index_entries import AbortedTransaction
+from kbroker.log.storage.transaction_index import TransactionIndex
 from kbroker.log.tools import verify_segment
 from kbroker.log.tools.dump import batches_of
 from kbroker.log.tools.findings import Problem

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.group.offsets.fetch import OFFSET_BYTES
+from kbroker.coordinator.group.offsets.fetch import OFFSET_BYTES, fetch_offsets
+from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
 from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
@@ -19,15 +22,17 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.handlers.offsets import HANDLERS, _single_group
+from kbroker.server.handlers.offsets import HANDLERS, _as_group, _single_group
 from kbroker.server.requests import RequestContext
+from kbroker.server.slicing.large_requests import FREED_ITEMS
 from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.simulation import World
-from tests.replication.test_time_slices import Ticks
+from tests.replication.test_time_slices import Ticks, Turns
 from tests.server.handlers.test_groups import services_of
 
 HANDLER_OF = {handler.api_key: handler for handler in HANDLERS}
+MANY = 5_000
 
 
 def call(world: World, api_key: ApiKey, version: int, request: Any) -> Any:
@@ -269,3 +274,61 @@ def test_a_group_of_an_old_version_is_answered_in_steps() -> None:
     context = RequestContext(ApiKey.OFFSET_FETCH, 7)
     steps = _single_group(context, asked, OffsetFetchResponse(groups=[group]))
     assert sum(1 for _ in steps) >= 11_000 // CHEAP_ITEMS
+
+
+def test_a_request_of_an_old_version_is_read_in_steps() -> None:
+    kind = OffsetFetchRequest.OffsetFetchRequestTopic
+    request = OffsetFetchRequest(topics=[kind(name="t", partition_indexes=[3])] * MANY)
+    steps = _as_group(request, 7)
+    pauses = 0
+    try:
+        while True:
+            next(steps)
+            pauses += 1
+    except StopIteration as end:
+        asked = end.value
+    assert pauses >= MANY // CHEAP_ITEMS
+    (group,) = asked.groups
+    assert [(topic.name, topic.partition_indexes) for topic in group.topics] == [("t", [3])] * MANY
+
+
+def test_the_partitions_of_a_topic_are_fetched_and_charged_in_steps() -> None:
+    kind = OffsetFetchRequest
+    topic = kind.OffsetFetchRequestTopics(name="wide", partition_indexes=[*range(2_000)] * 3)
+    world = Asking().world
+    charged: list[int] = []
+
+    def charge(size: int) -> bool:
+        charged.append(size)
+        return True
+
+    steps = fetch_offsets(
+        world.shard().offsets,
+        kind.OffsetFetchRequestGroup(group_id="g", topics=[topic]),
+        version=9,
+        require_stable=False,
+        topics=world.topics,
+        charge=charge,
+    )
+    assert sum(1 for _ in steps) >= 6_000 // OFFSETS_PER_STEP
+    assert max(charged) <= (OFFSETS_PER_STEP + 1) * OFFSET_BYTES + len("wide")
+
+
+def test_what_an_old_version_is_converted_to_is_freed_in_steps() -> None:
+    kind = OffsetFetchRequest.OffsetFetchRequestTopic
+    name = "".join(["t", "opic"])  # referred to by each topic that it is converted to
+    request = OffsetFetchRequest(
+        group_id="g", topics=[kind(name=name, partition_indexes=[3])] * MANY
+    )
+    asking, turns = Asking(), Turns()
+    asking.services.slices = FairSlices(turns, seconds=0.001, clock=Ticks())
+    context = RequestContext(ApiKey.OFFSET_FETCH, 7)
+    before = sys.getrefcount(name)
+    outcome: Any = HANDLER_OF[ApiKey.OFFSET_FETCH].handle(asking.services, context, request)
+    made = [sys.getrefcount(name) - before]
+    while not outcome.done:
+        turns.turn()
+        made.append(sys.getrefcount(name) - before)
+    assert max(made) == 3 * MANY and made[-1] == MANY
+    assert max(one - next_one for one, next_one in pairwise(made)) <= 2 * FREED_ITEMS
+    assert len(outcome.value.topics) == MANY

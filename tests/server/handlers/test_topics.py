@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -147,9 +147,12 @@ def creatable(name: str, partitions: int = 1) -> CreateTopicsRequest.CreatableTo
     )
 
 
-def ask_for_many(handler: ApiHandler, request: object, version: int) -> tuple[Any, Any]:
+def ask_for_many(
+    handler: ApiHandler, request: object, version: int, *, topics: object = MappingProxyType({})
+) -> tuple[Any, Any]:
+    """topics: of the image, by name."""
     controller = CountingController()
-    image = SimpleNamespace(topics={})
+    image = SimpleNamespace(topics=topics)
     sliced = Sliced(controller=controller, image=image)
     context = RequestContext(handler.api_key, version)
     outcome = handler.handle(sliced.services, context, request)
@@ -217,6 +220,26 @@ def test_many_topics_are_deleted_in_parts(version: int) -> None:
     assert max(map(len, controller.deleted)) <= 32
     assert list(chain(*controller.deleted)) == [*names, "twice", "twice"]
     assert len(response.responses) == 1002
+
+
+def test_entries_with_a_name_and_an_id_are_decided_in_parts() -> None:
+    """None of them concerns another, although they name the same topic."""
+    state = DeleteTopicsRequest.DeleteTopicState
+    ids = [number.to_bytes(16, "big") for number in range(1, 1001)]
+    request = DeleteTopicsRequest(topics=[state(name="known", topic_id=each) for each in ids])
+    known = SimpleNamespace(topic_id=ids[0])
+    controller, response = ask_for_many(DELETE, request, 6, topics={"known": known})
+    assert max(map(len, controller.deleted)) <= 32
+    assert len(response.responses) == 1000
+
+
+def test_no_more_topics_are_looked_at_than_may_be_deleted() -> None:
+    count = 100_000
+    request = DeleteTopicsRequest(topic_names=[f"t{index}" for index in range(count)])
+    looked_at: list[str] = []
+    topics = SimpleNamespace(get=looked_at.append)
+    ask_for_many(DELETE, request, 5, topics=topics)
+    assert len(looked_at) == 10_001
 
 
 def test_no_more_topics_are_deleted_than_kafka_does() -> None:

@@ -4,6 +4,7 @@ account of their memory, and what ends with the connection.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import FairSlices
@@ -359,6 +361,79 @@ def test_what_a_response_consists_of_is_freed_in_slices(monkeypatch: pytest.Monk
     assert pending.message is not None
     assert Freed.count == GROUPS
     assert most <= (STEPS_PER_SLICE + 1) * 16
+
+
+class Topics:
+    """The topics of Metadata requests that exist: each refers to its class."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("kbroker.server.slicing.large_requests.FREED_ITEMS", 16)
+        world = metadata_world()
+        world.send(metadata_frame(1)[:-1])  # the decoder refers to the class, too
+        world.finish()
+        for _ in free_in_steps([MetadataRequest.MetadataRequestTopic()]):  # so does its cache
+            pass
+        self.before = 0
+        self.before = self.made
+
+    @property
+    def made(self) -> int:
+        return sys.getrefcount(MetadataRequest.MetadataRequestTopic) - self.before
+
+    def most_freed(self, world: World) -> int:
+        """Take all turns. Returns how many topics were freed in one of them, at most."""
+        most = 0
+        while world.turns.due:
+            before = self.made
+            world.turns.turn()
+            most = max(most, before - self.made)
+        return most
+
+
+def metadata_world() -> World:
+    """With Metadata, which waits for ever."""
+    world = World()
+    handler = ApiHandler(
+        ApiKey.METADATA,
+        lambda services, context, request: Deferred(),
+        lambda request, error, message: MetadataResponse(),
+        ApiPolicy(Versions(0, 13), NO_AUTHORISATION),
+    )
+    world.dispatcher = Dispatcher((handler,), world.dispatcher._services)
+    return world
+
+
+def metadata_frame(count: int) -> bytes:
+    kind = MetadataRequest.MetadataRequestTopic
+    return frame_of(MetadataRequest(topics=[kind(name="t")] * count), 1)
+
+
+def test_what_was_read_of_bytes_that_are_no_request_is_freed_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics, world = Topics(monkeypatch), metadata_world()
+    pending = world.send(metadata_frame(GROUPS)[:-1])
+    assert topics.most_freed(world) <= (STEPS_PER_SLICE + 1) * 16
+    with pytest.raises(CloseConnection):
+        world.dispatcher.render(pending)
+    assert topics.made == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1, 100], ids=["reading", "begun", "waiting"])
+def test_a_request_of_a_closed_connection_is_freed_in_slices(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics, world = Topics(monkeypatch), metadata_world()
+    pending = world.send(metadata_frame(GROUPS))
+    for _ in range(turns):
+        if world.turns.due:
+            world.turns.turn()
+    made = topics.made
+    assert made and pending.deferred is not None
+    pending.deferred.cancel()
+    assert made - topics.made <= 16
+    assert topics.most_freed(world) <= (STEPS_PER_SLICE + 1) * 16
+    assert topics.made == 0
 
 
 def test_a_list_that_is_used_elsewhere_is_not_emptied() -> None:

@@ -22,6 +22,7 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.session import Session
+from kbroker.server.slicing.large_requests import FREED_ITEMS
 from kbroker.server.slicing.sliced import AnswerSize, Steps, sliced
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
@@ -224,3 +225,52 @@ def test_a_step_may_wait() -> None:
     while turns.due:
         turns.turn()
     assert done == [3, None, 1, None]
+
+
+class Item:
+    """One of what a handler makes; tells when it is freed."""
+
+    freed = 0
+
+    def __del__(self) -> None:
+        Item.freed += 1
+
+
+def test_what_a_handler_has_made_is_freed_in_slices_when_its_connection_is_closed() -> None:
+    turns = Turns()
+    slices = FairSlices(turns, seconds=STEPS_PER_SLICE / 1000, clock=Ticks())
+    closed: list[str] = []
+
+    def inner() -> Steps[HeartbeatResponse]:
+        made = [Item() for _ in range(20 * FREED_ITEMS)]
+        try:
+            while made:
+                yield None
+        finally:
+            closed.append("inner")
+        return HeartbeatResponse()
+
+    @sliced
+    def handle(
+        services: Any, context: RequestContext, request: HeartbeatRequest
+    ) -> Steps[HeartbeatResponse]:
+        made = [(Item(), "with another") for _ in range(20 * FREED_ITEMS)]
+        response = yield from inner()
+        del made
+        return response
+
+    Item.freed = 0
+    services: Any = SimpleNamespace(slices=slices, node_id=1)
+    answer = handle(services, RequestContext(ApiKey.HEARTBEAT, 4), HeartbeatRequest())
+    assert isinstance(answer, Deferred)
+    answer.cancel()
+    assert closed == ["inner"]
+    at_once = [Item.freed]
+    while slices.waiting:
+        turns.turn()
+        at_once.append(Item.freed)
+    assert Item.freed == 40 * FREED_ITEMS
+    assert (
+        max(after - before for before, after in pairwise([0, *at_once]))
+        <= (STEPS_PER_SLICE + 1) * FREED_ITEMS
+    )

@@ -8,7 +8,7 @@ to a classic group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import partial
 from random import Random
 from typing import ClassVar, Final, Protocol
@@ -323,7 +323,7 @@ class ClassicGroups:
 
     # -- what tools read ---------------------------------------------------------------------
 
-    def listed(self, states: frozenset[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
+    def listed(self, states: Set[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
         """Groups in one of these states, in lower case; empty: any."""
         for group in self.groups.values():
             if states and group.state.value.lower() not in states:

@@ -65,7 +65,7 @@ class Member:
         return said_bytes(self.protocols, self.member_id, self.client_id, self.instance_id)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it said for that protocol; b"" if it does not know it."""
+        """The member's metadata for that protocol; b"" if the member does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: frozenset[str]) -> str:

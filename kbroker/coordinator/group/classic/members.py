@@ -49,7 +49,7 @@ class Members:
         self._count_protocols(new, 1)
 
     def protocol_if_replaced(self, group_id: str, old: Member, new: Member) -> str:
-        """What `select_protocol` would say after `replace`."""
+        """The protocol that `select_protocol` would return after `replace`."""
         self._count_protocols(old, -1)
         self._count_protocols(new, 1)
         members = [new if member is old else member for member in self.members.values()]

@@ -17,7 +17,7 @@ Digest = bytes
 
 
 def digest_of(member_id: str) -> Digest:
-    """What is kept of a member id, which begins with a client id of up to 32 KiB."""
+    """Memory of a member id, which begins with a client id of up to 32 KiB."""
     return blake2b(member_id.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
 
 

@@ -61,7 +61,7 @@ class Joining:
     owned: Mapping[Uuid, frozenset[int]]
 
     def update(self) -> Update:
-        """What the group learns from it."""
+        """The part of the request that changes the group."""
         return Update(self.member_id, self.replaced, self.metadata, self.owned)
 
 
@@ -189,7 +189,7 @@ def check_sync(group: ConsumerGroup, request: SyncGroupRequest) -> None:
 def assignment_for(
     group: ConsumerGroup, member_id: str, topics: Mapping[Uuid, NamedTopic]
 ) -> bytes:
-    """What a classic member may own now, in the version of its subscription."""
+    """The partitions a classic member may own now, in the version of its subscription."""
     classic = group.members[member_id].classic_member_metadata
     assert classic is not None
     version = version_of(bytes(classic.supported_protocols[0].metadata))

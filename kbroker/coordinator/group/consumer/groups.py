@@ -228,7 +228,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         return CoordinatorResult(end.records, response, on_written=end.on_written)
 
     def context_of(self, group_id: str, client_id: str, client_host: str) -> ConsumerContext:
-        """What a decision about that group needs besides the request."""
+        """The context of a decision about that group: all it needs besides the request."""
         settings = self._settings
         return ConsumerContext(
             settings=settings,

@@ -174,7 +174,7 @@ def removal(
 def resolved(
     group: ConsumerGroup, refresh: RegexRefresh, topics: ClusterTopics
 ) -> list[CoordinatorRecord]:
-    """What a refresh of the group's regular expressions changes: the topics of those that members
+    """The records of a refresh of the group's regular expressions: the topics of those that members
     still subscribe by, and the group's epoch. topics: the cluster's, as of now.
     """
     records: list[CoordinatorRecord] = []

@@ -1,4 +1,4 @@
-"""When the regular expressions of consumer groups are resolved: after a heartbeat, in separate
+"""The schedule of refreshes of consumer groups' regular expressions: after a heartbeat, in separate
 turns. One refresh is a `RegexRefresh`.
 """
 
@@ -18,8 +18,8 @@ from kbroker.coordinator.topics import ClusterTopics
 
 
 class RegexSchedule:
-    """The refreshes of the groups of one shard. groups: by id, read only. topics: the cluster's, as
-    of now. wall_ms: the wall clock.
+    """The refreshes of the groups of one shard. groups: by id, read only. topics: returns the
+    current topics of the cluster. wall_ms: the wall clock.
     """
 
     __slots__ = ("_deadlines", "_groups", "_running", "_started_ms", "_topics", "_wall_ms")
@@ -88,7 +88,7 @@ class RegexSchedule:
         self._started_ms.pop(group_id, None)
 
     def clear(self) -> None:
-        """The shard is unloaded."""
+        """Stop every refresh, when the shard is unloaded."""
         for group_id in list(self._running):
             self.cancel(group_id)
         self._started_ms.clear()

@@ -1,4 +1,4 @@
-"""What a decision about a member needs besides its group and its request."""
+"""The context of a decision about a member: all it needs besides its group and its request."""
 
 from __future__ import annotations
 

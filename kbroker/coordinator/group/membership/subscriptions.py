@@ -1,4 +1,4 @@
-"""What the members of a consumer or share group subscribe to, once per distinct subscription.
+"""The subscriptions of a consumer or share group's members, once per distinct subscription.
 
 Most members of a group subscribe alike. What an epoch or a target assignment needs of the
 subscriptions - the topics of all members, their ids - is worked out for each distinct one, however

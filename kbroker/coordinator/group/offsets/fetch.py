@@ -144,18 +144,20 @@ class _Fetch:
                 name = topic.name
             found.append(answer)
             known = self._offsets.get(name, {})
-            values = [known[index] for index in indexes if index in known]
-            if not self._charge(_answer_bytes(name, values, len(indexes))):
-                return None
-            for index in indexes:
-                visited += 1
+            for start in range(0, len(indexes) or 1, OFFSETS_PER_STEP):
+                part = indexes[start : start + OFFSETS_PER_STEP]
+                visited += len(part)
                 if visited >= OFFSETS_PER_STEP:
                     visited = 0
                     yield
-                value = known.get(index)
-                if self._by_id and not _is_of_topic(value, wanted.topic_id):
-                    value = None
-                answer.partitions.append(self._found(name, index, value))
+                values = [known[index] for index in part if index in known]
+                if not self._charge(_answer_bytes(name, values, len(part))):
+                    return None
+                for index in part:
+                    value = known.get(index)
+                    if self._by_id and not _is_of_topic(value, wanted.topic_id):
+                        value = None
+                    answer.partitions.append(self._found(name, index, value))
         return found + unknown
 
     def _found(self, topic: str, index: int, value: OffsetCommitValue | None) -> _FetchPartition:

@@ -108,7 +108,7 @@ def share_target_of(value: ShareGroupTargetAssignmentMemberValue) -> Assignment:
 
 
 def share_current_record(group_id: str, member_id: str, current: ShareCurrent) -> CoordinatorRecord:
-    """What a member has. Members of share groups give nothing back: they are always stable (0)."""
+    """A member's assignment. Members of share groups revoke nothing: their state is always 0."""
     key = ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
     value = ShareGroupCurrentMemberAssignmentValue(
         member_epoch=current.member_epoch,

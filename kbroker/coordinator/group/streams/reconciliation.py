@@ -126,7 +126,7 @@ class _Step:
         kept: Tasks | DatedTasks,
         is_free: Callable[[Task, str], bool],
     ) -> tuple[dict[str, frozenset[int]], bool]:
-        """What can be taken, and whether something must be waited for."""
+        """The tasks that can be taken, and whether the member must wait for others."""
         taken: dict[str, frozenset[int]] = {}
         is_waiting = False
         for name, partitions in wanted.items():

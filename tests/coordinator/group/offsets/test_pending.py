@@ -24,7 +24,6 @@ from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCo
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    ListGroupsRequest,
 )
 from kbroker.protocol.messages.offsets import (
     OffsetCommitResponse,
@@ -59,7 +58,7 @@ def reloads(world: World) -> list[World]:
 
 def groups(world: World) -> list[tuple[str, str]]:
     """(group id, type) as ListGroups has them."""
-    response = world.coordinator.list_groups(Context(5), ListGroupsRequest())
+    response = at_once(world.coordinator.list_groups())
     return sorted((group.group_id, group.group_type) for group in response.groups)
 
 
@@ -220,9 +219,7 @@ def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(
     write(world, {0: 100})
     world.resign()
     world.coordinator.on_leadership(0, world.epoch + 1)
-    assert world.coordinator.list_groups(Context(5), ListGroupsRequest()).error_code == (
-        E.COORDINATOR_LOAD_IN_PROGRESS
-    )
+    assert at_once(world.coordinator.list_groups()).error_code == (E.COORDINATOR_LOAD_IN_PROGRESS)
     delete_topic(world)
     world.timers.advance(0)
     end_transaction(world, commit=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -19,11 +20,10 @@ from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.simulation import LOG_ERRORS, Context, World
@@ -272,19 +272,47 @@ def test_offsets_of_a_group_without_members() -> None:
 
 def offsets(shares: Shares) -> dict[int, tuple[int, int]]:
     """(start offset, lag) by partition."""
-    group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
-        group_id="s", topics=None
-    )
-    found = shares.coordinator.describe_offsets(
-        Context(1), DescribeShareGroupOffsetsRequest(groups=[group])
-    )
-    assert isinstance(found, Deferred)
-    assert isinstance(found.value, DescribeShareGroupOffsetsResponse)
     return {
         one.partition_index: (one.start_offset, one.lag)
+        for found, _ in shares.coordinator.describe_all_offsets("s")
         for topic in found.value.groups[0].topics
         for one in topic.partitions
     }
+
+
+def test_all_offsets_of_a_group_are_described_in_pieces() -> None:
+    """A request of some bytes names any number of them."""
+    shares = Shares()
+    settle(shares)
+    count = 3 * PIECE_ITEMS
+    group = shares.world.shard().share.groups["s"]
+    ((topic_id, _),) = group.states.initialized.items()
+    initialized = {topic_id: frozenset(range(count)), bytes(15) + b"x": frozenset[int]()}
+    group.states = replace(group.states, initialized=initialized)
+    asked: list[int] = []
+    summarize = shares.persister.summarize
+
+    def counted(group_id: str, places: Sequence[TopicIdPartition]) -> Any:
+        asked.append(len(places))
+        return summarize(group_id, places)
+
+    shares.persister.summarize = counted  # type: ignore[method-assign]
+    pieces = shares.coordinator.describe_all_offsets("s")
+    assert asked == []
+    first, continued = next(pieces)
+    assert (asked, continued) == ([PIECE_ITEMS], 0)
+    rest = list(pieces)
+    assert asked == [PIECE_ITEMS] * 3
+    assert [each for _, each in rest] == [1, 1, 0]
+    responses = [first.value, *(outcome.value for outcome, _ in rest)]
+    described = [topic for response in responses for topic in response.groups[0].topics]
+    assert [one.partition_index for topic in described for one in topic.partitions] == list(
+        range(count)
+    )
+    assert [(topic.topic_id, len(topic.partitions)) for topic in described] == [
+        *[(topic_id, PIECE_ITEMS)] * 3,
+        (bytes(15) + b"x", 0),
+    ]
 
 
 def delete_group(shares: Shares) -> int:

@@ -13,9 +13,10 @@ from kbroker.coordinator.group.streams.reconciliation import StreamsMemberState
 from kbroker.coordinator.group.streams.records import streams_current_record
 from kbroker.coordinator.group.streams.tasks import Task
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
+from kbroker.protocol.messages.groups import DeleteGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.streams_members import StreamsThread, ask, settle, task_ids, topology
 from tests.coordinator.simulation import Context, World
@@ -336,9 +337,7 @@ def test_an_empty_group_of_either_kind_gives_way(world: World) -> None:
 
 def test_administration(world: World) -> None:
     say(world, "a", 0)
-    listed: Any = world.coordinator.list_groups(
-        Context(5), ListGroupsRequest(types_filter=["STREAMS"], states_filter=["notready"])
-    )
+    listed: Any = at_once(world.coordinator.list_groups({"notready"}, {"streams"}))
     assert [group.group_id for group in listed.groups] == ["s"]
     delete = DeleteGroupsRequest(groups_names=["s"])
     answer: Any = world.coordinator.delete_groups(Context(2), delete).value

@@ -1,0 +1,22 @@
+"""Entries of a segment's indexes as plain values, for parts of the log that read no files.
+
+The indexes themselves are in `index` and `transaction_index`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
+"""The largest distance of an offset from its segment's base offset that an index entry can hold."""
+
+
+class AbortedTransaction(NamedTuple):
+    """One aborted transaction. last_offset: the marker's; last_stable_offset: the partition's after
+    the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
