@@ -19,12 +19,14 @@ from kbroker.controller.configs import AlteredResource, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.service import ControllerService
+from kbroker.metadata.features import SUPPORTED_FEATURES
 from kbroker.metadata.image import Endpoint
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
@@ -52,6 +54,32 @@ class BrokerRegistrationData:
     log_dirs: tuple[Uuid, ...]
     previous_broker_epoch: int = -1
     rack: str | None = None
+
+    def request(self, *, broker_id: int, cluster_id: str) -> BrokerRegistrationRequest:
+        """The registration of a broker of this release."""
+        return BrokerRegistrationRequest(
+            broker_id=broker_id,
+            cluster_id=cluster_id,
+            incarnation_id=self.incarnation_id,
+            listeners=[
+                BrokerRegistrationRequest.Listener(
+                    name=each.name,
+                    host=each.host,
+                    port=each.port,
+                    security_protocol=each.security_protocol,
+                )
+                for each in self.endpoints.values()
+            ],
+            features=[
+                BrokerRegistrationRequest.Feature(
+                    name=name, min_supported_version=low, max_supported_version=high
+                )
+                for name, (low, high) in SUPPORTED_FEATURES.items()
+            ],
+            rack=self.rack,
+            log_dirs=list(self.log_dirs),
+            previous_broker_epoch=self.previous_broker_epoch,
+        )
 
 
 class ControllerChannel(Protocol):
@@ -144,12 +172,11 @@ class LocalControllerChannel:
         """See ControllerChannel."""
         return self._service.submit(
             lambda controller, now_ms: controller.register_broker(
-                self._service.node_id,
-                incarnation_id=registration.incarnation_id,
-                endpoints=registration.endpoints,
-                log_dirs=registration.log_dirs,
-                previous_broker_epoch=registration.previous_broker_epoch,
-                rack=registration.rack,
+                registration.request(
+                    broker_id=self._service.node_id, cluster_id=controller.image.cluster_id
+                ),
+                kraft_version=self._service.kraft_version,
+                has_valid_session=False,  # no other process has this node's directories
             )
         )
 

@@ -1,9 +1,5 @@
-"""Brokers and controllers come and go: registration, fencing, controlled shutdown, unregistration
-(KIP-631, KIP-919, KIP-966).
-
-A broker registers fenced, with its epoch; it is unfenced when it may lead. The epoch of its
-previous registration distinguishes a clean restart from an unclean one: after an unclean stop the
-broker may have lost records that were not synced, so it leaves every ISR and ELR first.
+"""Brokers and controllers come and go: fencing, controlled shutdown, unregistration (KIP-631,
+KIP-919, KIP-966). Registration is in `broker_registration`.
 
 The order of the records is Kafka's. They need not be in one batch, so a crash may come between
 them: where a broker leaves, the change of its registration is last and is decided again; where it
@@ -22,7 +18,6 @@ from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
-    RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
@@ -30,23 +25,6 @@ from kbroker.protocol.schema import Message
 
 SET: Final = 1
 CLEAR: Final = -1
-
-
-def register(
-    context: DecisionContext, record: RegisterBrokerRecord, *, previous_broker_epoch: int
-) -> list[Message]:
-    """The records of a registration; `record` is it, with its epoch.
-
-    previous_broker_epoch: the broker's epoch in its last life if that ended cleanly, else -1.
-    """
-    if not record.end_points:
-        raise KafkaError(
-            ErrorCode.INVALID_REGISTRATION,
-            f"Broker {record.broker_id} did not give any endpoint to reach it at.",
-        )
-    old = context.image.brokers.get(record.broker_id)
-    clean = old is None or old.epoch == previous_broker_epoch
-    return [*clean_up_incarnation(context, record.broker_id, clean=clean), record]
 
 
 def clean_up_incarnation(context: DecisionContext, broker_id: int, *, clean: bool) -> list[Message]:
@@ -112,38 +90,6 @@ def unregister(context: DecisionContext, broker_id: int) -> list[Message]:
         *context.leader_and_isr_updates(partitions.in_elr(broker_id), leaving=broker_id),
         UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch),
     ]
-
-
-def registration_record(
-    broker_id: int,
-    *,
-    broker_epoch: int,
-    incarnation_id: Uuid,
-    endpoints: Mapping[str, Endpoint],
-    log_dirs: tuple[Uuid, ...],
-    rack: str | None,
-) -> RegisterBrokerRecord:
-    """A broker of this release, still fenced."""
-    return RegisterBrokerRecord(
-        broker_id=broker_id,
-        incarnation_id=incarnation_id,
-        broker_epoch=broker_epoch,
-        end_points=[
-            RegisterBrokerRecord.BrokerEndpoint(
-                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
-            )
-            for e in endpoints.values()
-        ],
-        features=[
-            RegisterBrokerRecord.BrokerFeature(
-                name=name, min_supported_version=low, max_supported_version=high
-            )
-            for name, (low, high) in SUPPORTED_FEATURES.items()
-        ],
-        rack=rack,
-        fenced=True,
-        log_dirs=list(log_dirs),
-    )
 
 
 def controller_record(

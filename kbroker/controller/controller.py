@@ -29,6 +29,7 @@ from kbroker.controller.broker_heartbeat import (
     broker_heartbeat,
     fence_stale_broker,
 )
+from kbroker.controller.broker_registration import register_broker
 from kbroker.controller.broker_sessions import BrokerSessions
 from kbroker.controller.create_partitions import create_partitions
 from kbroker.controller.decision_context import DecisionContext
@@ -58,6 +59,7 @@ from kbroker.protocol.messages.cluster import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -200,30 +202,19 @@ class Controller:
     # Brokers.
 
     def register_broker(
-        self,
-        broker_id: int,
-        *,
-        incarnation_id: Uuid,
-        endpoints: Mapping[str, Endpoint],
-        log_dirs: tuple[Uuid, ...],
-        previous_broker_epoch: int = -1,
-        rack: str | None = None,
+        self, request: BrokerRegistrationRequest, *, kraft_version: int, has_valid_session: bool
     ) -> ControllerResult[int]:
-        """A broker starts; the response is its epoch. It stays fenced until a heartbeat
-        asks for more.
+        """BrokerRegistration; the response is the broker epoch. The broker stays fenced until a
+        heartbeat asks for more. has_valid_session: of the incarnation that is registered. Raises
+        KafkaError.
         """
-        record = brokers.registration_record(
-            broker_id,
-            broker_epoch=self.next_offset,
-            incarnation_id=incarnation_id,
-            endpoints=endpoints,
-            log_dirs=log_dirs,
-            rack=rack,
+        return register_broker(
+            self._context(),
+            request,
+            next_offset=self.next_offset,
+            kraft_version=kraft_version,
+            has_valid_session=has_valid_session,
         )
-        records = brokers.register(
-            self._context(), record, previous_broker_epoch=previous_broker_epoch
-        )
-        return ControllerResult(records, record.broker_epoch, atomic=False)
 
     def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> ControllerResult[HeartbeatReply]:
         """BrokerHeartbeat: unfence the broker, fence it, or shut it down in a controlled way.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
+from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import Controller, ControllerResult
 from kbroker.metadata.image import METADATA_VERSION, Endpoint, MetadataImage
@@ -15,6 +16,7 @@ from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
 )
 from kbroker.protocol.messages.metadata_records import FeatureLevelRecord
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -23,7 +25,13 @@ from kbroker.settings.broker import BrokerConfig
 
 R = TypeVar("R")
 
-DIRECTORY = bytes(range(16))
+
+def directory(broker: int) -> Uuid:
+    """The log directory of that broker."""
+    return bytes([broker - 1, *range(1, 16)])
+
+
+DIRECTORY = directory(1)
 ENDPOINTS = {"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)}
 
 CreatableTopic = CreateTopicsRequest.CreatableTopic
@@ -39,6 +47,7 @@ class Cluster:
         config = BrokerConfig.from_properties({"node.id": "1", **properties})
         self.controller = Controller(config, random=Random(7), node_id=1)
         self.log: list[bytes] = []
+        self._incarnations = 0
         records = [decode_record(data) for data in default_bootstrap_records()]
         if not elr:
             records = [r for r in records if "eligible" not in getattr(r, "name", "")]
@@ -59,17 +68,14 @@ class Cluster:
             self.controller.next_offset = len(self.log)
         return result.response
 
-    def register(
-        self, broker: int, *, previous: int = -1, log_dirs: tuple[Uuid, ...] = (DIRECTORY,)
-    ) -> int:
+    def register(self, broker: int, *, previous: int = -1, log_dirs: tuple[Uuid, ...] = ()) -> int:
+        """Register that broker in a new incarnation. log_dirs: one of its own by default."""
+        self._incarnations += 1
+        incarnation_id = bytes([self._incarnations]) * 16
+        request = registration(broker, incarnation_id=incarnation_id, log_dirs=log_dirs)
+        request.previous_broker_epoch = previous
         return self.run(
-            self.controller.register_broker(
-                broker,
-                incarnation_id=bytes([broker]) * 16,
-                endpoints=ENDPOINTS,
-                log_dirs=log_dirs,
-                previous_broker_epoch=previous,
-            )
+            self.controller.register_broker(request, kraft_version=1, has_valid_session=False)
         )
 
     def beat(self, broker: int, *, fence: bool = False, stop: bool = False) -> HeartbeatReply:
@@ -116,6 +122,18 @@ class Cluster:
     def create(self, *topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsResponse:
         request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
         return self.run(self.controller.create_topics(request))
+
+
+def registration(
+    broker: int, *, incarnation_id: Uuid = bytes(16), log_dirs: tuple[Uuid, ...] = ()
+) -> BrokerRegistrationRequest:
+    """The registration of a broker after a crash. log_dirs: one of its own by default."""
+    data = BrokerRegistrationData(
+        incarnation_id=incarnation_id,
+        endpoints=ENDPOINTS,
+        log_dirs=log_dirs or (directory(broker),),
+    )
+    return data.request(broker_id=broker, cluster_id="")
 
 
 def heartbeat(

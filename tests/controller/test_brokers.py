@@ -13,7 +13,7 @@ from kbroker.controller.partition_index import PartitionIndex
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.metadata.records import decode_record, record_version
+from kbroker.metadata.records import decode_record
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -21,7 +21,7 @@ from kbroker.protocol.messages.metadata_records import (
     RegisterBrokerRecord,
 )
 from kbroker.settings.broker import BrokerConfig
-from tests.controller.cluster import DIRECTORY, ENDPOINTS, Cluster, topic
+from tests.controller.cluster import Cluster, topic
 from tests.controller.decisions import (
     Case,
     compare,
@@ -39,30 +39,6 @@ def partition(cluster: Cluster, name: str = "t", index: int = 0) -> PartitionIma
 
 def written(cluster: Cluster, since: int) -> list[object]:
     return [decode_record(data) for data in cluster.log[since:]]
-
-
-def test_a_registration() -> None:
-    cluster = Cluster(brokers=())
-    since = len(cluster.log)
-    assert cluster.register(1) == since
-    (record,) = written(cluster, since)
-    assert isinstance(record, RegisterBrokerRecord)
-    assert record_version(record, 30) == 4
-    assert (record.fenced, record.log_dirs, record.cordoned_log_dirs) == (True, [DIRECTORY], None)
-    broker = cluster.image.brokers[1]
-    assert broker.endpoints == ENDPOINTS
-    assert broker.features["metadata.version"] == (7, 30)
-    assert cluster.image.usable_brokers() == []
-    cluster.beat(1)
-    assert [b.id for b in cluster.image.usable_brokers()] == [1]
-
-
-def test_a_registration_without_endpoints_is_refused() -> None:
-    with pytest.raises(KafkaError) as caught:
-        Cluster(brokers=()).controller.register_broker(
-            1, incarnation_id=DIRECTORY, endpoints={}, log_dirs=()
-        )
-    assert caught.value.code is ErrorCode.INVALID_REGISTRATION
 
 
 def test_controlled_shutdown_then_clean_restart() -> None:
@@ -209,18 +185,6 @@ def test_kafkas_unregistrations() -> None:
         lambda case: case["exception"] if "exception" in case else expected_records(case),
         select=lambda case: case["api"] == "UnregisterBroker",
     )
-
-
-def test_the_records_of_a_clean_up_stand_before_the_registration() -> None:
-    """They need not be in one batch with it: if the controller fails between them, the broker
-    registers again and the clean-up is repeated.
-    """
-    cluster = Cluster(brokers=(1, 2))
-    cluster.create(topic("t", assignments=[[1, 2], [2, 1]]))
-    since = len(cluster.log)
-    cluster.register(1)
-    *changes, last = written(cluster, since)
-    assert len(changes) == 2 and isinstance(last, RegisterBrokerRecord)
 
 
 def test_an_unregistered_broker_keeps_its_replicas() -> None:

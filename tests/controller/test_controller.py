@@ -101,19 +101,6 @@ def test_the_epoch_of_the_registration_holds(step: Step) -> None:
         assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:
-    cluster = Cluster(brokers=())
-    cluster.controller.next_offset = 41
-    result = cluster.controller.register_broker(
-        1,
-        incarnation_id=b"i" * 16,
-        endpoints=Cluster().image.brokers[1].endpoints,
-        log_dirs=(),
-    )
-    assert result.response == 41
-    assert not result.atomic
-
-
 def test_a_topic_is_made_once() -> None:
     cluster = Cluster(num_partitions="3")
     assert cluster.run(cluster.controller.ensure_topic("t")) is ErrorCode.NONE

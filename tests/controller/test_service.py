@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller, ControllerResult
 from kbroker.controller.service import ControllerService, Operation, Slices
 from kbroker.controller.topics import PARTITIONS_PER_STEP
@@ -29,7 +30,11 @@ from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import heartbeat
 from tests.replication.test_time_slices import Ticks, Turns
 
-ENDPOINTS = {"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)}
+REGISTRATION = BrokerRegistrationData(
+    incarnation_id=b"i" * 16,
+    endpoints={"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9092)},
+    log_dirs=(b"d" * 16,),
+)
 EPOCH = 1
 
 
@@ -71,7 +76,9 @@ class Node:
         self.service.submit(lambda controller, _: controller.bootstrap(bootstrap))
         self.service.submit(
             lambda controller, _: controller.register_broker(
-                1, incarnation_id=bytes(16), endpoints=ENDPOINTS, log_dirs=(bytes(range(16)),)
+                REGISTRATION.request(broker_id=1, cluster_id=controller.image.cluster_id),
+                kraft_version=1,
+                has_valid_session=False,
             )
         )
         self.commit()

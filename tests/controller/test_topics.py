@@ -13,7 +13,14 @@ from kbroker.protocol.messages.metadata_records import (
     TopicRecord,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from tests.controller.cluster import DIRECTORY, Assignment, Cluster, CreatableTopic, topic
+from tests.controller.cluster import (
+    DIRECTORY,
+    Assignment,
+    Cluster,
+    CreatableTopic,
+    directory,
+    topic,
+)
 
 DeleteTopicState = DeleteTopicsRequest.DeleteTopicState
 LONG = "x" * 250
@@ -254,7 +261,7 @@ def test_records_of_a_topic() -> None:
     assert partition.isr == partition.replicas
     assert partition.leader == partition.replicas[0]
     assert (partition.leader_epoch, partition.partition_epoch) == (0, 0)
-    assert partition.directories == [DIRECTORY] * 3
+    assert partition.directories == [directory(each) for each in partition.replicas]
 
 
 def test_minus_one_takes_the_brokers_defaults() -> None:

@@ -17,6 +17,7 @@ from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
+from kbroker.model import random_uuid
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
@@ -85,7 +86,7 @@ class MetadataNode:
             TIMERS,
             node_id=1,
             registration=BrokerRegistrationData(
-                incarnation_id=bytes(16),
+                incarnation_id=random_uuid(Random()),  # another one with each start
                 endpoints={"PLAINTEXT": ENDPOINT},
                 log_dirs=meta.log_directory_ids,
                 previous_broker_epoch=previous_broker_epoch,

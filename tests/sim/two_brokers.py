@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
@@ -34,9 +35,8 @@ from kbroker.ports import Deferred, OffloadFactory, to_deferred
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
+from kbroker.protocol.messages.cluster import AlterPartitionRequest, BrokerHeartbeatRequest
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.replication.append import PartitionAppendResult
@@ -179,6 +179,11 @@ class NoShareGroups:
         """Nothing is kept of topics."""
 
 
+def log_directory_id(broker_id: int) -> Uuid:
+    """The id of the one log directory of that broker."""
+    return bytes([100 + broker_id]) * 16
+
+
 class SimBroker:
     """A node with the broker role. messages: to the other broker. waiting: partitions whose fetch
     has no response yet. synced: partitions that follow, with the leader epoch in which a fetch
@@ -204,6 +209,7 @@ class SimBroker:
             {"node.id": str(node_id), "log.dirs": str(folder / str(node_id)), **SETTINGS}
         )
         self.logs = LogManager(config, now_ms=timers.now_ms, random=Random(node_id))
+        self.logs.set_directory_ids({str(folder / str(node_id)): log_directory_id(node_id)})
         self.logs.lock()
         self.logs.load()
         log_configs = LogConfigs(config)
@@ -379,20 +385,20 @@ def alter_isr(partition: Partition, isr: Sequence[int]) -> Operation[ErrorCode]:
     leader = partition.node_id
 
     def decide(controller: Controller, now_ms: int) -> ControllerResult[ErrorCode]:
-        image = controller.image
-        now = image.topics_by_id[topic_id].partitions[index]
-        if (now.leader, now.leader_epoch) != (leader, leader_epoch):
-            return ControllerResult([], ErrorCode.FENCED_LEADER_EPOCH)
-        if now.partition_epoch != partition_epoch:
-            return ControllerResult([], ErrorCode.INVALID_UPDATE_VERSION)
-        if any(image.brokers[member].fenced for member in isr):
-            return ControllerResult([], ErrorCode.INELIGIBLE_REPLICA)
-        record = PartitionChangeRecord(
-            partition_id=index, topic_id=topic_id, isr=[m for m in now.replicas if m in isr]
+        proposal = AlterPartitionRequest.PartitionData(
+            partition_index=index,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            new_isr_with_epochs=[AlterPartitionRequest.BrokerState(broker_id=each) for each in isr],
         )
-        if now.elr:
-            record.eligible_leader_replicas = [m for m in now.elr if m not in isr]
-        return ControllerResult([record], ErrorCode.NONE)
+        topic = AlterPartitionRequest.TopicData(topic_id=topic_id, partitions=[proposal])
+        epoch = controller.image.brokers[leader].epoch
+        result = controller.alter_partition(
+            AlterPartitionRequest(broker_id=leader, broker_epoch=epoch, topics=[topic])
+        )
+        (answered,) = result.response.topics
+        (answer,) = answered.partitions
+        return ControllerResult(result.records, ErrorCode(answer.error_code), atomic=False)
 
     return decide
 
@@ -545,11 +551,15 @@ class Cluster:
 
 def register(broker_id: int) -> Operation[object]:
     """A broker starts."""
-    return lambda controller, _: controller.register_broker(
-        broker_id,
+    registration = BrokerRegistrationData(
         incarnation_id=Uuid(bytes([broker_id]) * 16),
         endpoints={"PLAINTEXT": Endpoint("PLAINTEXT", "localhost", 9090 + broker_id)},
-        log_dirs=(),
+        log_dirs=(log_directory_id(broker_id),),
+    )
+    return lambda controller, _: controller.register_broker(
+        registration.request(broker_id=broker_id, cluster_id=controller.image.cluster_id),
+        kraft_version=1,
+        has_valid_session=False,
     )
 
 

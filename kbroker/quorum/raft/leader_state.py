@@ -139,7 +139,7 @@ class LeaderState:
         if state.end_offset is not None and end_offset < state.end_offset:
             raise InvariantError(f"a leader's log of {state.end_offset} ends at {end_offset}")
         state.end_offset = end_offset
-        if voters != self.voter_set:
+        if voters is not self.voter_set and voters != self.voter_set:
             self.set_voters(voters)
         return self._move_high_watermark()
 

@@ -72,6 +72,8 @@ class QuorumState:
         any effect rests on it is left out.
         """
         effects, self._effects = self._effects, []
+        if not any(isinstance(effect, PersistState) for effect in effects):
+            return effects
         kept: list[Effect] = []
         is_replaced = False
         for effect in reversed(effects):
