@@ -76,7 +76,7 @@ class AppendableLog(LogState):
         """
         config = self.config
         size = len(batches)
-        if BATCH_OVERHEAD <= size <= config.largest_plain_batch and request.is_plain:
+        if size >= BATCH_OVERHEAD and size <= config.largest_plain_batch and request.is_plain:
             (
                 base_offset, length, magic, crc, attributes, delta, latest,
                 producer_id, epoch, sequence, count,
@@ -99,14 +99,17 @@ class AppendableLog(LogState):
                     and epoch == state.producer_epoch and epoch >= 0
                     and (known := state.batches) and known[-1].last_sequence + 1 == sequence
                     and sequence + delta < _SEQUENCE_LIMIT
-                    and (state.transaction_first_offset is None)
-                    is not (attributes >= TRANSACTIONAL_FLAG)
+                    and (state.transaction_first_offset is None
+                         if attributes < TRANSACTIONAL_FLAG
+                         else state.transaction_first_offset is not None)
                 ))
                 and segment.index_room > 0 and latest <= segment.latest_timestamp
                 and last_offset <= segment.largest_offset
                 and segment.size <= config.segment_bytes - size
                 and self.failure is None
-                and not (view := memoryview(batches)).readonly
+                and not (
+                    view := batches if type(batches) is memoryview else memoryview(batches)
+                ).readonly
                 and crc32c(view[ATTRIBUTES_POSITION:]) == crc
             ):  # fmt: skip
                 LEADER_FIELDS.pack_into(batches, 0, offset, length, leader_epoch)

@@ -109,11 +109,12 @@ class Appender:
             outcome = log.append(batches, partition.leader_epoch, request, self._budget)
         except LogDirectoryError as failure:
             return self._disk_failed(partition, failure)
-        if outcome.__class__ is Appended and partition.commits_alone:  # no Duplicate
+        if type(outcome) is Appended and partition.commits_alone:  # no Duplicate
             size = len(batches)
             partition.after_append(size, NEVER_MS)
-            self._traffic.bytes_in += size
-            self._traffic.messages_in += log.log_end_offset - outcome.base_offset
+            traffic = self._traffic
+            traffic.bytes_in += size
+            traffic.messages_in += log.log_end_offset - outcome[0]  # its base offset
             return outcome
         if isinstance(outcome, Postponed):
             return self._wait(partition, batches, request, outcome)

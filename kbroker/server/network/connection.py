@@ -303,12 +303,13 @@ class Connection(asyncio.BufferedProtocol):
         looked at one by one.
         """
         shared = self._shared
-        size, api_key = len(frame), int.from_bytes(frame[:API_KEY_BYTES], "big")
+        size = len(frame)
         if size > shared.max_list_bytes:
-            self._check_list(size, api_key)
+            self._check_list(size, int.from_bytes(frame[:API_KEY_BYTES], "big"))
             if exceeds_partition_count(frame, shared.max_list_bytes // PARTITION_BYTES):
                 raise CloseConnection("a Produce request of very many partitions")
-        if api_key == ApiKey.PRODUCE and (
+        is_produce = not frame[0] and not frame[1]  # the API key, which is 0
+        if is_produce and (
             size <= LARGE_PRODUCE_BYTES or not exceeds_partition_count(frame, PRODUCE_PARTITIONS)
         ):
             return shared.dispatcher.dispatch(self._session, frame, arrived_ms)
