@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import (
     Commit,
@@ -258,6 +259,19 @@ class Ledger:
         if step.is_whole and node.unanswered and not node.is_leader:
             waiting = [type(each.request).__name__ for each in node.unanswered.values()]
             raise AssertionError(f"node {node.node_id} does not lead and keeps waiting: {waiting}")
+
+    def fetches_are_answered_in_time(self, slack_ms: int) -> None:
+        """No Fetch waits longer than it asked for. Checked from time to time."""
+        for node in self._nodes.values():
+            if not node.is_running:
+                continue
+            now_ms = node.simulation.elapsed_ms
+            for origin in node.unanswered.values():
+                if isinstance(origin.request, FetchRequest):
+                    waits_ms = now_ms - origin.arrived_ms
+                    assert waits_ms <= origin.request.max_wait_ms + slack_ms, (
+                        f"node {node.node_id} keeps a Fetch waiting for {waits_ms} ms"
+                    )
 
     def leaders_have_a_majority(self, fetch_timeout_ms: int) -> None:
         """A leader that a majority has not fetched from for twice the quorum check has resigned.

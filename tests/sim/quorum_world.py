@@ -32,6 +32,8 @@ FAULTY_UNITS = (3.0, 16.0)
 """How long faults strike, in election timeouts."""
 SETTLE_UNITS = 60.0
 UNITS_MS = (100, 300, 1_000)
+STABLE_SHARE = 0.1
+STABLE_UNITS = 20
 CHANNEL_SHARE = 0.1
 """In how many seeds the nodes speak over the channel, and encode what they say."""
 CAN_CHANGE_VOTERS = False
@@ -77,7 +79,13 @@ class QuorumWorld:
             for node_id in range(1, voter_count + 1)
         )
         checks = self.ledger.checks()
-        for node_id in range(1, voter_count + observer_count + 1):
+        all_nodes = range(1, voter_count + observer_count + 1)
+        old_nodes = frozenset(
+            node_id
+            for node_id in all_nodes
+            if random.random() < random.choice((0.0, 0.0, 0.0, 0.3))
+        )
+        for node_id in all_nodes:
             self.nodes[node_id] = QuorumNode(
                 node_id,
                 directory_of(node_id),
@@ -88,6 +96,7 @@ class QuorumWorld:
                 acknowledge=self.ledger.acknowledge,
                 ended=self._ended,
                 uses_channel=self.uses_channel,
+                old_nodes=old_nodes,
             )
         self.faults = Faults(
             list(self.nodes.values()),
@@ -208,6 +217,7 @@ class QuorumWorld:
 
     def _look_at_leaders(self) -> None:
         self.ledger.leaders_have_a_majority(2 * self.unit_ms)
+        self.ledger.fetches_are_answered_in_time(self.unit_ms // 10)
 
     def _maintain(self) -> None:
         """What nodes do by themselves, or by order of an operator."""
