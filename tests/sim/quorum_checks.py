@@ -46,6 +46,7 @@ class Ledger:
         self.led_since_ms: dict[int, int] = {}
         self._value_counts: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
+        self._changed_voters: list[tuple[ReplicaKey, int, bool]] = []
         self.committed: list[LogBatch] = []
         self.values: list[bytes] = []
         self.acknowledged: list[Proposal] = []
@@ -59,6 +60,7 @@ class Ledger:
             self.flushed_is_durable,
             self.a_leader_commits_through_its_own_epoch,
             self.committed_is_the_same_everywhere,
+            self.acknowledged_voters_are_committed,
             self.a_leader_has_what_is_committed,
             self.voters_are_those_of_the_log,
             self.only_a_leader_keeps_requests_waiting,
@@ -222,14 +224,23 @@ class Ledger:
             f"node {node.node_id} leads epoch {node.epoch} without all committed records"
         )
 
-    def voter_changed(self, key: ReplicaKey, *, is_added: bool) -> None:
-        """A client was told that a change of the voters is committed."""
-        for batch in reversed(self.committed):
-            if batch.voters is not None:
-                is_there = batch.voters.is_voter(key)
-                assert is_there == is_added, f"the acknowledged change of voter {key} is gone"
-                return
-        raise AssertionError(f"the acknowledged change of voter {key} is not committed")
+    def voter_changed(self, key: ReplicaKey, offset: int, *, is_added: bool) -> None:
+        """A client was told that a change of the voters is committed, which it asked for when the
+        leader's log ended at offset.
+        """
+        self._changed_voters.append((key, offset, is_added))
+
+    def acknowledged_voters_are_committed(self, node: QuorumNode, step: Step) -> None:
+        """In a step after that of the commit."""
+        changed, self._changed_voters = self._changed_voters, []
+        for key, offset, is_added in changed:
+            sets = [
+                batch.voters
+                for batch in reversed(self.committed)
+                if batch.voters is not None and batch.base_offset >= offset
+            ]
+            is_there = any(voters.is_voter(key) == is_added for voters in sets)
+            assert is_there, f"voter {key}, added: {is_added}, is acknowledged and not committed"
 
     def acknowledge(self, node: QuorumNode, proposal: Proposal) -> None:
         """A client was told that its records are committed."""

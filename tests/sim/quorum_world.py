@@ -12,9 +12,14 @@ from functools import partial
 from random import Random
 
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.protocol.messages.quorum import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    RemoveRaftVoterRequest,
+)
 from kbroker.quorum.raft.control_state import ControlState
-from kbroker.quorum.raft.effects import RaftResponse
+from kbroker.quorum.raft.effects import Effect, RaftResponse
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
@@ -36,8 +41,6 @@ STABLE_SHARE = 0.1
 STABLE_UNITS = 20
 CHANNEL_SHARE = 0.1
 """In how many seeds the nodes speak over the channel, and encode what they say."""
-CAN_CHANGE_VOTERS = False
-"""Whether the core serves AddRaftVoter and RemoveRaftVoter."""
 
 
 def directory_of(node_id: int) -> Uuid:
@@ -61,13 +64,15 @@ class QuorumWorld:
         self.unit_ms = random.choice(UNITS_MS)
         self.kraft_version = random.choice((0, 1))
         voter_count = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
-        observer_count = random.choice((0, 1, 2) if self.kraft_version else (0, 0, 1))
-        self.changes_voters = CAN_CHANGE_VOTERS and self.kraft_version > 0 and random.random() < 0.5
+        observer_count = random.choice((0, 0, 1, 2))
+        self.changes_voters = random.random() < 0.5
+        self.auto_join = self.changes_voters and random.random() < 0.3
         self.brokers: frozenset[int] = frozenset()
         """Observers that sync nothing, as they can never vote."""
         if not self.changes_voters and random.random() < 0.5:
             self.brokers = frozenset(range(voter_count + 1, voter_count + observer_count + 1))
-        self._wiped_count = 0
+        self._lost_keys: list[ReplicaKey] = []
+        """Replicas whose disks were replaced."""
         self.can_clean = random.random() < 0.5
         self.uses_channel = random.random() < CHANNEL_SHARE
         self._make_node = make_node
@@ -131,6 +136,7 @@ class QuorumWorld:
                 endpoints=voter_of(node.node_id, node.directory_id).endpoints,
                 bootstrap_servers=tuple((HOST, voter_id) for voter_id in self.voters.ids),
                 can_be_voter=node.node_id not in self.brokers,
+                auto_join=self.auto_join,
                 election_timeout_ms=unit_ms,
                 fetch_timeout_ms=2 * unit_ms,
                 election_backoff_max_ms=unit_ms,
@@ -225,8 +231,8 @@ class QuorumWorld:
         if not running:
             return
         node = self.random.choice(running)
-        changes = ("voters", "voters", "voters", "wipe") if self.changes_voters else ()
-        match self.random.choice(("snapshot", "snapshot", "resign", "stop", *changes)):
+        changes = ("voters", "voters", "voters", "upgrade", "wipe") if self.changes_voters else ()
+        match self.random.choice(("snapshot", "snapshot", "resign", "stop", "describe", *changes)):
             case "snapshot":
                 node.write_snapshot()
                 if self.can_clean and node.is_running:
@@ -239,6 +245,14 @@ class QuorumWorld:
                 self.simulation.timers.call_later(again_ms, node.start)
             case "voters":
                 self._change_voters()
+            case "upgrade":
+                self._upgrade()
+            case "describe":
+                topic = DescribeQuorumRequest.TopicData(
+                    topic_name="__cluster_metadata",
+                    partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
+                )
+                node.client_request(DescribeQuorumRequest(topics=[topic]), lambda response: None)
             case "wipe":
                 self._wipe(node)
 
@@ -264,26 +278,42 @@ class QuorumWorld:
                 ],
             )
         else:
-            key = self.random.choice(leader.voters.keys)
+            # with an empty disk among the voters, no other one may go
+            lost = [key for key in leader.voters.keys if key in self._lost_keys]
+            key = self.random.choice(lost or leader.voters.keys)
             request = RemoveRaftVoterRequest(
                 cluster_id=CLUSTER_ID, voter_id=key.id, voter_directory_id=key.directory_id
             )
         is_added = isinstance(request, AddRaftVoterRequest)
+        offset = leader.log.end_offset
 
         def reply(response: RaftResponse) -> None:
             self.simulation.note(f"voter {key.id}, added: {is_added}: {response}")
             if not response.error_code:
                 self.changed_voters_count += 1
-                self.ledger.voter_changed(key, is_added=is_added)
+                self.ledger.voter_changed(key, offset, is_added=is_added)
 
         leader.client_request(request, reply)
+
+    def _upgrade(self) -> None:
+        """An operator finalizes kraft.version 1."""
+
+        def upgrade(leader: QuorumNode, now_ms: int) -> list[Effect]:
+            try:
+                return leader.core.upgrade_kraft_version(1, now_ms)
+            except KafkaError as error:
+                self.simulation.note(f"node {leader.node_id}: {error}")
+                return []
+
+        for leader in self._leaders():
+            leader.step(partial(upgrade, leader))
 
     def _wipe(self, node: QuorumNode) -> None:
         """One disk is replaced by an empty one, once, if the other voters can do without it."""
         voters = [each.voters for each in self.nodes.values() if each.start_count]
         is_safe = all(len(each) >= 3 or not each.is_voter(node.key) for each in voters)
-        if not self._wiped_count and is_safe:
-            self._wiped_count += 1
+        if self.kraft_version and not self._lost_keys and is_safe:
+            self._lost_keys.append(node.key)
             node.wipe(bytes([100 + node.node_id]) * 16)
             node.start()
 
@@ -337,7 +367,7 @@ class QuorumWorld:
             "restarts": sum(node.start_count - 1 for node in nodes),
             "truncations": sum(node.counts["Truncate"] for node in nodes),
             "snapshots fetched": sum(node.counts["InstallSnapshot"] for node in nodes),
-            "voters changed": self.changed_voters_count + (not CAN_CHANGE_VOTERS),
+            "voters changed": self.changed_voters_count,
             "proposals lost": sum(node.lost_proposals for node in nodes),
         }
 
