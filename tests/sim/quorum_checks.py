@@ -27,7 +27,7 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
 from tests.sim.process import SimProcess
-from tests.sim.quorum_log import LogBatch
+from tests.sim.quorum_log import LogBatch, QuorumLog
 from tests.sim.quorum_node import Check, Proposal, QuorumNode, Step
 
 
@@ -46,6 +46,8 @@ class Ledger:
         self.led_since_ms: dict[int, int] = {}
         self._value_counts: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
+        self.lost_logs: dict[ReplicaKey, QuorumLog] = {}
+        """Of disks that were replaced: what they held was counted before."""
         self._changed_voters: list[tuple[ReplicaKey, int, bool]] = []
         self.committed: list[LogBatch] = []
         self.values: list[bytes] = []
@@ -75,6 +77,11 @@ class Ledger:
     def one_leader_per_epoch(self, node: QuorumNode, step: Step) -> None:
         """Nobody else leads, or led, the epoch that this node leads or follows."""
         epoch = node.epoch
+        if step.is_whole and node.process is not None:
+            says_that_it_leads = node.leader_id == node.node_id
+            assert says_that_it_leads == node.is_leader, (
+                f"node {node.node_id} says that it leads: {says_that_it_leads}, and it is not so"
+            )
         leader_id = node.node_id if node.is_leader else node.leader_id
         if leader_id >= 0 and step.is_whole:
             known = self.leaders.setdefault(epoch, leader_id)
@@ -187,7 +194,8 @@ class Ledger:
             f"{name} commits offset {batch.base_offset}, "
             f"but {self.committed_end_offset} was committed up to now"
         )
-        durable = [each.key for each in self._nodes.values() if each.log.holds(batch)]
+        logs = {node.key: node.log for node in self._nodes.values()} | self.lost_logs
+        durable = [key for key, log in logs.items() if log.holds(batch)]
         enough = any(
             sum(any(voter.matches(key) for key in durable) for voter in voters) >= voters.majority
             for voters in (voters_before, node.voters)

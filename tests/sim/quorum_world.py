@@ -120,13 +120,12 @@ class QuorumWorld:
         unit_ms, log = self.unit_ms, node.log
         control = ControlState(VoterSet() if self.kraft_version else self.voters)
         latest = max(log.snapshots, default=None)
-        first = next((each for each in sorted(log.snapshots)), None)
-        if first is not None:
-            control.load_snapshot(first, log.snapshots[first].content.configuration)
-        for batch in log.batches:
-            if batch.voters is not None:
-                control.add_batch(batch.data)
+        if latest is not None:
+            control.load_snapshot(latest, log.snapshots[latest].content.configuration)
         node.applied_offset = 0 if latest is None else latest.end_offset
+        for batch in log.batches:
+            if batch.voters is not None and batch.base_offset >= node.applied_offset:
+                control.add_batch(batch.data)
         self.ledger.started(node)
         return self._make_node(
             RaftConfig(
@@ -134,7 +133,9 @@ class QuorumWorld:
                 CLUSTER_ID,
                 listener_name=LISTENER,
                 endpoints=voter_of(node.node_id, node.directory_id).endpoints,
-                bootstrap_servers=tuple((HOST, voter_id) for voter_id in self.voters.ids),
+                bootstrap_servers=tuple(
+                    (HOST, each) for each in self.nodes if each not in self.brokers
+                ),
                 can_be_voter=node.node_id not in self.brokers,
                 auto_join=self.auto_join,
                 election_timeout_ms=unit_ms,
@@ -179,9 +180,14 @@ class QuorumWorld:
         for node in self.nodes.values():
             node.format(self.voters, self.kraft_version)
             node.start()
-        self.faults.start()
+        self.simulation.timers.call_later(
+            self.unit_ms * self.random.choice((0.0, 3.0, 6.0)), self.faults.start
+        )
         self._at_times(self.random.choice((0.1, 0.5)), self._client)
         self._at_times(self.random.choice((1.0, 3.0)), self._maintain)
+        if self.changes_voters:
+            self._at_times(0.7, self._change_voters)
+            self._at_times(2.0, self._upgrade)
         self._every(self.unit_ms, self._look_at_leaders)
         self.simulation.run(int(self.unit_ms * self.random.uniform(*FAULTY_UNITS)))
         self._is_quiet = True
@@ -231,8 +237,7 @@ class QuorumWorld:
         if not running:
             return
         node = self.random.choice(running)
-        changes = ("voters", "voters", "voters", "upgrade", "wipe") if self.changes_voters else ()
-        match self.random.choice(("snapshot", "snapshot", "resign", "stop", "describe", *changes)):
+        match self.random.choice(("snapshot", "snapshot", "resign", "stop", "describe", "wipe")):
             case "snapshot":
                 node.write_snapshot()
                 if self.can_clean and node.is_running:
@@ -243,17 +248,13 @@ class QuorumWorld:
                 node.shut_down(2 * self.unit_ms)
                 again_ms = self.random.uniform(0, 4 * self.unit_ms)
                 self.simulation.timers.call_later(again_ms, node.start)
-            case "voters":
-                self._change_voters()
-            case "upgrade":
-                self._upgrade()
             case "describe":
                 topic = DescribeQuorumRequest.TopicData(
                     topic_name="__cluster_metadata",
                     partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
                 )
                 node.client_request(DescribeQuorumRequest(topics=[topic]), lambda response: None)
-            case "wipe":
+            case "wipe" if self.changes_voters:
                 self._wipe(node)
 
     def _change_voters(self) -> None:
@@ -314,6 +315,7 @@ class QuorumWorld:
         is_safe = all(len(each) >= 3 or not each.is_voter(node.key) for each in voters)
         if self.kraft_version and not self._lost_keys and is_safe:
             self._lost_keys.append(node.key)
+            self.ledger.lost_logs[node.key] = node.log
             node.wipe(bytes([100 + node.node_id]) * 16)
             node.start()
 
