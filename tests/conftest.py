@@ -26,6 +26,7 @@ LONG_FILES: Final = (
     "spark/test_kafka_source.py",
     "clients/test_streams.py",
     "e2e/test_transaction_versions.py",
+    "sim/test_quorum.py",
     "e2e/test_kill.py",
     "e2e/test_memory.py",
     "clients/test_consumer_protocol.py",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import (
     Commit,
@@ -26,7 +27,7 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
 from tests.sim.process import SimProcess
-from tests.sim.quorum_log import LogBatch
+from tests.sim.quorum_log import LogBatch, QuorumLog
 from tests.sim.quorum_node import Check, Proposal, QuorumNode, Step
 
 
@@ -45,6 +46,9 @@ class Ledger:
         self.led_since_ms: dict[int, int] = {}
         self._value_counts: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
+        self.lost_logs: dict[ReplicaKey, QuorumLog] = {}
+        """Of disks that were replaced: what they held was counted before."""
+        self._changed_voters: list[tuple[ReplicaKey, int, bool]] = []
         self.committed: list[LogBatch] = []
         self.values: list[bytes] = []
         self.acknowledged: list[Proposal] = []
@@ -58,6 +62,7 @@ class Ledger:
             self.flushed_is_durable,
             self.a_leader_commits_through_its_own_epoch,
             self.committed_is_the_same_everywhere,
+            self.acknowledged_voters_are_committed,
             self.a_leader_has_what_is_committed,
             self.voters_are_those_of_the_log,
             self.only_a_leader_keeps_requests_waiting,
@@ -72,6 +77,11 @@ class Ledger:
     def one_leader_per_epoch(self, node: QuorumNode, step: Step) -> None:
         """Nobody else leads, or led, the epoch that this node leads or follows."""
         epoch = node.epoch
+        if step.is_whole and node.process is not None:
+            says_that_it_leads = node.leader_id == node.node_id
+            assert says_that_it_leads == node.is_leader, (
+                f"node {node.node_id} says that it leads: {says_that_it_leads}, and it is not so"
+            )
         leader_id = node.node_id if node.is_leader else node.leader_id
         if leader_id >= 0 and step.is_whole:
             known = self.leaders.setdefault(epoch, leader_id)
@@ -184,7 +194,8 @@ class Ledger:
             f"{name} commits offset {batch.base_offset}, "
             f"but {self.committed_end_offset} was committed up to now"
         )
-        durable = [each.key for each in self._nodes.values() if each.log.holds(batch)]
+        logs = {node.key: node.log for node in self._nodes.values()} | self.lost_logs
+        durable = [key for key, log in logs.items() if log.holds(batch)]
         enough = any(
             sum(any(voter.matches(key) for key in durable) for voter in voters) >= voters.majority
             for voters in (voters_before, node.voters)
@@ -221,14 +232,23 @@ class Ledger:
             f"node {node.node_id} leads epoch {node.epoch} without all committed records"
         )
 
-    def voter_changed(self, key: ReplicaKey, *, is_added: bool) -> None:
-        """A client was told that a change of the voters is committed."""
-        for batch in reversed(self.committed):
-            if batch.voters is not None:
-                is_there = batch.voters.is_voter(key)
-                assert is_there == is_added, f"the acknowledged change of voter {key} is gone"
-                return
-        raise AssertionError(f"the acknowledged change of voter {key} is not committed")
+    def voter_changed(self, key: ReplicaKey, offset: int, *, is_added: bool) -> None:
+        """A client was told that a change of the voters is committed, which it asked for when the
+        leader's log ended at offset.
+        """
+        self._changed_voters.append((key, offset, is_added))
+
+    def acknowledged_voters_are_committed(self, node: QuorumNode, step: Step) -> None:
+        """In a step after that of the commit."""
+        changed, self._changed_voters = self._changed_voters, []
+        for key, offset, is_added in changed:
+            sets = [
+                batch.voters
+                for batch in reversed(self.committed)
+                if batch.voters is not None and batch.base_offset >= offset
+            ]
+            is_there = any(voters.is_voter(key) == is_added for voters in sets)
+            assert is_there, f"voter {key}, added: {is_added}, is acknowledged and not committed"
 
     def acknowledge(self, node: QuorumNode, proposal: Proposal) -> None:
         """A client was told that its records are committed."""
@@ -258,6 +278,19 @@ class Ledger:
         if step.is_whole and node.unanswered and not node.is_leader:
             waiting = [type(each.request).__name__ for each in node.unanswered.values()]
             raise AssertionError(f"node {node.node_id} does not lead and keeps waiting: {waiting}")
+
+    def fetches_are_answered_in_time(self, slack_ms: int) -> None:
+        """No Fetch waits longer than it asked for. Checked from time to time."""
+        for node in self._nodes.values():
+            if not node.is_running:
+                continue
+            now_ms = node.simulation.elapsed_ms
+            for origin in node.unanswered.values():
+                if isinstance(origin.request, FetchRequest):
+                    waits_ms = now_ms - origin.arrived_ms
+                    assert waits_ms <= origin.request.max_wait_ms + slack_ms, (
+                        f"node {node.node_id} keeps a Fetch waiting for {waits_ms} ms"
+                    )
 
     def leaders_have_a_majority(self, fetch_timeout_ms: int) -> None:
         """A leader that a majority has not fetched from for twice the quorum check has resigned.

@@ -24,7 +24,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import RequestHeader
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.messages.quorum import FetchSnapshotRequest, FetchSnapshotResponse
+from kbroker.protocol.messages.quorum import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    VoteRequest,
+)
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
 from kbroker.quorum.raft.effects import (
     AppendBatches,
@@ -80,9 +84,12 @@ class Answer(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """A request that has arrived. source: the node or connection that it came from."""
+    """A request that has arrived. source: the node or connection that it came from; arrived_ms:
+    when, since the start of the simulation.
+    """
 
     source: object
+    arrived_ms: int
     request: RaftRequest
     version: int
     reply: Callable[[RaftResponse], None]
@@ -120,6 +127,7 @@ class QuorumNode:
     """One node, over all its processes. acknowledge: called with each proposal that it saw
     committed while it led. ended: called when its process has ended. uses_channel: whether requests
     go over `kbroker.client.channel` as bytes on connections, instead of as values, each on its own.
+    old_nodes: those that refuse pre-votes.
     """
 
     def __init__(
@@ -134,6 +142,7 @@ class QuorumNode:
         acknowledge: Callable[[QuorumNode, Proposal], None],
         ended: Callable[[QuorumNode], None],
         uses_channel: bool = False,
+        old_nodes: frozenset[int] = frozenset(),
     ) -> None:
         self.node_id = node_id
         self.directory_id = directory_id
@@ -168,8 +177,10 @@ class QuorumNode:
         self._known = known
         self._sent: dict[int, SimTimer | None] = {}
         self._uses_channel = uses_channel
+        self.old_nodes = old_nodes
         self._channel: Channel | None = None
         self._next_token = 0
+        self._abandoned: set[int] = set()
         self._deadline: tuple[int, SimTimer] | None = None
         self._count = 0
 
@@ -236,6 +247,7 @@ class QuorumNode:
             self.simulation.network.detach(self.node_id, silently=power_loss)
             self._sent.clear()
             self.unanswered.clear()
+            self._abandoned.clear()
             self.lost_proposals += len(self.proposals)
             self.proposals.clear()
             self.fetched_ms.clear()
@@ -411,6 +423,11 @@ class QuorumNode:
         assert process is not None
         correlation_id = effect.correlation_id
         assert correlation_id not in self._sent, "a correlation id is used twice"
+        if self._refuses_pre_votes(effect):
+            self._sent[correlation_id] = None
+            refusal = partial(self._answered, correlation_id, ErrorCode.UNSUPPORTED_VERSION)
+            process.call_later(1, refusal)
+            return
         if self._channel is not None:
             self._sent[correlation_id] = None
             self._send_on_channel(self._channel, effect)
@@ -423,6 +440,15 @@ class QuorumNode:
             self.node_id,
             effect.destination.port,
             SentRequest(process, correlation_id, effect.request),
+        )
+
+    def _refuses_pre_votes(self, effect: Send) -> bool:
+        """Whether the destination serves only versions of Vote that know no pre-vote (KIP-996)."""
+        request = effect.request
+        return (
+            isinstance(request, VoteRequest)
+            and request.topics[0].partitions[0].pre_vote
+            and effect.destination.port in self.old_nodes
         )
 
     def _send_on_channel(self, channel: Channel, effect: Send) -> None:
@@ -464,7 +490,7 @@ class QuorumNode:
             self.simulation.network.send(self.node_id, source, answer)
 
         version = valid_versions(message.request.API_KEY)[1]
-        self.request(Origin(source, message.request, version, reply))
+        self.request(Origin(source, self.simulation.elapsed_ms, message.request, version, reply))
 
     def _accept(self, stream: Stream) -> StreamReceiver:
         """Another node has connected."""
@@ -474,7 +500,15 @@ class QuorumNode:
                 connection.answer(header, api_versions(ALL_VERSIONS))
                 return
             reply = partial(connection.answer, header)
-            self.request(Origin(connection, cast(RaftRequest, request), header.api_version, reply))
+            self.request(
+                Origin(
+                    connection,
+                    self.simulation.elapsed_ms,
+                    cast(RaftRequest, request),
+                    header.api_version,
+                    reply,
+                )
+            )
 
         return ServerConnection(stream, serve, lost_callback=self.abandon)
 
@@ -523,9 +557,11 @@ class QuorumNode:
         self.step(handle)
 
     def _respond(self, effect: Respond) -> None:
+        if effect.token in self._abandoned:
+            self._abandoned.discard(effect.token)
+            return
         origin = self.unanswered.pop(effect.token, None)
-        if origin is None:
-            return  # its connection was closed within this step
+        assert origin is not None, f"request {effect.token} is answered twice"
         response, read = effect.response, effect.read
         if isinstance(read, ReadRecords):
             assert isinstance(response, FetchResponse)
@@ -546,6 +582,7 @@ class QuorumNode:
         for token, origin in list(self.unanswered.items()):
             if origin.source == source:
                 del self.unanswered[token]
+                self._abandoned.add(token)
                 self.core.request_abandoned(token)
 
     # -- snapshots --------------------------------------------------------------------------------
@@ -618,7 +655,8 @@ class QuorumNode:
     def client_request(self, request: RaftRequest, reply: Callable[[RaftResponse], None]) -> None:
         """A request of a client; reply may never be called."""
         if self.process is not None:
-            self.request(Origin(None, request, valid_versions(request.API_KEY)[1], reply))
+            version = valid_versions(request.API_KEY)[1]
+            self.request(Origin(None, self.simulation.elapsed_ms, request, version, reply))
 
     def shut_down(self, timeout_ms: int) -> None:
         """Stop in order: a leader resigns, the process ends by ShutdownComplete."""

@@ -12,9 +12,14 @@ from functools import partial
 from random import Random
 
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.protocol.messages.quorum import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    RemoveRaftVoterRequest,
+)
 from kbroker.quorum.raft.control_state import ControlState
-from kbroker.quorum.raft.effects import RaftResponse
+from kbroker.quorum.raft.effects import Effect, RaftResponse
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
@@ -28,14 +33,14 @@ from tests.sim.simulation import Simulation, SimulationFailure, failure_line
 NAME = "quorum"
 CLUSTER_ID = "simulated"
 HOST = "sim"
-FAULTY_UNITS = (3.0, 16.0)
+FAULTY_UNITS = (3.0, 14.0)
 """How long faults strike, in election timeouts."""
 SETTLE_UNITS = 60.0
 UNITS_MS = (100, 300, 1_000)
+STABLE_SHARE = 0.1
+STABLE_UNITS = 20
 CHANNEL_SHARE = 0.1
 """In how many seeds the nodes speak over the channel, and encode what they say."""
-CAN_CHANGE_VOTERS = False
-"""Whether the core serves AddRaftVoter and RemoveRaftVoter."""
 
 
 def directory_of(node_id: int) -> Uuid:
@@ -59,13 +64,15 @@ class QuorumWorld:
         self.unit_ms = random.choice(UNITS_MS)
         self.kraft_version = random.choice((0, 1))
         voter_count = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
-        observer_count = random.choice((0, 1, 2) if self.kraft_version else (0, 0, 1))
-        self.changes_voters = CAN_CHANGE_VOTERS and self.kraft_version > 0 and random.random() < 0.5
+        observer_count = random.choice((0, 0, 1, 2))
+        self.changes_voters = random.random() < 0.5
+        self.auto_join = self.changes_voters and random.random() < 0.3
         self.brokers: frozenset[int] = frozenset()
         """Observers that sync nothing, as they can never vote."""
         if not self.changes_voters and random.random() < 0.5:
             self.brokers = frozenset(range(voter_count + 1, voter_count + observer_count + 1))
-        self._wiped_count = 0
+        self._lost_keys: list[ReplicaKey] = []
+        """Replicas whose disks were replaced."""
         self.can_clean = random.random() < 0.5
         self.uses_channel = random.random() < CHANNEL_SHARE
         self._make_node = make_node
@@ -77,7 +84,13 @@ class QuorumWorld:
             for node_id in range(1, voter_count + 1)
         )
         checks = self.ledger.checks()
-        for node_id in range(1, voter_count + observer_count + 1):
+        all_nodes = range(1, voter_count + observer_count + 1)
+        old_nodes = frozenset(
+            node_id
+            for node_id in all_nodes
+            if random.random() < random.choice((0.0, 0.0, 0.0, 0.3))
+        )
+        for node_id in all_nodes:
             self.nodes[node_id] = QuorumNode(
                 node_id,
                 directory_of(node_id),
@@ -88,6 +101,7 @@ class QuorumWorld:
                 acknowledge=self.ledger.acknowledge,
                 ended=self._ended,
                 uses_channel=self.uses_channel,
+                old_nodes=old_nodes,
             )
         self.faults = Faults(
             list(self.nodes.values()),
@@ -106,13 +120,12 @@ class QuorumWorld:
         unit_ms, log = self.unit_ms, node.log
         control = ControlState(VoterSet() if self.kraft_version else self.voters)
         latest = max(log.snapshots, default=None)
-        first = next((each for each in sorted(log.snapshots)), None)
-        if first is not None:
-            control.load_snapshot(first, log.snapshots[first].content.configuration)
-        for batch in log.batches:
-            if batch.voters is not None:
-                control.add_batch(batch.data)
+        if latest is not None:
+            control.load_snapshot(latest, log.snapshots[latest].content.configuration)
         node.applied_offset = 0 if latest is None else latest.end_offset
+        for batch in log.batches:
+            if batch.voters is not None and batch.base_offset >= node.applied_offset:
+                control.add_batch(batch.data)
         self.ledger.started(node)
         return self._make_node(
             RaftConfig(
@@ -120,8 +133,11 @@ class QuorumWorld:
                 CLUSTER_ID,
                 listener_name=LISTENER,
                 endpoints=voter_of(node.node_id, node.directory_id).endpoints,
-                bootstrap_servers=tuple((HOST, voter_id) for voter_id in self.voters.ids),
+                bootstrap_servers=tuple(
+                    (HOST, each) for each in self.nodes if each not in self.brokers
+                ),
                 can_be_voter=node.node_id not in self.brokers,
+                auto_join=self.auto_join,
                 election_timeout_ms=unit_ms,
                 fetch_timeout_ms=2 * unit_ms,
                 election_backoff_max_ms=unit_ms,
@@ -164,9 +180,14 @@ class QuorumWorld:
         for node in self.nodes.values():
             node.format(self.voters, self.kraft_version)
             node.start()
-        self.faults.start()
+        self.simulation.timers.call_later(
+            self.unit_ms * self.random.choice((0.0, 3.0, 6.0)), self.faults.start
+        )
         self._at_times(self.random.choice((0.1, 0.5)), self._client)
         self._at_times(self.random.choice((1.0, 3.0)), self._maintain)
+        if self.changes_voters:
+            self._at_times(0.7, self._change_voters)
+            self._at_times(2.0, self._upgrade)
         self._every(self.unit_ms, self._look_at_leaders)
         self.simulation.run(int(self.unit_ms * self.random.uniform(*FAULTY_UNITS)))
         self._is_quiet = True
@@ -208,6 +229,7 @@ class QuorumWorld:
 
     def _look_at_leaders(self) -> None:
         self.ledger.leaders_have_a_majority(2 * self.unit_ms)
+        self.ledger.fetches_are_answered_in_time(self.unit_ms // 10)
 
     def _maintain(self) -> None:
         """What nodes do by themselves, or by order of an operator."""
@@ -215,8 +237,7 @@ class QuorumWorld:
         if not running:
             return
         node = self.random.choice(running)
-        changes = ("voters", "voters", "voters", "wipe") if self.changes_voters else ()
-        match self.random.choice(("snapshot", "snapshot", "resign", "stop", *changes)):
+        match self.random.choice(("snapshot", "snapshot", "resign", "stop", "describe", "wipe")):
             case "snapshot":
                 node.write_snapshot()
                 if self.can_clean and node.is_running:
@@ -227,9 +248,13 @@ class QuorumWorld:
                 node.shut_down(2 * self.unit_ms)
                 again_ms = self.random.uniform(0, 4 * self.unit_ms)
                 self.simulation.timers.call_later(again_ms, node.start)
-            case "voters":
-                self._change_voters()
-            case "wipe":
+            case "describe":
+                topic = DescribeQuorumRequest.TopicData(
+                    topic_name="__cluster_metadata",
+                    partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
+                )
+                node.client_request(DescribeQuorumRequest(topics=[topic]), lambda response: None)
+            case "wipe" if self.changes_voters:
                 self._wipe(node)
 
     def _change_voters(self) -> None:
@@ -254,26 +279,47 @@ class QuorumWorld:
                 ],
             )
         else:
-            key = self.random.choice(leader.voters.keys)
+            # with an empty disk among the voters, no other one may go
+            lost = [key for key in leader.voters.keys if key in self._lost_keys]
+            key = self.random.choice(lost or leader.voters.keys)
+            if key == leader.key and len(leader.voters) == 2:
+                # if it fails before the other one has the record, neither can be elected: the
+                # one with the longer log is no voter by it (in Kafka too; Raft, section 4.2.2)
+                return
             request = RemoveRaftVoterRequest(
                 cluster_id=CLUSTER_ID, voter_id=key.id, voter_directory_id=key.directory_id
             )
         is_added = isinstance(request, AddRaftVoterRequest)
+        offset = leader.log.end_offset
 
         def reply(response: RaftResponse) -> None:
             self.simulation.note(f"voter {key.id}, added: {is_added}: {response}")
             if not response.error_code:
                 self.changed_voters_count += 1
-                self.ledger.voter_changed(key, is_added=is_added)
+                self.ledger.voter_changed(key, offset, is_added=is_added)
 
         leader.client_request(request, reply)
+
+    def _upgrade(self) -> None:
+        """An operator finalizes kraft.version 1."""
+
+        def upgrade(leader: QuorumNode, now_ms: int) -> list[Effect]:
+            try:
+                return leader.core.upgrade_kraft_version(1, now_ms)
+            except KafkaError as error:
+                self.simulation.note(f"node {leader.node_id}: {error}")
+                return []
+
+        for leader in self._leaders():
+            leader.step(partial(upgrade, leader))
 
     def _wipe(self, node: QuorumNode) -> None:
         """One disk is replaced by an empty one, once, if the other voters can do without it."""
         voters = [each.voters for each in self.nodes.values() if each.start_count]
         is_safe = all(len(each) >= 3 or not each.is_voter(node.key) for each in voters)
-        if not self._wiped_count and is_safe:
-            self._wiped_count += 1
+        if self.kraft_version and not self._lost_keys and is_safe:
+            self._lost_keys.append(node.key)
+            self.ledger.lost_logs[node.key] = node.log
             node.wipe(bytes([100 + node.node_id]) * 16)
             node.start()
 
@@ -327,7 +373,7 @@ class QuorumWorld:
             "restarts": sum(node.start_count - 1 for node in nodes),
             "truncations": sum(node.counts["Truncate"] for node in nodes),
             "snapshots fetched": sum(node.counts["InstallSnapshot"] for node in nodes),
-            "voters changed": self.changed_voters_count + (not CAN_CHANGE_VOTERS),
+            "voters changed": self.changed_voters_count,
             "proposals lost": sum(node.lost_proposals for node in nodes),
         }
 

@@ -242,7 +242,8 @@ class RaftNode:
     ) -> list[Effect]:
         """Retention advanced the log's start to the end of a snapshot and left these snapshots."""
         self.quorum.log.clean(log_start_offset, snapshots)
-        self.quorum.control.truncate_old(log_start_offset)
+        # what counts before the log's start stays: the log may be truncated to its start
+        self.quorum.control.truncate_old(log_start_offset - 1)
         return self._finish(now_ms)
 
     def snapshot_received(

@@ -94,9 +94,12 @@ class QuorumState:
         self.emit(PersistState(election, self.control.kraft_version, self.voters.ids))
 
     def _announce(self) -> None:
-        """Tell the state machines about another leader or epoch."""
+        """Tell the state machines about another leader or epoch. A node that led the epoch and
+        resigned still knows itself as its leader, as other nodes do, and leads nothing.
+        """
         state = self.state
-        leader_id = NOBODY if isinstance(state, Resigned) else self.leader_id
+        is_former = self.leader_id == self.local.id and not isinstance(state, Leader)
+        leader_id = NOBODY if is_former else self.leader_id
         if (state.epoch, leader_id) != self._announced:
             self._announced = (state.epoch, leader_id)
             start = state.state.epoch_start_offset if isinstance(state, Leader) else None

@@ -11,6 +11,7 @@ from kbroker.protocol.messages.quorum import (
     UpdateRaftVoterRequest,
 )
 from kbroker.quorum.raft.effects import RaftRequest
+from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.voter_set import ReplicaKey
 from tests.quorum.raft.replicas import LISTENER, Replica, Replicas, directory_of, endpoint_of
 
@@ -203,6 +204,40 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     assert successor is not leader
     assert leader.id not in successor.node.quorum.voters.ids
     assert leader.state == "Follower"
+
+
+def test_a_leader_that_removed_itself_never_says_again_that_it_leads() -> None:
+    world = Replicas(1, 2)
+    leader = world.elect()
+    assert ask(leader, remove(leader.id)) is None
+    world.advance(1000)
+    assert answer(leader) == ErrorCode.NONE
+    leader.leaders.clear()
+    other = leader.id % 2 + 1
+    world.cut |= {(leader.id, other), (other, leader.id)}
+    world.advance(5000)
+    assert leader.state == "Unattached"
+    assert leader.id not in {leader_id for _, leader_id in leader.leaders}
+
+
+def test_voters_that_were_truncated_at_the_logs_start_give_way_to_those_before_it() -> None:
+    world = Replicas(1, 2, 3)
+    leader = world.elect()
+    world.advance(1000)
+    others = [each for each in (1, 2, 3) if each != leader.id]
+    world.cut = {(a, b) for a in others for b in (leader.id,)} | {(leader.id, b) for b in others}
+    assert ask(leader, remove(others[0])) is None
+    quorum = leader.node.quorum
+    start_offset = quorum.high_watermark
+    assert quorum.control.voters.last_offset == start_offset
+    snapshot_id = SnapshotId(start_offset, quorum.epoch)
+    leader.do(leader.node.snapshot_written(snapshot_id, 1, world.now_ms))
+    leader.do(leader.node.log_cleaned(start_offset, [snapshot_id], world.now_ms))
+    world.advance(20_000)
+    world.cut.clear()
+    world.advance(5_000)
+    assert leader.state == "Follower"
+    assert quorum.log.end_offset > start_offset and quorum.voters.ids == (1, 2, 3)
 
 
 def test_a_voter_is_removed() -> None:
