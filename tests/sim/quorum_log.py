@@ -177,6 +177,7 @@ class QuorumLog:
             if name == "new" or name.endswith((".part", ".tmp")):
                 disk.unlink(f"{ROOT}/{name}")
         self._part = None
+        self._sync_directory()  # the process before may have ended between a rename and its sync
         self.state = self._read_state() if "quorum-state" in names else ElectionState()
         self.snapshots = {}
         for name in names:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from unittest import mock
 
-from kbroker.protocol.errors import ErrorCode
 from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Effect, PersistState
 from kbroker.quorum.raft.fetch_service import FetchService
@@ -16,8 +15,6 @@ from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.log_writer import LogWriter
 from kbroker.quorum.raft.offsets import OffsetAndEpoch
 from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.voter_changes import VoterChanges
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
@@ -116,28 +113,6 @@ def candidate_with_a_shorter_log_elected() -> AbstractContextManager[object]:
     return mock.patch.object(OffsetAndEpoch, "is_at_least", is_at_least)
 
 
-def directory_ids_ignored() -> AbstractContextManager[object]:
-    """A node with an emptied disk counts as the voter that it was (KAFKA-14205)."""
-
-    def matches(voter: Voter, key: ReplicaKey) -> bool:
-        return voter.id == key.id
-
-    return mock.patch.object(Voter, "matches", matches)
-
-
-def second_change_before_the_first_is_committed() -> AbstractContextManager[object]:
-    """Voters change twice, or in an epoch without a committed record: majorities do not overlap."""
-
-    def refusal(changes: VoterChanges) -> tuple[ErrorCode, str]:
-        changes._pending = None
-        leader = changes._leader.state
-        if leader.high_watermark is None:
-            leader.high_watermark = 0
-        return ErrorCode.NONE, ""
-
-    return mock.patch.object(VoterChanges, "_refusal_by_commit", refusal)
-
-
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -150,7 +125,5 @@ MUTANTS: dict[str, Mutant] = {
         unflushed_records_counted,
         follower_fetches_before_fsync,
         candidate_with_a_shorter_log_elected,
-        directory_ids_ignored,
-        second_change_before_the_first_is_committed,
     )
 }
