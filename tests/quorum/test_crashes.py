@@ -168,6 +168,41 @@ def storage() -> QuorumStorage:
     return storage_from_config(config(), directory_id=directory_id, static_voters=())
 
 
+def test_the_vote_that_a_start_has_read_outlives_a_loss_of_power(
+    disks: Callable[[int], SimDisk],
+) -> None:
+    """The process before may have been killed between the rename of quorum-state and its sync. The
+    recovery of the log, which every start does, syncs the directory they share.
+    """
+    old, new = ElectionState(epoch=3, leader_id=1), ElectionState(epoch=4, voted_id=2)
+    directory = []
+
+    def write_one(state: ElectionState) -> None:
+        write_state(directory[-1], state, kraft_version=1, voter_ids=(1,))
+
+    def prepare() -> None:
+        made = storage()
+        made.open(NOW_MS)
+        directory.append(made.directory)
+        write_one(old)
+
+    found = set()
+    disk_of = []
+
+    def make(seed: int) -> SimDisk:
+        disk_of.append(disks(seed))
+        return disk_of[-1]
+
+    for _ in each_crash(make, prepare, lambda: write_one(new), power_loss=False):
+        again = storage()
+        again.open(NOW_MS)
+        read = again.state
+        found.add(read)
+        disk_of[-1].restart(power_loss=True)
+        assert read_state(directory[-1]) == read
+    assert found == {old, new}
+
+
 @power
 def test_a_directory_whose_format_was_broken_off_is_formatted_by_the_next_start(
     disks: Callable[[int], SimDisk], power_loss: bool
