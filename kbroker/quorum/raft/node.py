@@ -72,11 +72,21 @@ class RaftNode:
     high_watermark: what is known to be committed, at least the end of the newest snapshot.
     """
 
-    __slots__ = ("_changes",
-        "_election", "_elections", "_fetcher", "_fetches", "_leadership",
-                 "_membership",
-        "_next_deadline_ms", "_requests", "_shutdown_deadline_ms", "_shutdown_epoch",
-                 "_writer", "quorum")  # fmt: skip
+    __slots__ = (
+        "_changes",
+        "_election",
+        "_elections",
+        "_fetcher",
+        "_fetches",
+        "_leadership",
+        "_membership",
+        "_next_deadline_ms",
+        "_requests",
+        "_shutdown_deadline_ms",
+        "_shutdown_epoch",
+        "_writer",
+        "quorum",
+    )
 
     def __init__(
         self,
