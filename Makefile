@@ -65,8 +65,14 @@ kcat:
 	    && apt-get install -y -qq kcat > /dev/null 2>&1; } \
 	    || echo "kcat is not installed: its tests are left out (Debian: apt-get install kcat)"
 
+# Fetched before the tests, whose time limits are not made for that.
+.PHONY: jars
+jars: $(STAMP)
+	@if command -v java > /dev/null; then for part in "" --streams --broker; do \
+	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; fi
+
 .PHONY: test
-test: lint kcat  ## lint, types, import rules and all tests but the slow ones (under 8 minutes)
+test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones (under 8 minutes)
 	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
 	    print("spark tests are left out: " + p()) if p() else None'
 	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference"
