@@ -48,6 +48,31 @@ def test_what_outlives_a_full_collection_is_walked_by_no_later_one() -> None:
         end(policy, thresholds)
 
 
+@in_fresh_process
+def test_frozen_objects_do_not_delay_the_first_full_collection() -> None:
+    """The collector waits for a quarter as many objects as the last full collection left."""
+    thresholds, policy = gc.get_threshold(), CollectorPolicy()
+    kept: list[list[int]] = [[] for _ in range(400_000)]
+    gc.collect()
+    full: list[int] = []
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            full.append(len(new))
+
+    new: list[list[int]] = []
+    try:
+        policy.begin()
+        gc.callbacks.append(count)
+        while not full:
+            new.append([])
+        assert len(new) < 30_000
+    finally:
+        gc.callbacks.remove(count)
+        end(policy, thresholds)
+    assert len(kept) == 400_000
+
+
 class Part:
     other: Part
 

@@ -155,7 +155,7 @@ def test_markers() -> None:
     """Answered when the last one is committed."""
     kind = WriteTxnMarkersRequest
     topic = kind.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=list(range(100)))
-    marker = kind.WritableTxnMarker(producer_id=1, topics=[topic])
+    markers = [kind.WritableTxnMarker(producer_id=number, topics=[topic]) for number in range(5)]
     committed: Deferred[ErrorCode] = Deferred()
     written: list[TopicPartition] = []
 
@@ -164,7 +164,7 @@ def test_markers() -> None:
         return committed if partition.partition == 7 else Deferred.of(ErrorCode.NONE)
 
     sliced = Sliced(markers=SimpleNamespace(write=write))
-    outcome = begin(sliced, ApiKey.WRITE_TXN_MARKERS, kind(markers=[marker] * 5))
+    outcome = begin(sliced, ApiKey.WRITE_TXN_MARKERS, kind(markers=markers))
     assert isinstance(outcome, Deferred)
     assert len(written) < 200
     while sliced.turns.due:
@@ -180,6 +180,38 @@ def test_markers() -> None:
         if each.error_code
     ]
     assert errors == [7] * 5
+
+
+def test_a_marker_is_written_once_to_a_partition_named_again() -> None:
+    """In one marker and in equal ones in a row; each name has its result all the same."""
+    kind = WriteTxnMarkersRequest
+    topic = kind.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0, 1, 1, 0] * MANY)
+    commit, abort = (
+        kind.WritableTxnMarker(producer_id=1, transaction_result=result, topics=[topic, topic])
+        for result in (True, False)
+    )
+    committed: Deferred[ErrorCode] = Deferred()
+    written: list[tuple[int, bool]] = []
+
+    def write(partition: TopicPartition, *_: Any, commit: bool, **__: Any) -> Deferred[ErrorCode]:
+        written.append((partition.partition, commit))
+        return committed if partition.partition else Deferred.of(ErrorCode.INVALID_TXN_STATE)
+
+    sliced = Sliced(markers=SimpleNamespace(write=write))
+    request = kind(markers=[commit, commit, abort, commit])
+    outcome = begin(sliced, ApiKey.WRITE_TXN_MARKERS, request)
+    assert isinstance(outcome, Deferred)
+    while sliced.turns.due:
+        sliced.turns.turn()
+    assert written == [(0, True), (1, True), (0, False), (1, False), (0, True), (1, True)]
+    committed.resolve(ErrorCode.NONE)
+    assert not outcome.done, "32,000 results are set in one turn"
+    response = sliced.answer(outcome)
+    assert len(response.markers) == 4
+    wanted = [ErrorCode.INVALID_TXN_STATE, 0, 0, ErrorCode.INVALID_TXN_STATE] * MANY
+    for answer in response.markers:
+        for results in answer.topics:
+            assert [each.error_code for each in results.partitions] == wanted
 
 
 def test_described_transactions() -> None:

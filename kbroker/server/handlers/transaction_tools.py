@@ -70,17 +70,24 @@ def handle_write_markers(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> Steps[WriteTxnMarkersResponse]:
     """Each partition of each marker has its own result; the response leaves when the last marker is
-    committed.
+    committed. A partition that a marker names again, also in equal markers in a row, is written
+    once: the second marker would have nothing to end. As in Kafka, whose map of a marker's batches
+    has each partition once.
     """
     del context
     response = WriteTxnMarkersResponse()
     waiting: list[tuple[_PartitionResult, Deferred[ErrorCode]]] = []
     pace, write_pace = Pace(CHEAP_ITEMS), Pace(MARKERS_PER_STEP)
+    last: tuple[int, ...] | None = None
+    written: dict[str, dict[int, Deferred[ErrorCode] | ErrorCode]] = {}
     for marker in request.markers:
         if pace.is_due():
             yield None
         if not marker.topics:
             continue  # as in Kafka
+        identity = _identity(marker)
+        if identity != last:
+            last, written = identity, {}
         answer = _MarkerResult(producer_id=marker.producer_id)
         response.markers.append(answer)
         for topic in marker.topics:
@@ -88,21 +95,40 @@ def handle_write_markers(
                 yield None
             results = _TopicResult(name=topic.name)
             answer.topics.append(results)
+            outcomes = written.setdefault(topic.name, {})
             for index in topic.partition_indexes:
-                if write_pace.is_due():
+                if pace.is_due():
                     yield None
+                outcome = outcomes.get(index)
+                if outcome is None:
+                    if write_pace.is_due():
+                        yield None
+                    outcome = _write(services, marker, TopicPartition(topic.name, index))
+                    outcomes[index] = outcome = outcome.value if outcome.done else outcome
                 result = _PartitionResult(partition_index=index)
                 results.partitions.append(result)
-                outcome = _write(services, marker, TopicPartition(topic.name, index))
-                if outcome.done:
-                    result.error_code = outcome.value
-                else:
+                if isinstance(outcome, Deferred):
                     waiting.append((result, outcome))
+                else:
+                    result.error_code = outcome
     for result, deferred in waiting:
         if not deferred.done:
             yield deferred
+        elif pace.is_due():
+            yield None
         result.error_code = deferred.value
     return response
+
+
+def _identity(marker: _Marker) -> tuple[int, ...]:
+    """What a marker writes, wherever it is written."""
+    return (
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.transaction_result,
+        marker.coordinator_epoch,
+        marker.transaction_version,
+    )
 
 
 def _write(services: Services, marker: _Marker, partition: TopicPartition) -> Deferred[ErrorCode]:

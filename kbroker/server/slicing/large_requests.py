@@ -131,15 +131,24 @@ def free_in_steps(unused: list[object]) -> Iterator[None]:
     unused: has the last reference to the messages, and is emptied. Their lists are only read: one
     that is used elsewhere stays as it is. A message may lack fields, if it was not read to its end.
     """
-    for count, item in enumerate(unused, 1):  # which grows meanwhile
-        if count % FREED_ITEMS == 0:
-            yield
+    left = FREED_ITEMS
+    for item in unused:  # which grows meanwhile
+        left -= 1
         if isinstance(item, list):
-            unused.extend(item)
+            for start in range(0, len(item), FREED_ITEMS):
+                unused += item[start : start + FREED_ITEMS]
+                left -= FREED_ITEMS if len(item) > FREED_ITEMS else len(item)
+                if left <= 0:
+                    left = FREED_ITEMS
+                    yield
         elif isinstance(item, Struct):
             for name in _lists_of(type(item)):
                 part = getattr(item, name, None)
-                unused.extend((part,) if isinstance(part, Struct) else part or ())
+                if part:
+                    unused.append(part)
+        if left <= 0:
+            left = FREED_ITEMS
+            yield
     item = part = None
     unused.reverse()  # a struct is freed before what its lists have, which is held here
     while unused:
@@ -163,15 +172,17 @@ def abandon(slices: FairSlices, work: SlicedWork, unused: list[object]) -> None:
 
 def _made_by(steps: GeneratorType[Any, Any, Any]) -> list[object]:
     """The lists and structs in local variables of a generator and of those it waits for."""
-    found: list[object] = []
+    found: dict[int, object] = {}  # several frames may hold the same one
     inner: object = steps
     while isinstance(inner, GeneratorType):
         if inner.gi_frame is not None:
-            found += (
-                each for each in inner.gi_frame.f_locals.values() if isinstance(each, list | Struct)
-            )
+            found |= {
+                id(each): each
+                for each in inner.gi_frame.f_locals.values()
+                if isinstance(each, list | Struct)
+            }
         inner = inner.gi_yieldfrom
-    return found
+    return list(found.values())
 
 
 @cache

@@ -37,7 +37,12 @@ from kbroker.server.requests import CloseConnection, Outcome, PendingResponse, R
 from kbroker.server.services import Services
 from kbroker.server.session import Session
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.large_requests import ITEM_BYTES, MAX_BYTES_AT_ONCE, free_in_steps
+from kbroker.server.slicing.large_requests import (
+    FREED_ITEMS,
+    ITEM_BYTES,
+    MAX_BYTES_AT_ONCE,
+    free_in_steps,
+)
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 from tests.server.garbage import found_by_collector
@@ -442,6 +447,17 @@ def test_a_list_that_is_used_elsewhere_is_not_emptied() -> None:
     for _ in free_in_steps(unused):
         pass
     assert not unused and names == groups()
+
+
+def test_a_long_list_is_looked_through_in_steps() -> None:
+    """Also when the message is held more than once."""
+    request = DeleteGroupsRequest(groups_names=groups(20_000))
+    unused: list[object] = [request, request]
+    known, steps = len(unused), 0
+    for _ in free_in_steps(unused):
+        assert len(unused) - known <= 2 * FREED_ITEMS
+        known, steps = len(unused), steps + 1
+    assert steps >= 2 * 20_000 // FREED_ITEMS
 
 
 def test_with_the_connection_it_ends_wherever_it_is() -> None:
