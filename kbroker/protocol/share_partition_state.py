@@ -34,14 +34,14 @@ class SharePlace(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """The state of the records first to last, both offsets inclusive. deliveries: how often they
-    were delivered.
+    """The state of the records first_offset to last_offset, inclusive. delivery_count: how often
+    they were delivered. The names are those of Kafka's structs, so that it is encoded as one.
     """
 
-    first: int
-    last: int
-    state: int
-    deliveries: int
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
 
 
 class StateFound(NamedTuple):

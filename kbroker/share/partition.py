@@ -39,13 +39,13 @@ class SharePartition:
         self._runs: list[Run] = []
         self._available = 0
         for batch in batches:
-            if batch.last < self.end_offset:
+            if batch.last_offset < self.end_offset:
                 continue
-            first = max(batch.first, self.end_offset)
+            first = max(batch.first_offset, self.end_offset)
             if first > self.end_offset:
                 self._append(Run(self.end_offset, first - 1, AVAILABLE, 0))
-            state = batch.state if batch.state in TERMINAL else AVAILABLE
-            self._append(Run(first, batch.last, state, batch.deliveries))
+            state = batch.delivery_state if batch.delivery_state in TERMINAL else AVAILABLE
+            self._append(Run(first, batch.last_offset, state, batch.delivery_count))
         self._advance()
 
     def _append(self, run: Run) -> None:
@@ -291,8 +291,8 @@ class SharePartition:
         run.change = change
         batches = change.batches
         batch = StateBatch(run.first, run.last, state, run.deliveries)
-        if batches and batches[-1].last == run.first - 1 and batches[-1][2:] == batch[2:]:
-            batches[-1] = batches[-1]._replace(last=run.last)
+        if batches and batches[-1].last_offset == run.first - 1 and batches[-1][2:] == batch[2:]:
+            batches[-1] = batches[-1]._replace(last_offset=run.last)
         else:
             batches.append(batch)
 

@@ -244,17 +244,17 @@ def test_model(seed: int) -> None:
             partition.rollback(change)
             continue
         for batch in change.batches:
-            for record in range(batch.first, batch.last + 1):
-                assert model[record] == (1, batch.deliveries), "changed by who does not have it"
+            for record in range(batch.first_offset, batch.last_offset + 1):
+                assert model[record] == (1, batch.delivery_count), "changed by who does not have it"
                 assert record not in done, "done with twice"
-                model[record] = (batch.state, batch.deliveries)
-                if batch.state in TERMINAL:
+                model[record] = (batch.delivery_state, batch.delivery_count)
+                if batch.delivery_state in TERMINAL:
                     done.add(record)
         partition.commit(change)
         assert all(record in done for record in range(partition.start_offset))
     found = {
-        offset: (batch.state, batch.deliveries)
+        offset: (batch.delivery_state, batch.delivery_count)
         for batch in partition.batches()
-        for offset in range(batch.first, batch.last + 1)
+        for offset in range(batch.first_offset, batch.last_offset + 1)
     }
     assert found == {offset: at for offset, at in model.items() if offset >= partition.start_offset}

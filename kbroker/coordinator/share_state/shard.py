@@ -8,13 +8,13 @@ runtime's.
 
 from __future__ import annotations
 
-import heapq
 import struct
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, cast
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Results
+from kbroker.coordinator.share_state.combination import combine, combine_changed
 from kbroker.model import Uuid
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
@@ -47,7 +47,7 @@ _CLASSES: Final[Mapping[int, tuple[type[CoordinatorKey], type[CoordinatorValue]]
     1: (ShareUpdateKey, ShareUpdateValue),
 }
 
-_Batch = TypeVar("_Batch", ShareUpdateValue.StateBatch, ShareSnapshotValue.StateBatch)
+_RecordBatch = ShareUpdateValue.StateBatch | ShareSnapshotValue.StateBatch
 
 
 class StateSettings(Protocol):
@@ -83,10 +83,10 @@ class ShareState:
         self.leader_epoch = value.leader_epoch
         self.start_offset = value.start_offset
         self.delivery_complete_count = value.delivery_complete_count
-        self.batches = combine(
-            [_batch(batch) for batch in value.state_batches],
-            value.start_offset,
-        )
+        stored: Sequence[_RecordBatch | StateBatch] = value.state_batches
+        batches = _of_record(stored)
+        is_own = batches is stored  # combined by `_snapshot`
+        self.batches = batches if is_own else combine(batches, value.start_offset)
         self.update_count = 0
 
     def update(self, value: ShareUpdateValue) -> None:
@@ -95,8 +95,8 @@ class ShareState:
         if value.start_offset != UNINITIALIZED:
             self.start_offset = value.start_offset
         self.delivery_complete_count = value.delivery_complete_count
-        changed = [_batch(batch) for batch in value.state_batches]
-        self.batches = combine([*self.batches, *changed], self.start_offset)
+        changed = _of_record(value.state_batches)
+        self.batches = combine_changed(self.batches, changed, self.start_offset)
         self.update_count += 1
 
 
@@ -105,54 +105,6 @@ class Snapshots(NamedTuple):
 
     records: list[CoordinatorRecord]
     weight: int
-
-
-def combine(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
-    """The state of each offset from start_offset on, as the fewest batches in order of offset.
-    Where batches overlap, the one with the most deliveries counts, then the later state.
-    """
-    waiting = sorted({batch for batch in batches if batch.first <= batch.last >= start_offset})
-    if _is_combined(waiting, start_offset):
-        return waiting
-    result: list[StateBatch] = []
-    active: list[tuple[int, int, int]] = []  # (-deliveries, -state, last): the best on top
-    index, offset = 0, start_offset
-    while index < len(waiting) or active:
-        if not active:
-            offset = max(offset, waiting[index].first)
-        while index < len(waiting) and waiting[index].first <= offset:
-            batch = waiting[index]
-            heapq.heappush(active, (-batch.deliveries, -batch.state, batch.last))
-            index += 1
-        while active and active[0][2] < offset:
-            heapq.heappop(active)
-        if not active:
-            continue
-        deliveries, state, last = -active[0][0], -active[0][1], active[0][2]
-        if index < len(waiting):
-            last = min(last, waiting[index].first - 1)
-        if (
-            result
-            and result[-1].last == offset - 1
-            and (result[-1].state, result[-1].deliveries) == (state, deliveries)
-        ):
-            result[-1] = result[-1]._replace(last=last)
-        else:
-            result.append(StateBatch(offset, last, state, deliveries))
-        offset = last + 1
-    return result
-
-
-def _is_combined(batches: Sequence[StateBatch], start_offset: int) -> bool:
-    """Whether `combine` leaves these batches, in order of offset, as they are."""
-    last, kind = start_offset - 1, None
-    for batch in batches:
-        if batch.first <= last:
-            return False
-        if batch.first == last + 1 and (batch.state, batch.deliveries) == kind:
-            return False
-        last, kind = batch.last, (batch.state, batch.deliveries)
-    return True
 
 
 class ShareStateShard:
@@ -417,7 +369,7 @@ class ShareStateShard:
                 leader_epoch=leader_epoch,
                 start_offset=write.start_offset,
                 delivery_complete_count=write.delivery_complete_count,
-                state_batches=_batches(ShareUpdateValue.StateBatch, write.batches),
+                state_batches=cast(list[ShareUpdateValue.StateBatch], write.batches),
             )
             place = ShareUpdateKey(
                 group_id=key.group_id, topic_id=key.place[0], partition=key.place[1]
@@ -438,8 +390,9 @@ class ShareStateShard:
             delivery_complete_count=write.delivery_complete_count,
             create_timestamp=now_ms,
             write_timestamp=now_ms,
-            state_batches=_batches(
-                ShareSnapshotValue.StateBatch, combine([*state.batches, *write.batches], start)
+            state_batches=cast(
+                list[ShareSnapshotValue.StateBatch],
+                combine_changed(state.batches, write.batches, start),
             ),
         )
         return CoordinatorRecord(_snapshot_key(key), value)
@@ -449,19 +402,15 @@ def _snapshot_key(key: SharePlace) -> ShareSnapshotKey:
     return ShareSnapshotKey(group_id=key.group_id, topic_id=key.place[0], partition=key.place[1])
 
 
-def _batch(value: ShareSnapshotValue.StateBatch | ShareUpdateValue.StateBatch) -> StateBatch:
-    return StateBatch(
-        value.first_offset, value.last_offset, value.delivery_state, value.delivery_count
-    )
-
-
-def _batches(kind: type[_Batch], batches: Sequence[StateBatch]) -> list[_Batch]:
+def _of_record(batches: Sequence[_RecordBatch | StateBatch]) -> Sequence[StateBatch]:
+    """The batches of a record that was read, or of one that this shard wrote: that has StateBatches
+    as they are, since the encoder asks for the fields' names only (45,000 fit into a record).
+    """
+    if batches and isinstance(batches[0], StateBatch):
+        return cast(Sequence[StateBatch], batches)
     return [
-        kind(
-            first_offset=batch.first,
-            last_offset=batch.last,
-            delivery_state=batch.state,
-            delivery_count=batch.deliveries,
+        StateBatch(
+            batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count
         )
         for batch in batches
     ]

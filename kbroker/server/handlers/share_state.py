@@ -8,9 +8,9 @@ number of delivered records (KIP-1226). A request without a group gets an empty 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from kbroker.coordinator.share_state.service import place_of
 from kbroker.model import Uuid
@@ -49,8 +49,9 @@ Part = tuple[SharePlace, Deferred[T]]
 
 
 BATCHES_PER_STEP: Final = 2048
-"""Of a request to write states. So many are more than `LARGE_REQUEST_BYTES`: a smaller request must
-be written before the next one of its connection begins, so it has no pause.
+"""Of a request to write states: so many of one partition are written at once. They are more than
+`LARGE_REQUEST_BYTES`: a smaller request must be written before the next one of its connection
+begins, so it has no pause.
 """
 
 
@@ -123,15 +124,8 @@ def handle_read(
             partition=index,
             state_epoch=found.state_epoch,
             start_offset=found.start_offset,
-            state_batches=[
-                kind.StateBatch(
-                    first_offset=batch.first,
-                    last_offset=batch.last,
-                    delivery_state=batch.state,
-                    delivery_count=batch.deliveries,
-                )
-                for batch in found.batches
-            ],
+            # as they are: the encoder asks for the fields' names only
+            state_batches=cast(list[ReadShareGroupStateResponse.StateBatch], found.batches),
         )
 
     return _when_all(
@@ -159,14 +153,19 @@ def handle_write(
     for topic in request.topics:
         for item in topic.partitions:
             key = SharePlace(request.group_id, place_of(topic.topic_id, item.partition))
-            write = StateWrite(
-                item.state_epoch,
-                item.leader_epoch,
-                item.start_offset,
-                item.delivery_complete_count,
-                (yield from _state_batches(item.state_batches)),
-            )
-            parts.append((key, coordinator.write(key, write)))
+            written: list[Deferred[ErrorCode]] = []
+            for batches in _parts_of(item.state_batches):
+                if written:
+                    yield None
+                write = StateWrite(
+                    item.state_epoch,
+                    item.leader_epoch,
+                    item.start_offset,
+                    item.delivery_complete_count,
+                    batches,
+                )
+                written.append(coordinator.write(key, write))
+            parts.append((key, gather(written).then(_first_error)))
     answer = _when_all(
         request.group_id,
         parts,
@@ -189,20 +188,23 @@ def handle_write(
     return answer.value
 
 
-def _state_batches(
-    batches: Iterable[WriteShareGroupStateRequest.StateBatch],
-) -> Generator[None, None, list[StateBatch]]:
-    """The batches of one partition, in steps."""
-    found: list[StateBatch] = []
-    for count, batch in enumerate(batches, 1):
-        if count % BATCHES_PER_STEP == 0:
-            yield
-        found.append(
+def _parts_of(
+    batches: Sequence[WriteShareGroupStateRequest.StateBatch],
+) -> Iterator[list[StateBatch]]:
+    """The batches of one partition, in parts that are written one after the other: each changes the
+    state of its offsets. One part at least.
+    """
+    for start in range(0, max(len(batches), 1), BATCHES_PER_STEP):
+        yield [
             StateBatch(
                 batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count
             )
-        )
-    return found
+            for batch in batches[start : start + BATCHES_PER_STEP]
+        ]
+
+
+def _first_error(errors: list[ErrorCode]) -> ErrorCode:
+    return next((error for error in errors if error), ErrorCode.NONE)
 
 
 def handle_delete(

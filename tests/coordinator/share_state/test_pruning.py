@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
-from random import Random
 
 import pytest
 
 from kbroker.coordinator.share_state import service, shard
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
-from kbroker.coordinator.share_state.shard import combine
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
@@ -131,28 +128,17 @@ def test_leadership_that_is_lost_between_two_turns(world: World) -> None:
     assert world.log.end_offset(LOG) == end
 
 
-def test_batches_that_are_combined_already_are_not_combined_again() -> None:
-    """Whether they are is decided as `combine` would."""
-    random = Random(3)
-    for _ in range(500):
-        batches = [
-            StateBatch(first, first + random.randrange(3), random.choice([0, 2]), 1)
-            for first in random.sample(range(20), 5)
-        ]
-        start = random.choice([-1, 0, 4])
-        once = combine(batches, start)
-        assert combine(once, start) == once
-        offsets = {
-            offset: max((b.deliveries, b.state) for b in batches if b.first <= offset <= b.last)
-            for batch in batches
-            for offset in range(batch.first, batch.last + 1)
-            if offset >= start
-        }
-        assert offsets == {
-            offset: (batch.deliveries, batch.state)
-            for batch in once
-            for offset in range(batch.first, batch.last + 1)
-        }
-        for one, other in pairwise(once):
-            assert one.last < other.first
-            assert one.last + 1 < other.first or one[2:] != other[2:]
+def test_a_state_is_written_and_replayed_without_a_copy_of_each_batch(world: World) -> None:
+    """45,000 batches fit into one record: they are encoded as they are."""
+    many = [StateBatch(5 + 2 * number, 5 + 2 * number, 0, 1) for number in range(PER_TURN)]
+    world.write(0, many)
+    state = states(world)[0][1]
+    assert all(kept is given for kept, given in zip(state.batches, many, strict=True))
+    before = list(state.batches)
+    for index in range(2 * STATES):
+        world.write(index % STATES, [])
+    world.coordinator.prune(min_records=1)
+    world.all_turns()
+    after = states(world)[0][1]
+    assert after is not state
+    assert all(kept is given for kept, given in zip(after.batches, before, strict=True))

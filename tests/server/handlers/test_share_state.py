@@ -202,10 +202,10 @@ def test_a_write_has_its_batches_and_from_v1_on_a_count() -> None:
             delivery_complete_count=5,
             state_batches=[
                 kind(
-                    first_offset=batch.first,
-                    last_offset=batch.last,
-                    delivery_state=batch.state,
-                    delivery_count=batch.deliveries,
+                    first_offset=batch.first_offset,
+                    last_offset=batch.last_offset,
+                    delivery_state=batch.delivery_state,
+                    delivery_count=batch.delivery_count,
                 )
                 for batch in BATCHES
             ],
@@ -213,18 +213,32 @@ def test_a_write_has_its_batches_and_from_v1_on_a_count() -> None:
         assert request.calls() == [("write", StateWrite(3, 2, 10, count, BATCHES))] * 3
 
 
-def test_a_write_of_many_batches_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_of_many_batches_is_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part in a step of its own; the partition's result is that of the first part refused."""
     monkeypatch.setattr(share_state, "BATCHES_PER_STEP", 2)
     kind = WriteShareGroupStateRequest.StateBatch
     offsets = range(20)
     batches = [kind(first_offset=offset, last_offset=offset) for offset in offsets]
-    request = Request(ApiKey.WRITE_SHARE_GROUP_STATE, 1, state_batches=batches)
-    assert request.sliced.turns.due and len(request.coordinator.calls) < 3
+    request = Request(ApiKey.WRITE_SHARE_GROUP_STATE, 1, state_epoch=3, state_batches=batches)
+    written, most = len(request.coordinator.calls), 0
+    assert request.sliced.turns.due
     while request.sliced.turns.due:
         request.sliced.turns.turn()
-    expected = [StateBatch(offset, offset, 0, 0) for offset in offsets]
-    assert [write.batches for _, write in request.calls()] == [expected] * 3
-    assert not any(found.error_code for found in request.results(*[ErrorCode.NONE] * 3))
+        most = max(most, len(request.coordinator.calls) - written)
+        written = len(request.coordinator.calls)
+    assert most < 10
+    writes = [write for _, _, write in request.coordinator.calls]
+    for part in (writes[:10], writes[10:20], writes[20:]):
+        assert all(write[:4] == (3, 0, 0, UNKNOWN_COUNT) for write in part)
+        assert [list(write.batches) for write in part] == [
+            [StateBatch(offset, offset, 0, 0), StateBatch(offset + 1, offset + 1, 0, 0)]
+            for offset in offsets[::2]
+        ]
+    for number, answer in enumerate(request.coordinator.answers):
+        answer.resolve(REFUSED if number in (13, 14) else ErrorCode.NONE)
+    response = request.sliced.answer(request.outcome)
+    codes = [result.error_code for topic in response.results for result in topic.partitions]
+    assert codes == [ErrorCode.NONE, ErrorCode.NONE, REFUSED]
 
 
 def test_a_read_state() -> None:
@@ -233,16 +247,18 @@ def test_a_read_state() -> None:
     state = StateFound(ErrorCode.NONE, 3, 10, BATCHES)
     read, empty, refused = request.results(state, StateFound(REFUSED), StateFound(ErrorCode.NONE))
     kind = ReadShareGroupStateResponse
-    assert read == kind.PartitionResult(
+    response = kind(results=[kind.ReadStateResult(partitions=[read])])
+    received, _ = decode(kind, encode(response, 0), 0)
+    assert received.results[0].partitions[0] == kind.PartitionResult(
         partition=0,
         state_epoch=3,
         start_offset=10,
         state_batches=[
             kind.StateBatch(
-                first_offset=batch.first,
-                last_offset=batch.last,
-                delivery_state=batch.state,
-                delivery_count=batch.deliveries,
+                first_offset=batch.first_offset,
+                last_offset=batch.last_offset,
+                delivery_state=batch.delivery_state,
+                delivery_count=batch.delivery_count,
             )
             for batch in BATCHES
         ],
