@@ -170,6 +170,34 @@ def test_what_was_frozen_and_is_freed_since_makes_no_walk() -> None:
 
 
 @in_fresh_process
+def test_frozen_objects_are_counted_once_the_growth_has_lasted() -> None:
+    """To count a million takes 50 ms."""
+    thresholds, policy, looks = gc.get_threshold(), CollectorPolicy(), Looks()
+    patch = pytest.MonkeyPatch()
+    counted: list[int] = []
+    count = gc.get_freeze_count
+    policy.collect_when_grown(looks.call_later)
+    try:
+        gc.collect()
+        policy.begin()
+        limit = count()
+        patch.setattr(garbage, "WALK_OBJECTS", limit)
+        patch.setattr(gc, "get_freeze_count", lambda: counted.append(0) or count())
+        for _ in range(2 * garbage.GROWTH_LOOKS):
+            looks.look()
+        many: list[list[int]] = [[] for _ in range(limit + garbage.FREEZE_OBJECTS)]
+        for _ in range(garbage.GROWTH_LOOKS - 1):
+            looks.look()
+        assert not counted
+        gc.collect()
+        looks.look()
+        assert counted and many
+    finally:
+        patch.undo()
+        end(policy, thresholds)
+
+
+@in_fresh_process
 def test_at_rest_a_frozen_cycle_is_collected() -> None:
     planned: list[Callable[[], None]] = []
     resting = False
