@@ -101,15 +101,18 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[str, bool]:
 def attack_version(
     arena: Arena, handler: ApiHandler, version: int, arguments: argparse.Namespace
 ) -> list[Outcome]:
-    arena.start()
+    """The outcome of each attack on one version of an API."""
     outcomes: list[Outcome] = []
     began = time.monotonic()
     done = 0
+    found: list[Attack] | None = None
     while True:
-        found = list(attacks(handler, version, arena.worlds, arguments.size, arguments.worlds))
+        if found is None:  # made anew with each broker, for names change
+            arena.start()
+            found = list(attacks(handler, version, arena.worlds, arguments.size, arguments.worlds))
         if done == len(found):
             break
-        attack = found[done]  # made anew each time: names change with a fresh broker
+        attack = found[done]
         done += 1
         if arguments.kind and attack.kind not in arguments.kind:
             continue
@@ -117,15 +120,19 @@ def attack_version(
         outcomes.append(outcome)
         if outcome.cpu_s >= GOAL_S or outcome.surprises:
             print(line(outcome), flush=True)
-        if arena.is_stuck:
-            arena.start()
-        elif not arena.broker.running():
+        if not arena.is_stuck and not arena.broker.running():
             print(f"THE BROKER ENDED: {attack.kind} {attack.detail}", flush=True)
-            arena.start()
-        elif outcome.surprises or (
-            handler.api_key in RESTORED and outcome.answer_bytes and attack.kind in RESTORED_KINDS
+            found = None
+        elif (
+            arena.is_stuck
+            or outcome.surprises
+            or (
+                handler.api_key in RESTORED
+                and outcome.answer_bytes
+                and attack.kind in RESTORED_KINDS
+            )
         ):
-            arena.start()
+            found = None
     print(
         f"# {name_of(handler.api_key)} v{version}: {len(outcomes)} attacks,"
         f" {time.monotonic() - began:.0f} s",
