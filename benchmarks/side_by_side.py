@@ -9,12 +9,12 @@ then come workloads with the names and shapes of the OpenMessaging benchmark, in
 sends at a fixed rate (a tenth of OpenMessaging's, because clients and broker share a small machine)
 while a consumer reads.
 
-Each load is repeated until two rounds in a row differ by less than 10 % in CPU per byte; only the
-rounds after that count (benchmarks/steady.py), so that a JVM's compiler is not measured as a cost
-of records. The servers take turns within a run, and at going first from run to run, so that a busy
-machine and a cold page cache hurt all alike. Every figure is the median over the runs of the
-medians of their measured rounds. CPU seconds are those of the broker's process, per GB (1e9 bytes)
-of values produced or read.
+All servers run at once, and one is loaded at a time. Each load is repeated, the servers taking
+turns within a round and at going first, until two rounds in a row differ by less than 10 % in CPU
+per byte on each of them; only the rounds after that count (benchmarks/steady.py). So a JVM's
+compiler is not measured as a cost of records, and a machine that is busy for some minutes hurts all
+alike. Every figure is the median over the runs of the medians of their measured rounds. CPU seconds
+are those of the broker's process, per GB (1e9 bytes) of values produced or read.
 
 --json keeps the runs: another call with the same file adds its own, and the table and the plots are
 of all. --before measures the sources in another folder as a third broker.
@@ -33,8 +33,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -59,7 +60,8 @@ from scripts.apache_kafka import ApacheKafka  # noqa: E402
 
 Server = BrokerProcess | ApacheKafka
 Figures = dict[str, float]
-Named = tuple[str, Callable[[Path], Server]]
+Results = dict[str, dict[str, Figures]]
+"""Server to load to figures."""
 
 PROPERTIES = {
     "num.partitions": "6",
@@ -163,31 +165,39 @@ def measured(server: Server, size: int, work: Callable[[], Load]) -> Figures:
 
 
 def one_run(
-    server: Server, megabytes: int, seconds: float, only: set[str], rounds: int
-) -> dict[str, Figures]:
-    """All workloads on a server just started."""
-    found: dict[str, Figures] = {"idle": {"rss_mb": server.resident_bytes() / 1e6}}
-    found["bare write of 16 KB"] = {"cpu_s_per_gb": bare_write(server.data.parent)}
+    servers: Mapping[str, Server], megabytes: int, seconds: float, only: set[str], rounds: int
+) -> Results:
+    """All workloads on servers just started."""
+    found: Results = {}
+    for name, server in servers.items():
+        found[name] = {
+            "idle": {"rss_mb": server.resident_bytes() / 1e6},
+            "bare write of 16 KB": {"cpu_s_per_gb": bare_write(server.data.parent)},
+        }
+
+    def measure(run_round: Callable[[Server, int], dict[str, Figures]]) -> None:
+        each = {name: partial(run_round, server) for name, server in servers.items()}
+        for name, figures in steady_medians(each, measured=rounds).items():
+            found[name] |= figures
+
     for load in WORKLOADS:
         if not only or load.name in only:
-            found |= steady_medians(
-                partial(produce_and_consume, server, load, megabytes), measured=rounds
-            )
+            measure(partial(produce_and_consume, load, megabytes))
     if not only or LATENCY in only:
-        found |= steady_medians(partial(latency_round, server), measured=rounds)
-    found["after the above"] = {"rss_mb": server.resident_bytes() / 1e6}
+        measure(latency_round)
+    for name, server in servers.items():
+        found[name]["after the above"] = {"rss_mb": server.resident_bytes() / 1e6}
     for paced in PACED:
         if not only or paced.name in only:
-            found |= steady_medians(
-                partial(paced_round, server, paced, megabytes, seconds), measured=rounds
-            )
+            measure(partial(paced_round, paced, megabytes, seconds))
     if not only:
-        found["at the end"] = {"rss_mb": server.resident_bytes() / 1e6}
+        for name, server in servers.items():
+            found[name]["at the end"] = {"rss_mb": server.resident_bytes() / 1e6}
     return found
 
 
 def produce_and_consume(
-    server: Server, load: Workload, megabytes: int, number: int
+    load: Workload, megabytes: int, server: Server, number: int
 ) -> dict[str, Figures]:
     """One round: a topic is written at full speed, read, and deleted."""
     bootstrap, topic = (
@@ -250,7 +260,7 @@ def bare_write(folder: Path) -> float:
 
 
 def paced_round(
-    server: Server, load: Paced, megabytes: int, seconds: float, number: int
+    load: Paced, megabytes: int, seconds: float, server: Server, number: int
 ) -> dict[str, Figures]:
     """One round of a producer and a consumer at once; of a backlog the consumer's rate counts."""
     bootstrap, records = server.bootstrap_servers, load.records(megabytes, seconds)
@@ -331,7 +341,7 @@ def medians(runs: list[dict[str, Figures]]) -> dict[str, Figures]:
     }
 
 
-def table(results: dict[str, dict[str, Figures]]) -> list[str]:
+def table(results: Results) -> list[str]:
     """Markdown: a row for each load and figure; kbroker's share of Kafka's, and the goal."""
     names = list(results)
     lines = [
@@ -350,7 +360,7 @@ def table(results: dict[str, dict[str, Figures]]) -> list[str]:
     return lines
 
 
-def write_plots(folder: Path, results: dict[str, dict[str, Figures]]) -> None:
+def write_plots(folder: Path, results: Results) -> None:
     """One SVG of ratios for each figure."""
     folder.mkdir(parents=True, exist_ok=True)
     ours, theirs = results["kbroker"], results["kafka"]
@@ -372,28 +382,25 @@ def write_plots(folder: Path, results: dict[str, dict[str, Figures]]) -> None:
 
 
 def complete_run(
-    make: Callable[[Path], Server],
+    makers: Mapping[str, Callable[[Path], Server]],
     folder: Path,
-    run: Callable[[Server], dict[str, Figures]],
-) -> dict[str, Figures] | None:
-    """One run of a server started on an empty folder. None if a producer lost records, which is
+    run: Callable[[Mapping[str, Server]], Results],
+) -> Results | None:
+    """One run of servers started on empty folders. None if a producer lost records, which is
     printed: Apache Kafka was seen to do that, rarely.
     """
     try:
-        with make(folder) as server:
+        with ExitStack() as stack:
+            servers = {
+                name: stack.enter_context(make(folder / name)) for name, make in makers.items()
+            }
             time.sleep(5)
-            return run(server)
+            return run(servers)
     except kafka_perf.RecordsLostError as error:
         print(error, file=sys.stderr, flush=True)
         return None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def in_turn(servers: list[Named], number: int) -> list[Named]:
-    """The servers in the order of run `number`: each goes first once in as many runs."""
-    first = number % len(servers)
-    return servers[first:] + servers[:first]
 
 
 def main() -> int:
@@ -422,23 +429,23 @@ def main() -> int:
         runs |= json.loads(arguments.json.read_text())
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
     try:
+        run = partial(
+            one_run,
+            megabytes=arguments.megabytes,
+            seconds=arguments.seconds,
+            only=set(arguments.only),
+            rounds=arguments.rounds,
+        )
         for number in range(arguments.runs):
-            for name, make in in_turn(list(servers.items()), number):
-                run = partial(
-                    one_run,
-                    megabytes=arguments.megabytes,
-                    seconds=arguments.seconds,
-                    only=set(arguments.only),
-                    rounds=arguments.rounds,
-                )
-                figures = complete_run(make, base / f"{name}-{number}", run)
-                while figures is None:
-                    print(f"run {number + 1}: {name} once more", file=sys.stderr, flush=True)
-                    figures = complete_run(make, base / f"{name}-{number}", run)
-                runs[name].append(figures)
-                print(f"run {number + 1} of {arguments.runs}: {name} is done", file=sys.stderr)
-                if arguments.json:
-                    arguments.json.write_text(json.dumps(runs, indent=1))
+            figures = complete_run(servers, base / str(number), run)
+            while figures is None:
+                print(f"run {number + 1} once more", file=sys.stderr, flush=True)
+                figures = complete_run(servers, base / str(number), run)
+            for name in servers:
+                runs[name].append(figures[name])
+            print(f"run {number + 1} of {arguments.runs} is done", file=sys.stderr, flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(runs, indent=1))
     finally:
         shutil.rmtree(base, ignore_errors=True)
     print(

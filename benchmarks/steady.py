@@ -1,4 +1,5 @@
-"""Repeats a load until the server is warm, then takes the median of the rounds that follow.
+"""Repeats a load on several servers in turns until all are warm, then takes the medians of the
+rounds that follow.
 
 A JVM compiles the code of a load while the load runs: Apache Kafka's CPU per GB of 1 KB records
 falls to a third within four rounds. A figure of the first round says how fast a server warms up,
@@ -41,27 +42,41 @@ def is_steady(before: Figures, after: Figures, tolerance: float = TOLERANCE) -> 
 
 
 def steady_medians(
-    run_round: Callable[[int], Figures],
+    run_round: Mapping[str, Callable[[int], Figures]],
     *,
     measured: int = MEASURED_ROUNDS,
     most: int = MOST_WARM_UP_ROUNDS,
-) -> dict[str, dict[str, float]]:
-    """Call `run_round` with 0, 1, ... until two rounds in a row are steady (at least two, at most
-    `most` rounds), then `measured` more. Returns the medians of the latter, per load and figure.
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Call each server's `run_round` with 0, 1, ... until two rounds in a row are steady for every
+    server (at least two, at most `most` rounds), then `measured` more. Returns the medians of the
+    latter, per server, load and figure.
+
+    The servers take turns within a round and at going first, so that what the machine does
+    meanwhile hurts all alike, and all have had as many rounds when they are measured.
     """
-    last, number, steady = run_round(0), 1, False
-    while not steady and number < most:
-        current = run_round(number)
+    names = list(run_round)
+
+    def round_of_all(number: int) -> dict[str, Figures]:
+        first = number % len(names)
+        return {name: run_round[name](number) for name in names[first:] + names[:first]}
+
+    last, number = round_of_all(0), 1
+    steady = dict.fromkeys(names, False)
+    while not all(steady.values()) and number < most:
+        current = round_of_all(number)
         number += 1
-        steady = is_steady(last, current)
+        steady = {name: is_steady(last[name], current[name]) for name in names}
         last = current
-    rounds = [run_round(number + more) for more in range(measured)]
-    found: dict[str, dict[str, float]] = {}
-    for load, figures in rounds[0].items():
-        found[load] = {
-            figure: statistics.median(one[load][figure] for one in rounds) for figure in figures
+    rounds = [round_of_all(number + more) for more in range(measured)]
+    return {
+        name: {
+            load: {
+                figure: statistics.median(one[name][load][figure] for one in rounds)
+                for figure in figures
+            }
+            | {WARM_UP_ROUNDS: float(number)}
+            | ({} if steady[name] else {UNSTEADY: 1.0})
+            for load, figures in rounds[0][name].items()
         }
-        found[load][WARM_UP_ROUNDS] = float(number)
-        if not steady:
-            found[load][UNSTEADY] = 1.0
-    return found
+        for name in names
+    }

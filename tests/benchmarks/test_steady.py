@@ -43,16 +43,36 @@ def test_a_load_without_cpu_is_not_compared() -> None:
 
 def test_measured_rounds_follow_the_warm_up() -> None:
     called, run = rounds_of(19.0, 12.0, 8.0, 6.0, 5.8, 5.0, 7.0, 5.6)
-    found = steady_medians(run, measured=3)  # type: ignore[arg-type]
+    found = steady_medians({"one": run}, measured=3)  # type: ignore[dict-item]
     assert called == list(range(8))
-    assert found == {
+    assert found["one"] == {
         "produce": {"cpu_s_per_gb": 5.6, "mb_per_s": 106.0, WARM_UP_ROUNDS: 5.0},
     }
 
 
 def test_a_server_that_never_settles_is_marked() -> None:
     called, run = rounds_of(1.0, 2.0, 4.0, 8.0, 16.0)
-    found = steady_medians(run, measured=2, most=3)  # type: ignore[arg-type]
+    found = steady_medians({"one": run}, measured=2, most=3)  # type: ignore[dict-item]
     assert called == [0, 1, 2, 3, 4]
-    assert found["produce"][UNSTEADY] == 1.0
-    assert found["produce"]["cpu_s_per_gb"] == 12.0
+    assert found["one"]["produce"][UNSTEADY] == 1.0
+    assert found["one"]["produce"]["cpu_s_per_gb"] == 12.0
+
+
+def test_servers_take_turns_and_wait_for_the_one_that_settles_last() -> None:
+    order: list[tuple[str, int]] = []
+
+    def server(name: str, *cpu: float) -> object:
+        def run(number: int) -> dict[str, dict[str, float]]:
+            order.append((name, number))
+            return {"produce": {"cpu_s_per_gb": cpu[number]}}
+
+        return run
+
+    found = steady_medians(
+        {"quick": server("quick", 4.0, 4.0, 4.0, 5.0), "slow": server("slow", 19.0, 9.0, 9.0, 8.0)},  # type: ignore[dict-item]
+        measured=1,
+    )
+    names = [name for name, _ in order]
+    assert names == ["quick", "slow", "slow", "quick", "quick", "slow", "slow", "quick"]
+    assert found["quick"]["produce"] == {"cpu_s_per_gb": 5.0, WARM_UP_ROUNDS: 3.0}
+    assert found["slow"]["produce"] == {"cpu_s_per_gb": 8.0, WARM_UP_ROUNDS: 3.0}
