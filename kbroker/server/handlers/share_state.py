@@ -165,7 +165,10 @@ def handle_write(
                     batches,
                 )
                 written.append(coordinator.write(key, write))
-            parts.append((key, gather(written).then(_first_error)))
+            if len(written) == 1:
+                parts.append((key, written[0]))
+            else:
+                parts.append((key, gather(written).then(_first_error)))
     answer = _when_all(
         request.group_id,
         parts,
