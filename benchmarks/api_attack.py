@@ -7,8 +7,10 @@ most lying bodies its schema allows, and what the broker's other clients notice.
 The first form starts a broker with default settings on a prepared directory for each API and
 version, sends every generated request (`attack_bodies`) on a connection of its own, and prints a
 table: the worst request of each API by the longest turn of the broker's loop, and the peak memory.
-What counts is CPU of the loop's thread, which does not depend on what else the machine does. Goal:
-no turn of 50 ms. `--write` puts the table into docs/attack.md.
+What counts is CPU of the loop's thread, which hardly depends on what else the machine does. Goal:
+no turn of 50 ms. An attack above it is repeated twice, each time on a fresh broker, and the median
+of the three counts: a virtual machine's CPU contains what its host does, but work that a request
+orders takes its time each time. All are printed. `--write` puts the table into docs/attack.md.
 
 The second form attacks a broker that runs already, one request at a time in random order, for use
 beside honest clients (`under_attack`).
@@ -38,6 +40,8 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers import all_handlers
 
 GOAL_S: Final = 0.050
+TRIES: Final = 3
+"""Of an attack above the goal."""
 SIZE: Final = 1 << 20
 DOCUMENT: Final = Path(__file__).resolve().parents[1] / "docs" / "attack.md"
 MARKS: Final = ("<!-- table -->", "<!-- end of table -->")
@@ -105,6 +109,7 @@ def attack_version(
     outcomes: list[Outcome] = []
     began = time.monotonic()
     done = 0
+    tried: list[Outcome] = []  # of one attack above the goal
     found: list[Attack] | None = None
     while True:
         if found is None:  # made anew with each broker, for names change
@@ -117,9 +122,17 @@ def attack_version(
         if arguments.kind and attack.kind not in arguments.kind:
             continue
         outcome = arena.attack(attack)
-        outcomes.append(outcome)
         if outcome.cpu_s >= GOAL_S or outcome.surprises:
             print(line(outcome), flush=True)
+        if outcome.cpu_s < GOAL_S and not tried:
+            outcomes.append(outcome)
+        else:
+            tried.append(outcome)
+            if len(tried) < TRIES:
+                found, done = None, done - 1
+                continue
+            outcomes.append(sorted(tried, key=lambda each: each.cpu_s)[TRIES // 2])
+            tried.clear()
         if not arena.is_stuck and not arena.broker.running():
             print(f"THE BROKER ENDED: {attack.kind} {attack.detail}", flush=True)
             found = None
