@@ -592,7 +592,7 @@ def test_types_of_listed_resources_are_read_in_steps() -> None:
     assert [(each.resource_type, each.resource_name) for each in listed] == [(4, "1"), (2, "a")]
 
 
-def test_batches_of_a_share_partitions_state_are_read_in_steps() -> None:
+def test_batches_of_a_share_partitions_state_are_written_in_parts() -> None:
     """A request that is not large is written before the next one of its connection."""
     kind, written = WriteShareGroupStateRequest, []
 
@@ -611,7 +611,9 @@ def test_batches_of_a_share_partitions_state_are_read_in_steps() -> None:
     assert len(written) == 1
     large = 5 * BATCHES_PER_STEP
     in_slices(sliced, ApiKey.WRITE_SHARE_GROUP_STATE, request(large))
-    assert [batch.first for batch in written[1].batches] == list(range(large))
+    parts = [[batch.first_offset for batch in write.batches] for write in written[1:]]
+    assert [len(part) for part in parts] == [BATCHES_PER_STEP] * 5
+    assert [offset for part in parts for offset in part] == list(range(large))
 
 
 def test_very_many_transactions_are_listed_in_steps() -> None:
