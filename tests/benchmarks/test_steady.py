@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from benchmarks.steady import UNSTEADY, WARM_UP_ROUNDS, is_steady, steady_medians
 
+Rounds = Callable[[int], dict[str, dict[str, float]]]
 
-def rounds_of(*cpu: float) -> tuple[list[int], object]:
+
+def rounds_of(*cpu: float) -> tuple[list[int], Rounds]:
     called: list[int] = []
 
     def run(number: int) -> dict[str, dict[str, float]]:
@@ -43,7 +47,7 @@ def test_a_load_without_cpu_is_not_compared() -> None:
 
 def test_measured_rounds_follow_the_warm_up() -> None:
     called, run = rounds_of(19.0, 12.0, 8.0, 6.0, 5.8, 5.0, 7.0, 5.6)
-    found = steady_medians({"one": run}, measured=3)  # type: ignore[dict-item]
+    found = steady_medians({"one": run}, measured=3)
     assert called == list(range(8))
     assert found["one"] == {
         "produce": {"cpu_s_per_gb": 5.6, "mb_per_s": 106.0, WARM_UP_ROUNDS: 5.0},
@@ -52,7 +56,7 @@ def test_measured_rounds_follow_the_warm_up() -> None:
 
 def test_a_server_that_never_settles_is_marked() -> None:
     called, run = rounds_of(1.0, 2.0, 4.0, 8.0, 16.0)
-    found = steady_medians({"one": run}, measured=2, most=3)  # type: ignore[dict-item]
+    found = steady_medians({"one": run}, measured=2, most=3)
     assert called == [0, 1, 2, 3, 4]
     assert found["one"]["produce"][UNSTEADY] == 1.0
     assert found["one"]["produce"]["cpu_s_per_gb"] == 12.0
@@ -61,7 +65,7 @@ def test_a_server_that_never_settles_is_marked() -> None:
 def test_servers_take_turns_and_wait_for_the_one_that_settles_last() -> None:
     order: list[tuple[str, int]] = []
 
-    def server(name: str, *cpu: float) -> object:
+    def server(name: str, *cpu: float) -> Rounds:
         def run(number: int) -> dict[str, dict[str, float]]:
             order.append((name, number))
             return {"produce": {"cpu_s_per_gb": cpu[number]}}
@@ -69,7 +73,7 @@ def test_servers_take_turns_and_wait_for_the_one_that_settles_last() -> None:
         return run
 
     found = steady_medians(
-        {"quick": server("quick", 4.0, 4.0, 4.0, 5.0), "slow": server("slow", 19.0, 9.0, 9.0, 8.0)},  # type: ignore[dict-item]
+        {"quick": server("quick", 4.0, 4.0, 4.0, 5.0), "slow": server("slow", 19.0, 9.0, 9.0, 8.0)},
         measured=1,
     )
     names = [name for name, _ in order]
