@@ -311,21 +311,16 @@ class Controller:
         )
 
     def ensure_internal_topic(self, name: str) -> ControllerResult[ErrorCode]:
-        """An internal topic as the broker's configuration wants it, unless it is there.
-
-        If its replication factor is not configured, a cluster smaller than Kafka's default of 3
-        gets as many replicas as it has brokers.
+        """An internal topic as the broker's configuration wants it, unless it is there. As in
+        Kafka it waits until there are as many brokers as its replication factor.
         """
         wanted = internal_topic(name, self._config)
         if wanted is None:
             return ControllerResult([], ErrorCode.INVALID_TOPIC_EXCEPTION)
-        factor = wanted.replication_factor
-        if wanted.bends:
-            factor = max(1, min(factor, len(self.image.usable_brokers())))
         topic = CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=wanted.partition_count,
-            replication_factor=factor,
+            replication_factor=wanted.replication_factor,
             configs=[
                 CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
                 for key, value in wanted.configs.items()

@@ -18,19 +18,14 @@ class IntConfig(Protocol):
 
     def get_int(self, name: str) -> int: ...
 
-    def is_explicit(self, name: str) -> bool: ...
-
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """How to create one. bends: the replication factor was not chosen by anybody, so fewer brokers
-    will do.
-    """
+    """How to create one."""
 
     name: str
     partition_count: int
     replication_factor: int
-    bends: bool
     configs: Mapping[str, str]
 
 
@@ -95,6 +90,5 @@ def _build(
         name,
         partition_count=config.get_int(partition_count),
         replication_factor=config.get_int(replication_factor),
-        bends=not config.is_explicit(replication_factor),
         configs=configs,
     )

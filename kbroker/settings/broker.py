@@ -24,6 +24,22 @@ from kbroker.settings.listeners import (
     parse_protocol_map,
 )
 from kbroker.settings.properties import parse_overrides, read_properties
+from kbroker.settings.quorum import (
+    BOOTSTRAP_SERVERS,
+    VOTERS,
+    QuorumVoter,
+    parse_bootstrap_servers,
+    parse_voters,
+)
+from kbroker.settings.roles import (
+    BROKER,
+    CONTROLLER,
+    advertised_controllers,
+    check_roles,
+    forms_quorum_alone,
+    is_single_node,
+    role_warnings,
+)
 from kbroker.settings.security import refuse_unserved
 from kbroker.settings.served import OWN_KEYS, SINGLE_NODE_DEFAULTS, WITHOUT_FILE_DEFAULTS
 from kbroker.settings.table import BROKER_KEYS
@@ -43,7 +59,10 @@ class BrokerConfig:
     __slots__ = (
         "_defaults",
         "_values",
+        "advertised_controller_listeners",
         "advertised_listeners",
+        "bootstrap_servers",
+        "controller_listener_names",
         "controller_listeners",
         "explicit",
         "inter_broker_listener_name",
@@ -53,15 +72,23 @@ class BrokerConfig:
         "node_id",
         "process_roles",
         "source",
+        "voters",
         "warnings",
     )
 
+    advertised_controller_listeners: tuple[Listener, ...]
+    """What other nodes are told, as `advertised_listeners`."""
     advertised_listeners: tuple[Listener, ...]
     """What clients are told; host "" means this host's own name, port 0 the bound port."""
+    controller_listener_names: tuple[str, ...]
     controller_listeners: tuple[Listener, ...]
+    """Where this node's controller is bound; none on a broker."""
     listeners: tuple[Listener, ...]
-    """Where clients connect; without the controller's listeners."""
+    """Where clients of this broker connect; none on a node that is a controller only."""
     inter_broker_listener_name: str
+    """On a node that is a controller only: "" unless it is set."""
+    voters: tuple[QuorumVoter, ...]
+    """The static ones of controller.quorum.voters."""
 
     def __init__(
         self,
@@ -75,18 +102,38 @@ class BrokerConfig:
         self.source = source
         self._values = values
         self._defaults: Mapping[str, str] = defaults
-        if not explicit.get("controller.quorum.bootstrap.servers") and (
-            "," not in explicit.get("controller.quorum.voters", "")
-        ):
-            self._defaults = {**SINGLE_NODE_DEFAULTS, **defaults}
         self.node_id = self._node_id()
-        self.process_roles = self._list_or("process.roles", ("broker", "controller"))
+        self.process_roles = self._list_or("process.roles", (BROKER, CONTROLLER))
+        self.voters = parse_voters(self.get_list(VOTERS))
+        self.bootstrap_servers = parse_bootstrap_servers(self.get_list(BOOTSTRAP_SERVERS))
+        if self.is_single_node:
+            self._defaults = {**SINGLE_NODE_DEFAULTS, **defaults}
         self.log_dirs = self.get_list("log.dirs") or self.get_list("log.dir")
         self.metadata_log_dir = self.get_optional_string("metadata.log.dir") or self.log_dirs[0]
         refuse_unserved(self.explicit)
         self._set_listeners()
         rules.check(self)
-        self.warnings = (*notes, *warnings_for(self.explicit))
+        self.warnings = (*notes, *warnings_for(self.explicit), *role_warnings(self))
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether process.roles has the broker role."""
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether process.roles has the controller role."""
+        return CONTROLLER in self.process_roles
+
+    @property
+    def is_single_node(self) -> bool:
+        """Whether this node is its whole cluster."""
+        return is_single_node(self)
+
+    @property
+    def forms_quorum_alone(self) -> bool:
+        """Whether this node is the only voter there is."""
+        return forms_quorum_alone(self)
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
@@ -216,20 +263,19 @@ class BrokerConfig:
         return node_id
 
     def _set_listeners(self) -> None:
-        controllers = tuple(name.upper() for name in self.get_list("controller.listener.names"))
+        names = tuple(name.upper() for name in self.get_list("controller.listener.names"))
+        self.controller_listener_names = names
         key = "listener.security.protocol.map"
-        protocols = parse_protocol_map(self.get_string(key), controllers, self.is_explicit(key))
-        every = parse_listeners("listeners", self.get_list("listeners"), protocols, controllers)
+        protocols = parse_protocol_map(self.get_string(key), names, self.is_explicit(key))
+        every = parse_listeners("listeners", self.get_list("listeners"), protocols, names)
         self.listeners = tuple(item for item in every if not item.is_controller)
         self.controller_listeners = tuple(item for item in every if item.is_controller)
-        if not self.listeners:
-            text = ",".join(self.get_list("listeners"))
-            message = "There must be at least one listener for clients"
-            raise ConfigError("listeners", text, message, "PLAINTEXT://localhost:9092, say")
-        check_served(every)
+        check_served(every, [(name, protocols[name]) for name in names if name in protocols])
+        check_roles(self, protocols)
         key = "advertised.listeners"
+        told: tuple[Listener, ...] = ()
         if self.is_explicit(key):
-            told = parse_listeners(key, self.get_list(key), protocols, controllers)
+            told = parse_listeners(key, self.get_list(key), protocols, names)
             check_advertised(told, every)
             self.advertised_listeners = tuple(item for item in told if not item.is_controller)
         else:
@@ -239,20 +285,30 @@ class BrokerConfig:
                 else item
                 for item in self.listeners
             )
+        self.advertised_controller_listeners = advertised_controllers(
+            self.controller_listeners,
+            [item for item in told if item.is_controller],
+            names,
+            next((voter for voter in self.voters if voter.id == self.node_id), None),
+        )
         self.inter_broker_listener_name = self._inter_broker_name()
 
     def _inter_broker_name(self) -> str:
-        name = self.get_optional_string("inter.broker.listener.name")
+        key, protocol_key = "inter.broker.listener.name", "security.inter.broker.protocol"
+        name = self.get_optional_string(key)
+        if name is not None and self.is_explicit(protocol_key):
+            message = f"Only one of {key} and {protocol_key}"
+            raise ConfigError(key, name, message, "one of the two keys")
+        if not self.is_broker:
+            return (name or "").upper()
         names = [listener.name for listener in self.advertised_listeners]
         if name is None:
-            name = self.get_string("security.inter.broker.protocol")
-            return name if name in names else names[0]
-        if self.is_explicit("security.inter.broker.protocol"):
-            message = "Only one of inter.broker.listener.name and security.inter.broker.protocol"
-            raise ConfigError("inter.broker.listener.name", name, message, "one of the two keys")
+            name = self.get_string(protocol_key)
+            if self.is_single_node and name not in names:
+                return names[0]
         if name.upper() not in names:
             message = "It must be a listener name defined in advertised.listeners"
-            raise ConfigError("inter.broker.listener.name", name, message, ", ".join(names))
+            raise ConfigError(key, name, message, ", ".join(names))
         return name.upper()
 
 

@@ -106,13 +106,17 @@ def check_advertised(advertised: Sequence[Listener], listeners: Sequence[Listene
         if listener.host == "0.0.0.0":
             message = "0.0.0.0 is no address that a client could connect to"
             raise ConfigError(key, text, message, "a host name or address clients can reach")
-        if listener.name not in names:
+        if listener.name not in names and not listener.is_controller:
             message = f"{listener.name} is not in listeners"
             raise ConfigError(key, text, message, f"names of listeners: {', '.join(sorted(names))}")
 
 
-def check_served(listeners: Sequence[Listener]) -> None:
-    """Refuse what would leave data unprotected: a listener whose protocol is not served."""
+def check_served(
+    listeners: Sequence[Listener], controllers: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Refuse what would leave data unprotected: a listener whose protocol is not served.
+    controllers: the controller listeners' names and protocols, which a broker connects to.
+    """
     for listener in listeners:
         if listener.security_protocol not in SERVED_PROTOCOLS:
             message = (
@@ -120,3 +124,7 @@ def check_served(listeners: Sequence[Listener]) -> None:
                 "which this version of kbroker does not serve"
             )
             raise ConfigError("listeners", str(listener), message, "PLAINTEXT listeners")
+    for name, protocol in controllers:
+        if protocol not in SERVED_PROTOCOLS:
+            message = f"{name} uses {protocol}, which this version of kbroker does not serve"
+            raise ConfigError("controller.listener.names", name, message, "PLAINTEXT listeners")

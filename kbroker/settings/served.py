@@ -20,7 +20,8 @@ SERVED_KEYS: Final = _words(
     advertised.listeners auto.create.topics.enable broker.heartbeat.interval.ms broker.id
     broker.rack compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
-    controller.listener.names cordoned.log.dirs default.replication.factor delete.topic.enable
+    controller.listener.names controller.quorum.bootstrap.servers controller.quorum.voters
+    cordoned.log.dirs default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
     group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
@@ -94,8 +95,7 @@ SERVED_KEYS: Final = _words(
 
 QUIET_KEYS: Final = _words(
     """
-    background.threads controller.quorum.bootstrap.servers controller.quorum.voters
-    group.coordinator.threads num.io.threads
+    background.threads group.coordinator.threads num.io.threads
     num.network.threads num.replica.fetchers
     share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
     transaction.state.log.min.isr transaction.state.log.replication.factor

@@ -17,7 +17,9 @@ def test_one_role_alone_is_refused_in_one_line(tmp_path: Path, roles: str) -> No
     config = BrokerConfig.from_properties(
         {
             "process.roles": roles,
-            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "listeners": f"{'PLAINTEXT' if roles == 'broker' else 'CONTROLLER'}://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
             "log.dirs": str(tmp_path / "data"),
         }
     )

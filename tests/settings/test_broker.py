@@ -133,8 +133,15 @@ def test_copies_on_a_single_node_and_in_a_cluster() -> None:
     key = "offsets.topic.replication.factor"
     assert config().get_int(key) == 1
     assert config(controller_quorum_voters="1@localhost:9093").get_int(key) == 1
-    assert config(controller_quorum_voters="1@a:9093,2@b:9093").get_int(key) == 3
-    assert config(controller_quorum_bootstrap_servers="a:9093").get_int(key) == 3
+    cluster = {
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "controller_listener_names": "CONTROLLER",
+    }
+    assert config(**cluster).get_int(key) == 1
+    assert config(controller_quorum_voters="1@a:9093,2@b:9093", **cluster).get_int(key) == 3
+    assert config(controller_quorum_bootstrap_servers="a:9093", **cluster).get_int(key) == 3
+    broker = {"process_roles": "broker", "controller_listener_names": "CONTROLLER"}
+    assert config(controller_quorum_voters="2@a:9093", **broker).get_int(key) == 3
     assert BrokerConfig.from_properties({key: "2"}).get_int(key) == 2
 
 
