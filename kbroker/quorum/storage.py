@@ -172,11 +172,11 @@ class QuorumStorage:
         return snapshot if latest is not None and latest != BOOTSTRAP_ID else None
 
     def _join_snapshot_and_log(self, latest: SnapshotId | None, now_ms: int) -> None:
-        """A log that does not reach up to its newest snapshot is void; one that begins after it
+        """A log that does not cover its newest snapshot is void; one that begins after it
         cannot be replayed.
         """
         log = self.log
-        if latest is not None and log.log_end_offset < latest.end_offset:
+        if latest is not None and not self.raft_log().covers(latest):
             log.truncate_fully(latest.end_offset, now_ms=now_ms)
             log.leader_epochs.assign(latest.epoch, latest.end_offset)
         covered = 0 if latest is None else latest.end_offset

@@ -169,6 +169,15 @@ def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
     assert storage.raft_log().end == (5, 1)
 
 
+def test_a_log_that_contradicts_its_newest_snapshot_is_begun_anew(world: World) -> None:
+    storage = world.open()
+    append(storage, *[b"uncommitted"] * 7, epoch=0)
+    snapshot(storage, 5, b"x")  # fetched; the process ended before it replaced the log
+    storage = world.open()
+    assert (storage.log.log_start_offset, storage.log.log_end_offset) == (5, 5)
+    assert storage.raft_log().end == (5, 1)
+
+
 def test_a_log_that_begins_after_its_snapshot_is_refused(world: World) -> None:
     storage = world.open()
     storage.log.truncate_fully(1, now_ms=NOW_MS)

@@ -23,7 +23,7 @@ from kbroker.protocol.messages.control_records import (
 )
 from kbroker.protocol.records import Record, iter_records
 from kbroker.protocol.schema import Message
-from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
+from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint, endpoint_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def voters_of_record(record: VotersRecord) -> tuple[Voter, ...]:
         Voter(
             voter.voter_id,
             voter.voter_directory_id,
-            tuple(VoterEndpoint(e.name, e.host, e.port) for e in voter.endpoints),
+            VoterEndpoint.all_of(voter.endpoints),
             (
                 voter.k_raft_version_feature.min_supported_version,
                 voter.k_raft_version_feature.max_supported_version,
@@ -81,10 +81,7 @@ def voters_record(voters: Iterable[Voter]) -> VotersRecord:
             VotersRecord.Voter(
                 voter_id=voter.id,
                 voter_directory_id=voter.directory_id,
-                endpoints=[
-                    VotersRecord.Endpoint(name=e.name, host=e.host, port=e.port)
-                    for e in voter.endpoints
-                ],
+                endpoints=endpoint_fields(VotersRecord.Endpoint, voter.endpoints),
                 k_raft_version_feature=VotersRecord.KRaftVersionFeature(
                     min_supported_version=voter.supported_versions[0],
                     max_supported_version=voter.supported_versions[1],

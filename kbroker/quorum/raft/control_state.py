@@ -51,10 +51,10 @@ class ControlState:
 
     def add_batch(self, batch: bytes | memoryview) -> None:
         """Take the records of one control batch of the log."""
-        for record in control_records(batch):
-            found = quorum_record(record)
-            if found is not None:
-                self.add_record(record.offset, found)
+        decoded = [(each.offset, quorum_record(each)) for each in control_records(batch)]
+        for offset, record in decoded:  # all of them are sound
+            if record is not None:
+                self.add_record(offset, record)
 
     def add_record(self, offset: int, record: Message) -> None:
         """Take one record of the log; those that do not change the quorum are passed over."""

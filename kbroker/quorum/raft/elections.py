@@ -86,7 +86,8 @@ class Elections:
         quorum = self._quorum
         candidate = ReplicaKey(partition.replica_id, partition.replica_directory_id)
         log = OffsetAndEpoch(partition.last_offset, partition.last_offset_epoch)
-        is_granted = can_grant_vote(
+        # another node with the own id: a vote for it could not be told from one for oneself
+        is_granted = candidate.id != quorum.local.id and can_grant_vote(
             quorum.state,
             candidate,
             is_log_up_to_date=log.is_at_least(quorum.log.end),
@@ -94,7 +95,7 @@ class Elections:
         )
         state = quorum.state
         is_new = isinstance(state, Unattached | Prospective) and state.voted is None
-        if is_granted and is_new and not partition.pre_vote and candidate.id != quorum.local.id:
+        if is_granted and is_new and not partition.pre_vote:
             quorum.add_vote(candidate, now_ms)
         return is_granted
 

@@ -18,11 +18,9 @@ Deadlines are in ms; None is never.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kbroker.model import ZERO_UUID
 from kbroker.quorum.raft.election_state import NOBODY
 from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint, VoterSet
@@ -109,6 +107,11 @@ class Follower:
     fetch_deadline_ms: int
     has_fetched: bool = False
 
+    def leader_answered(self, fetch_deadline_ms: int) -> None:
+        """A Fetch, FetchSnapshot or UpdateRaftVoter succeeded: the fetch timeout begins anew."""
+        self.has_fetched = True
+        self.fetch_deadline_ms = fetch_deadline_ms
+
 
 @dataclass(slots=True)
 class Leader:
@@ -165,16 +168,5 @@ def can_grant_vote(
             if is_pre_vote:
                 return is_log_up_to_date
             if state.voted is not None:
-                return state.voted.id == candidate.id and state.voted.directory_id in (
-                    ZERO_UUID,
-                    candidate.directory_id,
-                )
+                return state.voted.names(candidate)
             return state.leader_id == NOBODY and is_log_up_to_date
-
-
-def endpoint_of(endpoints: Iterable[VoterEndpoint], listener_name: str) -> VoterEndpoint | None:
-    """The endpoint of that listener; None if there is none."""
-    for endpoint in endpoints:
-        if endpoint.name == listener_name:
-            return endpoint
-    return None

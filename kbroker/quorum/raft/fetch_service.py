@@ -32,7 +32,7 @@ from kbroker.quorum.raft.messages import (
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.raft_log import PositionKind
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.voter_set import ReplicaKey, endpoint_fields
 
 REPLICA_STATE_VERSION = 15
 """From this version on a Fetch names its replica in ReplicaState."""
@@ -40,7 +40,9 @@ REPLICA_STATE_VERSION = 15
 
 @dataclass(slots=True)
 class ParkedFetch:
-    """A Fetch that waits. leader: the state in which it was parked."""
+    """A Fetch that waits. leader: the state in which it was parked. known_high_watermark: the one
+    that the fetcher stated, or, while it waits, the leader's when it was parked.
+    """
 
     token: int
     listener_name: str
@@ -49,6 +51,7 @@ class ParkedFetch:
     max_bytes: int
     deadline_ms: int
     leader: Leader
+    known_high_watermark: int
 
 
 class FetchService:
@@ -110,9 +113,11 @@ class FetchService:
             listener_name,
             version,
             partition,
-            min(request.max_bytes, partition.partition_max_bytes, quorum.config.fetch_max_bytes),
+            # Kafka's replicas leave partition_max_bytes at 0, and its leader does not look at it
+            max(min(request.max_bytes, quorum.config.fetch_max_bytes), 0),
             now_ms + request.max_wait_ms,
             state,
+            partition.high_watermark,
         )
         replica_id = (
             request.replica_state.replica_id
@@ -124,6 +129,9 @@ class FetchService:
         if request.max_wait_ms == 0 or self._has_answer(parked):
             self._answer(parked)
         else:
+            # a request before version 18 states no high watermark: it is answered when that moves
+            high_watermark = state.state.high_watermark
+            parked.known_high_watermark = -1 if high_watermark is None else high_watermark
             self._parked[token] = parked
 
     def _count(
@@ -145,7 +153,7 @@ class FetchService:
         return (
             position.kind is not PositionKind.VALID
             or log.end_offset > partition.fetch_offset
-            or (high_watermark is not None and high_watermark > partition.high_watermark)
+            or (high_watermark is not None and high_watermark > parked.known_high_watermark)
         )
 
     def _answer(self, parked: ParkedFetch) -> None:
@@ -237,7 +245,7 @@ class FetchService:
             if not error and isinstance(state, Leader):
                 key = ReplicaKey(request.replica_id, partition.replica_directory_id)
                 state.state.contact(key, now_ms)
-                max_bytes = min(request.max_bytes, quorum.config.fetch_snapshot_max_bytes)
+                max_bytes = max(min(request.max_bytes, quorum.config.fetch_snapshot_max_bytes), 0)
                 read = ReadSnapshot(snapshot_id, position, max_bytes)
         response = fetch_snapshot_response(
             leader_view(quorum, listener_name),
@@ -285,10 +293,7 @@ class FetchService:
             response.nodes = [
                 DescribeQuorumResponse.Node(
                     node_id=voter.id,
-                    listeners=[
-                        DescribeQuorumResponse.Listener(name=e.name, host=e.host, port=e.port)
-                        for e in voter.endpoints
-                    ],
+                    listeners=endpoint_fields(DescribeQuorumResponse.Listener, voter.endpoints),
                 )
                 for voter in quorum.voters
             ]

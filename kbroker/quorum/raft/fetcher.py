@@ -141,8 +141,7 @@ class Fetcher:
             if not self._writer.append_batches(data, is_synced=self._is_synced):
                 return False
             self._advance_high_watermark(partition.high_watermark)
-        state.has_fetched = True
-        state.fetch_deadline_ms = now_ms + self._quorum.config.fetch_timeout_ms
+        state.leader_answered(now_ms + self._quorum.config.fetch_timeout_ms)
         return True
 
     def _advance_high_watermark(self, high_watermark: int) -> None:
@@ -192,6 +191,7 @@ class Fetcher:
         ):
             # retention deleted it: the next Fetch tells which one there is
             self._download = None
+            state.leader_answered(now_ms + quorum.config.fetch_timeout_ms)
             return True
         if partition.error_code:
             return False
@@ -209,20 +209,25 @@ class Fetcher:
         if download.position == partition.size:
             download.is_finishing = True
             quorum.emit(FinishSnapshot(snapshot_id))
-        state.has_fetched = True
-        state.fetch_deadline_ms = now_ms + quorum.config.fetch_timeout_ms
+        state.leader_answered(now_ms + quorum.config.fetch_timeout_ms)
         return True
 
     def snapshot_received(
         self, snapshot_id: SnapshotId, size_bytes: int, configuration: QuorumConfiguration
     ) -> None:
-        """A fetched snapshot is whole and on disk: it replaces the log if it is ahead of it."""
+        """A fetched snapshot is whole and on disk: it replaces a log that does not cover it. What
+        the log has above the high watermark may be of a later epoch than the snapshot, and longer:
+        the snapshot is committed, so those records never will be.
+        """
         self._download = None
         quorum = self._quorum
-        end = OffsetAndEpoch(*snapshot_id)
-        is_ahead = end != quorum.log.end and end.is_at_least(quorum.log.end)
-        if isinstance(quorum.state, Leader | Candidate) or not is_ahead:
+        if isinstance(quorum.state, Leader | Candidate) or quorum.log.covers(snapshot_id):
             return
+        if snapshot_id.end_offset <= quorum.high_watermark:
+            raise InvariantError(
+                f"node {quorum.local}: snapshot {snapshot_id} contradicts the committed records of "
+                f"a log up to {quorum.high_watermark}"
+            )
         self._writer.install(snapshot_id, size_bytes, configuration)
         quorum.advance_high_watermark(snapshot_id.end_offset)
 

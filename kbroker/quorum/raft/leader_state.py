@@ -22,15 +22,19 @@ class ReplicaState:
     has not fetched. Times are in ms, -1 if unknown.
     """
 
-    __slots__ = ("_leader_end_at_fetch", "end_offset", "has_acknowledged_leader", "key",
-                 "last_caught_up_ms", "last_fetch_ms")  # fmt: skip
+    __slots__ = (
+        "_leader_end_at_fetch",
+        "end_offset",
+        "key",
+        "last_caught_up_ms",
+        "last_fetch_ms",
+    )
 
     def __init__(self, key: ReplicaKey) -> None:
         self.key = key
         self.end_offset: int | None = None
         self.last_fetch_ms = -1
         self.last_caught_up_ms = -1
-        self.has_acknowledged_leader = False
         self._leader_end_at_fetch = 0
 
     def fetched(self, fetch_offset: int, leader_end_offset: int | None, now_ms: int) -> None:
@@ -45,7 +49,6 @@ class ReplicaState:
             self._leader_end_at_fetch = leader_end_offset
         self.last_fetch_ms = max(now_ms, self.last_fetch_ms)
         self.end_offset = fetch_offset
-        self.has_acknowledged_leader = True
 
 
 class LeaderState:
@@ -54,9 +57,17 @@ class LeaderState:
     epoch_start_offset: of the LeaderChange record, the first record of the epoch.
     """
 
-    __slots__ = ("_contacts", "_local", "_observers", "_voters", "check_quorum_deadline_ms",
-                 "epoch_start_offset", "fetch_timeout_ms", "high_watermark",
-                 "voter_set")  # fmt: skip
+    __slots__ = (
+        "_contacts",
+        "_local",
+        "_observers",
+        "_voters",
+        "check_quorum_deadline_ms",
+        "epoch_start_offset",
+        "fetch_timeout_ms",
+        "high_watermark",
+        "voter_set",
+    )
 
     def __init__(
         self,
@@ -176,10 +187,10 @@ class LeaderState:
     # Contact with the voters.
 
     def contact(self, key: ReplicaKey, now_ms: int) -> None:
-        """A replica sent a Fetch or FetchSnapshot: the quorum check begins anew once as many voters
-        did as are a majority together with the leader.
+        """A replica sent a Fetch, FetchSnapshot or UpdateRaftVoter: the quorum check begins anew
+        once as many voters did as are a majority together with the leader.
         """
-        if self.voter_set.is_voter(key):
+        if self.voter_set.is_voter(key) and key.id != self._local.id:
             self._contacts.add(key.id)
         needed = len(self._voters) // 2 + (0 if self.is_voter else 1)
         if len(self._contacts) >= needed:

@@ -4,9 +4,10 @@ both sides of BeginQuorumEpoch and EndQuorumEpoch. KIP-595, KIP-853.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from kbroker.model import ZERO_UUID, InvariantError
+from kbroker.model import InvariantError
 from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import (
@@ -30,11 +31,20 @@ from kbroker.quorum.raft.messages import (
 )
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint
+from kbroker.quorum.raft.voter_set import EndpointFields, ReplicaKey, Voter, VoterEndpoint
+
+
+class _LeaderOfEpoch(Protocol):
+    """The partition of BeginQuorumEpoch and EndQuorumEpoch."""
+
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
 
 
 class Leadership:
-    """What a replica does because it leads, and what it does for its leader's announcements."""
+    """The duties of a leader, and the answers of a voter to its leader's announcements."""
 
     __slots__ = ("_begin_epoch_at_ms", "_quorum", "_requests", "_writer")
 
@@ -65,8 +75,9 @@ class Leadership:
             return []
         own = voters.get(quorum.local.id)
         endpoints = quorum.config.endpoints
-        if own is not None and endpoints and own.endpoints != endpoints:
-            voters = voters.with_updated_voter(Voter(*own.key, endpoints)) or voters
+        wanted = None if own is None else Voter(*own.key, endpoints)
+        if own is not None and wanted is not None and endpoints and not own.is_same_as(wanted):
+            voters = voters.with_updated_voter(wanted) or voters
         elif offset >= 0:
             return []
         return QuorumConfiguration(quorum.control.kraft_version, tuple(voters)).records()
@@ -195,12 +206,8 @@ class Leadership:
         if partition is None or error:
             quorum.emit(Respond(token, BeginQuorumEpochResponse(error_code=error)))
             return
-        error = self._epoch_error(partition.leader_epoch, partition.leader_id)
+        error = self._adopt_leader(partition, request.leader_endpoints, now_ms)
         if not error:
-            endpoints = tuple(
-                VoterEndpoint(each.name, each.host, each.port) for each in request.leader_endpoints
-            ) or quorum.endpoints_of(partition.leader_id)
-            quorum.maybe_transition(partition.leader_epoch, partition.leader_id, endpoints, now_ms)
             voter = ReplicaKey(request.voter_id, partition.voter_directory_id)
             if not quorum.is_local(voter):
                 error = ErrorCode.INVALID_VOTER_KEY
@@ -223,12 +230,8 @@ class Leadership:
         if partition is None or error:
             quorum.emit(Respond(token, EndQuorumEpochResponse(error_code=error)))
             return
-        error = self._epoch_error(partition.leader_epoch, partition.leader_id)
+        error = self._adopt_leader(partition, request.leader_endpoints, now_ms)
         if not error:
-            endpoints = tuple(
-                VoterEndpoint(each.name, each.host, each.port) for each in request.leader_endpoints
-            ) or quorum.endpoints_of(partition.leader_id)
-            quorum.maybe_transition(partition.leader_epoch, partition.leader_id, endpoints, now_ms)
             state = quorum.state
             if isinstance(state, Follower) and state.leader_id == partition.leader_id:
                 successors = [
@@ -247,25 +250,32 @@ class Leadership:
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         return ErrorCode.NONE if has_partition else ErrorCode.INVALID_REQUEST
 
-    def _epoch_error(self, epoch: int, leader_id: int) -> ErrorCode:
-        if epoch < self._quorum.epoch:
+    def _adopt_leader(
+        self, leader: _LeaderOfEpoch, endpoints: Iterable[EndpointFields], now_ms: int
+    ) -> ErrorCode:
+        """Take the epoch, the leader and its endpoints from the leader's own request. Returns why
+        it is refused; NONE if not.
+        """
+        quorum = self._quorum
+        if leader.leader_epoch < quorum.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        return ErrorCode.INVALID_REQUEST if leader_id < 0 else ErrorCode.NONE
+        if leader.leader_id < 0:
+            return ErrorCode.INVALID_REQUEST
+        listeners = VoterEndpoint.all_of(endpoints) or quorum.endpoints_of(leader.leader_id)
+        quorum.maybe_transition(leader.leader_epoch, leader.leader_id, listeners, now_ms)
+        return ErrorCode.NONE
 
 
 def succession_backoff_ms(local: ReplicaKey, successors: Sequence[ReplicaKey], max_ms: int) -> int:
     """How long a voter waits until it stands for election after its leader resigned: not at all if
-    it is the first successor or there is none, then twice as long for each next one; a voter that
-    is not listed comes after the last one.
+    it is the first successor or none is listed, then twice as long for each next one; a voter that
+    is not listed waits for max_ms.
     """
-    position = next(
-        (
-            index
-            for index, key in enumerate(successors)
-            if key.id == local.id and key.directory_id in (ZERO_UUID, local.directory_id)
-        ),
-        len(successors),
-    )
+    if not successors:
+        return 0
+    position = next((index for index, key in enumerate(successors) if key.names(local)), None)
+    if position is None:
+        return max_ms
     if position == 0:
         return 0
     return min(max_ms, (max_ms >> (len(successors) - 1)) << (position - 1))

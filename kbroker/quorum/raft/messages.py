@@ -26,7 +26,7 @@ from kbroker.quorum.raft.epoch_states import Endpoints
 from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint
+from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint, endpoint_fields
 
 METADATA_PARTITION: Final = TopicPartition("__cluster_metadata", 0)
 METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
@@ -36,6 +36,8 @@ FETCH_ENDPOINTS_VERSION: Final = 16
 """From these versions on a response names the leader's endpoint."""
 
 T = TypeVar("T")
+N = TypeVar("N")
+N_co = TypeVar("N_co", covariant=True)
 
 
 class _Partition(Protocol):
@@ -55,7 +57,7 @@ class _Topic(Protocol[P_co]):
 
 
 class LeaderView(NamedTuple):
-    """What a node knows of the leader. endpoint: of one listener; None if unknown."""
+    """The leader as a node knows it. endpoint: of one listener; None if unknown."""
 
     epoch: int
     leader_id: int
@@ -67,6 +69,18 @@ def leader_view(quorum: QuorumState, listener_name: str) -> LeaderView:
     endpoints = quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
     found = next((each for each in endpoints if each.name == listener_name), None)
     return LeaderView(quorum.epoch, quorum.leader_id, found)
+
+
+class _NodeClass(Protocol[N_co]):
+    def __call__(self, *, node_id: int, host: str, port: int) -> N_co: ...
+
+
+def _leader_node(node_class: _NodeClass[N], leader: LeaderView) -> list[N]:
+    """The `node_endpoints` of a response: the leader's endpoint, if it is known."""
+    endpoint = leader.endpoint
+    if endpoint is None:
+        return []
+    return [node_class(node_id=leader.leader_id, host=endpoint.host, port=endpoint.port)]
 
 
 def _sole(items: Sequence[T]) -> T | None:
@@ -167,10 +181,7 @@ def begin_quorum_epoch_request(
         cluster_id=cluster_id,
         voter_id=voter.id,
         topics=[topic],
-        leader_endpoints=[
-            BeginQuorumEpochRequest.LeaderEndpoint(name=each.name, host=each.host, port=each.port)
-            for each in endpoints
-        ],
+        leader_endpoints=endpoint_fields(BeginQuorumEpochRequest.LeaderEndpoint, endpoints),
     )
 
 
@@ -201,10 +212,7 @@ def end_quorum_epoch_request(
     return EndQuorumEpochRequest(
         cluster_id=cluster_id,
         topics=[topic],
-        leader_endpoints=[
-            EndQuorumEpochRequest.LeaderEndpoint(name=each.name, host=each.host, port=each.port)
-            for each in endpoints
-        ],
+        leader_endpoints=endpoint_fields(EndQuorumEpochRequest.LeaderEndpoint, endpoints),
     )
 
 
@@ -274,10 +282,8 @@ def vote_response(
     )
     topic = VoteResponse.TopicData(topic_name=METADATA_PARTITION.topic, partitions=[partition])
     response = VoteResponse(topics=[topic])
-    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
-        host, port = leader.endpoint.host, leader.endpoint.port
-        node = VoteResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
-        response.node_endpoints = [node]
+    if version >= ENDPOINTS_VERSION:
+        response.node_endpoints = _leader_node(VoteResponse.NodeEndpoint, leader)
     return response
 
 
@@ -295,10 +301,8 @@ def begin_quorum_epoch_response(
         topic_name=METADATA_PARTITION.topic, partitions=[partition]
     )
     response = BeginQuorumEpochResponse(topics=[topic])
-    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
-        host, port = leader.endpoint.host, leader.endpoint.port
-        node = BeginQuorumEpochResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
-        response.node_endpoints = [node]
+    if version >= ENDPOINTS_VERSION:
+        response.node_endpoints = _leader_node(BeginQuorumEpochResponse.NodeEndpoint, leader)
     return response
 
 
@@ -316,10 +320,8 @@ def end_quorum_epoch_response(
         topic_name=METADATA_PARTITION.topic, partitions=[partition]
     )
     response = EndQuorumEpochResponse(topics=[topic])
-    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
-        host, port = leader.endpoint.host, leader.endpoint.port
-        node = EndQuorumEpochResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
-        response.node_endpoints = [node]
+    if version >= ENDPOINTS_VERSION:
+        response.node_endpoints = _leader_node(EndQuorumEpochResponse.NodeEndpoint, leader)
     return response
 
 
@@ -355,10 +357,8 @@ def fetch_response(
         topic=METADATA_PARTITION.topic, topic_id=METADATA_TOPIC_ID, partitions=[partition]
     )
     response = FetchResponse(responses=[topic])
-    if leader.endpoint is not None and version >= FETCH_ENDPOINTS_VERSION:
-        host, port = leader.endpoint.host, leader.endpoint.port
-        node = FetchResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
-        response.node_endpoints = [node]
+    if version >= FETCH_ENDPOINTS_VERSION:
+        response.node_endpoints = _leader_node(FetchResponse.NodeEndpoint, leader)
     return response
 
 
@@ -389,8 +389,6 @@ def fetch_snapshot_response(
         name=METADATA_PARTITION.topic, partitions=[partition]
     )
     response = FetchSnapshotResponse(topics=[topic])
-    if leader.endpoint is not None and version >= ENDPOINTS_VERSION:
-        host, port = leader.endpoint.host, leader.endpoint.port
-        node = FetchSnapshotResponse.NodeEndpoint(node_id=leader.leader_id, host=host, port=port)
-        response.node_endpoints = [node]
+    if version >= ENDPOINTS_VERSION:
+        response.node_endpoints = _leader_node(FetchSnapshotResponse.NodeEndpoint, leader)
     return response

@@ -20,6 +20,7 @@ from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
     AddRaftVoterRequest,
+    AddRaftVoterResponse,
     BeginQuorumEpochRequest,
     DescribeQuorumRequest,
     EndQuorumEpochRequest,
@@ -27,6 +28,7 @@ from kbroker.protocol.messages.quorum import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
     VoteRequest,
@@ -187,7 +189,7 @@ class RaftNode:
             case RemoveRaftVoterRequest():
                 self._changes.remove(token, request, now_ms)
             case UpdateRaftVoterRequest():
-                self._changes.update(token, request, listener_name=listener_name)
+                self._changes.update(token, request, listener_name=listener_name, now_ms=now_ms)
             case _:
                 raise InvariantError(f"the quorum does not serve {type(request).__name__}")
         return self._finish(now_ms)
@@ -214,8 +216,8 @@ class RaftNode:
         if sent is not None:
             self._fetcher.ended(sent, is_failed=True)
             self._changes.versions_answered(sent, None, now_ms)
-            if error is ErrorCode.UNSUPPORTED_VERSION and isinstance(sent.request, VoteRequest):
-                self._elections.vote_not_supported(sent, now_ms)
+            if error is ErrorCode.UNSUPPORTED_VERSION:
+                self._not_supported(sent, now_ms)
         return self._finish(now_ms)
 
     def propose(self, records: Sequence[bytes], now_ms: int) -> list[Effect]:
@@ -296,10 +298,12 @@ class RaftNode:
         if isinstance(response, ApiVersionsResponse):
             self._changes.versions_answered(sent, response, now_ms)
             return True
+        if isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse):
+            return self._membership.answered(response.error_code, now_ms)
         if response.error_code:
             self._fetcher.ended(sent, is_failed=True)
             if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-                self._elections.vote_not_supported(sent, now_ms)
+                self._not_supported(sent, now_ms)
             return False
         view = view_response(response, self.quorum.config.listener_name)
         if view is None:
@@ -312,7 +316,7 @@ class RaftNode:
             case VoteResponse() if not view.error:
                 self._elections.vote_answered(sent, response, now_ms)
             case UpdateRaftVoterResponse():
-                self._membership.updated(sent)
+                self._membership.updated(sent, now_ms)
             case EndQuorumEpochResponse() if not view.error:
                 self._leadership.end_acknowledged(sent)
             case FetchResponse() if is_fetch and not view.error:
@@ -321,8 +325,16 @@ class RaftNode:
                 return self._fetcher.snapshot_fetched(response, now_ms)
         return not view.error
 
+    def _not_supported(self, sent: Sent, now_ms: int) -> None:
+        """The destination does not serve the request."""
+        match sent.request:
+            case VoteRequest():
+                self._elections.vote_not_supported(sent, now_ms)
+            case UpdateRaftVoterRequest():
+                self._membership.updated(sent, now_ms)
+
     def _is_about_the_epoch(self, view: ResponseView, now_ms: int) -> bool:
-        """Take epoch and leader from a response. Returns whether this is all that it has to say."""
+        """Take epoch and leader from a response. Returns whether it has no other content."""
         quorum = self.quorum
         if view.epoch < quorum.epoch or view.error is ErrorCode.UNKNOWN_LEADER_EPOCH:
             return True
@@ -331,7 +343,12 @@ class RaftNode:
             ErrorCode.FENCED_LEADER_EPOCH,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         )
-        is_leader_new = view.leader_id != NOBODY and quorum.leader_id == NOBODY
+        # also a leader known by its id only: it may be the only node that can tell its endpoints
+        is_leader_new = (
+            view.leader_id != NOBODY
+            and quorum.leader_id in (NOBODY, view.leader_id)
+            and not quorum.leader_endpoints
+        )
         if is_news or is_leader_new:
             quorum.maybe_transition(view.epoch, view.leader_id, endpoints, now_ms)
         return is_news

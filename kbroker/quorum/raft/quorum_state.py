@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kbroker.model import ZERO_UUID, InvariantError, StartupError
+from kbroker.model import InvariantError, StartupError
 from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Commit, Effect, LeaderChanged, PersistState
 from kbroker.quorum.raft.election_state import NOBODY, ElectionState
@@ -38,8 +38,17 @@ class QuorumState:
     replica knows; it never decreases.
     """
 
-    __slots__ = ("_announced", "_effects", "_random", "config", "control", "high_watermark",
-                 "is_shutting_down", "log", "state")  # fmt: skip
+    __slots__ = (
+        "_announced",
+        "_effects",
+        "_random",
+        "config",
+        "control",
+        "high_watermark",
+        "is_shutting_down",
+        "log",
+        "state",
+    )
 
     state: EpochState
 
@@ -149,7 +158,7 @@ class QuorumState:
         """
         if key.id == NOBODY:
             return True
-        return key.id == self.local.id and key.directory_id in (ZERO_UUID, self.local.directory_id)
+        return key.names(self.local)
 
     def endpoints_of(self, voter_id: int) -> Endpoints:
         """The listeners of a voter, as the voter set has them."""
@@ -186,16 +195,10 @@ class QuorumState:
             self._enter(Unattached(epoch, NOBODY, None, self._voter_deadline(deadline_ms)))
             self._persist()
         elif election.leader_id == self.local.id:
-            self._enter(Resigned(election.epoch, self.local.id, deadline_ms))
-        elif (
-            voted is not None
-            and voted.id == self.local.id
-            and voted.directory_id
-            in (
-                ZERO_UUID,
-                self.local.directory_id,
+            self._enter(
+                Resigned(election.epoch, self.local.id, deadline_ms, (), self._other_voter_ids())
             )
-        ):
+        elif voted is not None and voted.names(self.local):
             if not self.is_voter:
                 raise StartupError(
                     f"node {self.local} voted for itself in epoch {election.epoch} and is not "
@@ -219,6 +222,9 @@ class QuorumState:
     def _voter_deadline(self, deadline_ms: int) -> int | None:
         """Only voters stand for election."""
         return deadline_ms if self.is_voter else None
+
+    def _other_voter_ids(self) -> set[int]:
+        return {voter_id for voter_id in self.voters.ids if voter_id != self.local.id}
 
     def _own_vote(self) -> EpochElection:
         votes = EpochElection(self.voters)
@@ -324,9 +330,10 @@ class QuorumState:
         if not isinstance(state, Leader):
             raise InvariantError(f"node {self.local}: {state} to Resigned")
         successors = state.state.successors()
-        waiting = {voter_id for voter_id in self.voters.ids if voter_id != self.local.id}
         deadline_ms = now_ms + self.election_timeout_ms()
-        self._enter(Resigned(state.epoch, self.local.id, deadline_ms, successors, waiting))
+        self._enter(
+            Resigned(state.epoch, self.local.id, deadline_ms, successors, self._other_voter_ids())
+        )
         self._announce()
 
     # What another node says of an epoch.

@@ -38,8 +38,14 @@ class RaftLog:
     order of ids. flushed_offset: everything below it is on disk; the whole log if None.
     """
 
-    __slots__ = ("_epochs", "_start_offsets", "end_offset", "flushed_offset", "snapshots",
-                 "start_offset")  # fmt: skip
+    __slots__ = (
+        "_epochs",
+        "_start_offsets",
+        "end_offset",
+        "flushed_offset",
+        "snapshots",
+        "start_offset",
+    )
 
     def __init__(
         self,
@@ -116,6 +122,16 @@ class RaftLog:
         if end.epoch != last_fetched_epoch or end.offset < offset:
             return FetchPosition(PositionKind.DIVERGING, end)
         return FetchPosition(PositionKind.VALID, OffsetAndEpoch(offset, last_fetched_epoch))
+
+    def covers(self, snapshot_id: SnapshotId) -> bool:
+        """Whether the log has the last record that the snapshot stands for, or begins after it.
+        Otherwise what the log has from its start on is no continuation of the snapshot.
+        """
+        end_offset, epoch = snapshot_id
+        if end_offset > self.end_offset:
+            return False
+        index = bisect_right(self._start_offsets, end_offset - 1)
+        return end_offset <= self.start_offset or not index or self._epochs[index - 1] == epoch
 
     # Changing.
 

@@ -134,7 +134,7 @@ class VoterChanges:
         """Begin to add a voter: ask it first which kraft.versions it supports."""
         quorum = self._quorum
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
-        endpoints = tuple(VoterEndpoint(e.name, e.host, e.port) for e in request.listeners)
+        endpoints = VoterEndpoint.all_of(request.listeners)
         error, message = self._refusal(request.cluster_id, quorum.epoch, key, endpoints)
         if not error:
             error, message = self._refusal_by_set()
@@ -223,30 +223,35 @@ class VoterChanges:
 
     # UpdateRaftVoter.
 
-    def update(self, token: int, request: UpdateRaftVoterRequest, *, listener_name: str) -> None:
+    def update(
+        self, token: int, request: UpdateRaftVoterRequest, *, listener_name: str, now_ms: int
+    ) -> None:
         """A voter tells its endpoints and supported kraft.versions; answered at once. In a static
         quorum they are kept in memory, for the step to kraft.version 1.
         """
         quorum = self._quorum
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
-        endpoints = tuple(VoterEndpoint(e.name, e.host, e.port) for e in request.listeners)
+        endpoints = VoterEndpoint.all_of(request.listeners)
         feature = request.k_raft_version_feature
         versions = (feature.min_supported_version, feature.max_supported_version)
         epoch = request.current_leader_epoch
         error, _ = self._refusal(request.cluster_id, epoch, key, endpoints)
         if not error:
             error, _ = self._refusal_by_commit()
-        if not error and not versions[0] <= quorum.control.kraft_version <= versions[1]:
+        if not error and not 0 <= versions[0] <= quorum.control.kraft_version <= versions[1]:
             error = ErrorCode.INVALID_REQUEST
         if not error:
             voter = Voter(*key, endpoints, versions)
-            voters = quorum.voters.with_updated_voter(voter)
-            if voters is None:
+            former, voters = quorum.voters.get(voter.id), quorum.voters.with_updated_voter(voter)
+            if former is None or voters is None:
                 error = ErrorCode.VOTER_NOT_FOUND
-            elif quorum.control.kraft_version == 0:
-                self._volatile[voter.id] = (self._leader, voter)
-            elif voters != quorum.voters:
-                self._append_voters(voters)
+            else:
+                leader_state = self._leader
+                if quorum.control.kraft_version == 0:
+                    self._volatile[voter.id] = (leader_state, voter)
+                elif not voter.is_same_as(former):
+                    self._append_voters(voters)
+                leader_state.state.contact(key, now_ms)
         leader = leader_view(quorum, listener_name)
         response = UpdateRaftVoterResponse(
             error_code=error,

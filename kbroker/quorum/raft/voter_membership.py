@@ -1,13 +1,16 @@
-"""What a follower asks of its leader about its own place among the voters. KIP-853.
+"""The requests of a follower for its own entry in the voter set. KIP-853.
 
-A voter whose endpoints or supported kraft.versions are others than the voter set has, tells them by
-UpdateRaftVoter; in a static quorum every voter does, so that the leader learns its directory id. An
-observer controller with `controller.quorum.auto.join.enable` removes an earlier directory of its
-id from the voters, then adds itself. Each is tried once per fetch timeout, between two fetches.
+A voter whose endpoints or supported kraft.versions differ from its entry sends UpdateRaftVoter; in
+a static quorum every voter does, so that the leader learns its directory id. An observer controller
+with `controller.quorum.auto.join.enable` removes an earlier directory of its id from the voters,
+then adds itself. Each is tried once per fetch timeout, between two fetches.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import (
     AddRaftVoterRequest,
     RemoveRaftVoterRequest,
@@ -16,7 +19,19 @@ from kbroker.protocol.messages.quorum import (
 from kbroker.quorum.raft.epoch_states import Follower
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import SUPPORTED_KRAFT_VERSIONS, Voter
+from kbroker.quorum.raft.voter_set import SUPPORTED_KRAFT_VERSIONS, Voter, endpoint_fields
+
+EXPECTED_ANSWERS: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.DUPLICATE_VOTER,
+        ErrorCode.VOTER_NOT_FOUND,
+    }
+)
+"""Errors of AddRaftVoter and RemoveRaftVoter after which the leader is not backed off from: the
+change was made, or will be tried again.
+"""
 
 
 class VoterMembership:
@@ -50,13 +65,13 @@ class VoterMembership:
     def _request(
         self,
     ) -> UpdateRaftVoterRequest | RemoveRaftVoterRequest | AddRaftVoterRequest | None:
-        """What this follower would ask now; None if its place is as it should be."""
+        """The request that is due; None if the entry is as it should be."""
         quorum, config = self._quorum, self._quorum.config
         own = quorum.voters.get(config.local.id)
         if own is not None and own.matches(config.local):
             is_static = quorum.control.kraft_version == 0
             wanted = Voter(*own.key, config.endpoints, SUPPORTED_KRAFT_VERSIONS)
-            if not config.endpoints or (self._is_told if is_static else own == wanted):
+            if not config.endpoints or (self._is_told if is_static else own.is_same_as(wanted)):
                 return None
             return self._update_request()
         if not config.auto_join or not config.can_be_voter or quorum.control.kraft_version == 0:
@@ -72,10 +87,7 @@ class VoterMembership:
             timeout_ms=config.request_timeout_ms,
             voter_id=config.local.id,
             voter_directory_id=config.local.directory_id,
-            listeners=[
-                AddRaftVoterRequest.Listener(name=e.name, host=e.host, port=e.port)
-                for e in config.endpoints
-            ],
+            listeners=endpoint_fields(AddRaftVoterRequest.Listener, config.endpoints),
             ack_when_committed=False,
         )
 
@@ -87,15 +99,24 @@ class VoterMembership:
             current_leader_epoch=quorum.epoch,
             voter_id=config.local.id,
             voter_directory_id=config.local.directory_id,
-            listeners=[
-                UpdateRaftVoterRequest.Listener(name=e.name, host=e.host, port=e.port)
-                for e in config.endpoints
-            ],
+            listeners=endpoint_fields(UpdateRaftVoterRequest.Listener, config.endpoints),
             k_raft_version_feature=UpdateRaftVoterRequest.KRaftVersionFeature(
                 min_supported_version=low, max_supported_version=high
             ),
         )
 
-    def updated(self, sent: Sent) -> None:
-        """The leader knows this voter's endpoints and directory id."""
-        self._is_told = self._is_told or sent.state is self._follower
+    def answered(self, error_code: int, now_ms: int) -> bool:
+        """The leader answered AddRaftVoter or RemoveRaftVoter; the next one is due after some
+        fetches. Returns whether the answer was one of EXPECTED_ANSWERS.
+        """
+        self._due_ms = now_ms + self._quorum.config.fetch_timeout_ms
+        return error_code in EXPECTED_ANSWERS
+
+    def updated(self, sent: Sent, now_ms: int) -> None:
+        """The leader answered UpdateRaftVoter, or does not serve it. The answer counts as contact:
+        the request was sent in place of a Fetch.
+        """
+        follower = self._follower
+        if follower is not None and sent.state is follower:
+            self._is_told = True
+            follower.leader_answered(now_ms + self._quorum.config.fetch_timeout_ms)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.model import ZERO_UUID, Uuid, uuid_to_string
 
 SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
 """Lowest and highest kraft.version of this release."""
+
+
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
 
 
 class ReplicaKey(NamedTuple):
@@ -22,10 +26,25 @@ class ReplicaKey(NamedTuple):
     id: int
     directory_id: Uuid = ZERO_UUID
 
+    def names(self, replica: ReplicaKey) -> bool:
+        """Whether this key names that replica: an unknown directory id matches any."""
+        return self.id == replica.id and self.directory_id in (ZERO_UUID, replica.directory_id)
+
     def __str__(self) -> str:
         if self.directory_id == ZERO_UUID:
             return str(self.id)
         return f"{self.id}:{uuid_to_string(self.directory_id)}"
+
+
+class EndpointFields(Protocol):
+    """The fields of an endpoint, by whatever class of a message."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,24 @@ class VoterEndpoint:
     name: str
     host: str
     port: int
+
+    @classmethod
+    def all_of(cls, endpoints: Iterable[EndpointFields]) -> tuple[VoterEndpoint, ...]:
+        """The endpoints of a message."""
+        return tuple(cls(each.name, each.host, each.port) for each in endpoints)
+
+
+class EndpointClass(Protocol[E_co]):
+    """A class of a message for endpoints."""
+
+    def __call__(self, *, name: str, host: str, port: int) -> E_co: ...
+
+
+def endpoint_fields(
+    endpoint_class: EndpointClass[E], endpoints: Iterable[VoterEndpoint]
+) -> list[E]:
+    """Endpoints as a message has them."""
+    return [endpoint_class(name=each.name, host=each.host, port=each.port) for each in endpoints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +91,17 @@ class Voter:
 
     def matches(self, key: ReplicaKey) -> bool:
         """Whether key is this voter. An unknown directory id of the voter matches any."""
-        return self.id == key.id and self.directory_id in (ZERO_UUID, key.directory_id)
+        return self.key.names(key)
+
+    def is_same_as(self, other: Voter) -> bool:
+        """Whether both have the same key, versions and endpoints; these in any order, since Kafka
+        keeps them in a map.
+        """
+        return (
+            self.key == other.key
+            and self.supported_versions == other.supported_versions
+            and set(self.endpoints) == set(other.endpoints)
+        )
 
     def endpoint(self, listener_name: str) -> VoterEndpoint | None:
         """The endpoint of that listener; None if the voter has none."""
@@ -140,10 +187,3 @@ class VoterSet:
             voter.supported_versions[0] <= kraft_version <= voter.supported_versions[1]
             for voter in self
         )
-
-    def overlaps_majority(self, other: VoterSet) -> bool:
-        """Whether each majority of this set shares a voter with each majority of the other: at most
-        one voter was added and at most one removed.
-        """
-        own, others = set(self.keys), set(other.keys)
-        return len(own - others) <= 1 and len(others - own) <= 1

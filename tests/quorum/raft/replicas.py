@@ -7,6 +7,7 @@ is encoded and decoded in its newest version. Faults and random schedules are in
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -108,7 +109,7 @@ class Replica:
             RaftConfig(
                 ReplicaKey(node_id, directory_of(node_id)),
                 "cluster",
-                endpoints=(endpoint_of(node_id),),
+                endpoints=(endpoint_of(node_id), *world.more_endpoints),
                 bootstrap_servers=world.bootstrap_servers,
                 can_be_voter=can_be_voter,
                 auto_join=node_id in world.joining,
@@ -244,6 +245,9 @@ class Replicas:
                 )
             ]
         )
+        self.more_endpoints: tuple[VoterEndpoint, ...] = ()
+        self.intercepted: dict[type, Callable[[Replica, Send], None]] = {}
+        """What happens to requests of a type instead of their delivery."""
         self.cut: set[tuple[int, int]] = set()
         """(from, to) of requests that are lost."""
         self.responses: dict[int, FetchResponse | object] = {}
@@ -291,6 +295,10 @@ class Replicas:
                 if not sender.is_down:
                     error = ErrorCode.BROKER_NOT_AVAILABLE
                     sender.do(sender.node.request_failed(send.correlation_id, error, self.now_ms))
+                continue
+            intercept = self.intercepted.get(type(send.request))
+            if intercept is not None:
+                intercept(self[sender_id], send)
                 continue
             self._request(target, sender_id, send)
 

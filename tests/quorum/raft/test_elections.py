@@ -81,6 +81,12 @@ def test_a_vote_is_given_once_also_over_a_restart() -> None:
     assert granted(world[1], 2)
 
 
+def test_another_node_with_the_own_id_gets_no_vote() -> None:
+    world = Replicas(1, 2, 3)
+    ask_for_vote(world[1], 1, epoch=5)
+    assert not granted(world[1], 1)
+
+
 def test_a_pre_vote_promises_nothing() -> None:
     world = Replicas(1, 2, 3)
     ask_for_vote(world[1], 2, epoch=5, is_pre_vote=True)

@@ -12,7 +12,7 @@ from kbroker.protocol.messages.quorum import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
-from kbroker.quorum.raft.effects import RaftRequest
+from kbroker.quorum.raft.effects import RaftRequest, ReadRecords, Respond
 from kbroker.quorum.raft.messages import METADATA_TOPIC_ID
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
 from tests.quorum.raft.replicas import LISTENER, WALL_MS, Replica, Replicas, directory_of
@@ -34,14 +34,18 @@ def ask(replica: Replica, request: RaftRequest, version: int) -> None:
 
 
 def fetch(
-    leader: Replica, offset: int, *, max_wait_ms: int = 500, high_watermark: int | None = None
+    leader: Replica,
+    offset: int,
+    *,
+    max_wait_ms: int = 500,
+    high_watermark: int | None = None,
+    version: int = 18,
 ) -> None:
     quorum = leader.node.quorum
     partition = FetchRequest.FetchPartition(
         current_leader_epoch=quorum.epoch,
         fetch_offset=offset,
         last_fetched_epoch=quorum.log.last_epoch,
-        partition_max_bytes=1 << 20,
         replica_directory_id=directory_of(8),
     )
     if high_watermark is not None:
@@ -51,7 +55,7 @@ def fetch(
         max_wait_ms=max_wait_ms,
         topics=[FetchRequest.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
     )
-    ask(leader, request, 18)
+    ask(leader, request, version)
 
 
 def answer(replica: Replica) -> FetchResponse.PartitionData | None:
@@ -96,6 +100,26 @@ def test_a_parked_fetch_learns_a_higher_high_watermark() -> None:
     assert found.high_watermark == end_offset
     fetch(leader, end_offset, high_watermark=3)
     assert answer(leader) is not None
+
+
+def test_a_parked_fetch_of_an_old_version_learns_that_the_high_watermark_moved() -> None:
+    leader = Replicas(1)[1]
+    leader.holds_flushes = True
+    leader.propose(b"a")
+    end_offset = leader.node.quorum.log.end_offset
+    fetch(leader, end_offset, version=17)  # it does not state the fetcher's high watermark
+    assert answer(leader) is None
+    leader.finish_flush()
+    found = answer(leader)
+    assert found is not None
+    assert found.high_watermark == end_offset
+
+
+def test_the_size_of_an_answer_is_that_of_the_request() -> None:
+    leader = Replicas(1)[1]
+    fetch(leader, 1)  # Kafka's replicas leave the partition's max bytes at 0
+    (read,) = [each.read for each in leader.effects if isinstance(each, Respond)]
+    assert read == ReadRecords(1, 1 << 20)
 
 
 @pytest.mark.parametrize(

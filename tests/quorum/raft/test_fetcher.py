@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.model import InvariantError
+from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotRequest
@@ -128,6 +129,28 @@ def test_an_empty_replica_is_brought_up_by_a_snapshot() -> None:
     assert replica.records == [b"c"]
 
 
+def test_a_snapshot_replaces_uncommitted_records_of_a_later_epoch() -> None:
+    world = Replicas(1, 2, 3)
+    former = world.elect()
+    former.propose(b"a", b"b")
+    world.advance(1000)
+    former.do(former.node.resign(former.node.quorum.epoch, world.now_ms))
+    leader = world.elect()
+    log, epoch = leader.node.quorum.log, leader.node.quorum.epoch
+    snapshot_id = SnapshotId(*log.end_offset_for_epoch(former.node.quorum.log.last_epoch - 1))
+    assert snapshot_id.epoch < epoch
+    leader.disk.snapshots[snapshot_id] = b"snapshot"
+    leader.do(leader.node.snapshot_written(snapshot_id, 8, world.now_ms))
+    leader.do(leader.node.log_cleaned(snapshot_id.end_offset, [snapshot_id], world.now_ms))
+    lost = followers(world, leader)[0]
+    batch = build_batch([(0, None, b"lost", ())], base_offset=0, partition_leader_epoch=epoch)
+    lost.disk.batches = [bytes(batch)]
+    world.restart(lost.id)
+    world.advance(5000)
+    assert InstallSnapshot(snapshot_id) in world[lost.id].effects
+    assert world[lost.id].node.quorum.log.end == log.end
+
+
 def test_a_snapshot_that_was_deleted_meanwhile_is_asked_for_anew() -> None:
     world = Replicas(1, observers=(7,))
     leader, snapshot_id = with_snapshot(world)
@@ -189,6 +212,19 @@ def test_a_batch_that_does_not_continue_the_log_is_not_appended() -> None:
     follower.do(follower.node.response_received(send.correlation_id, response, world.now_ms))
     assert follower.node.quorum.log.end == end
     assert follower.node.quorum.high_watermark == high_watermark
+
+
+def test_an_observer_that_knows_its_leader_by_id_only_finds_its_endpoint() -> None:
+    world = Replicas(1, observers=(7,))
+    leader = world.elect()
+    world.bootstrap_voters = None
+    world[7].disk.batches = []  # an observer does not sync what it fetches
+    world.restart(7)
+    assert world[7].state == "Unattached"
+    assert world[7].node.quorum.leader_id == 1
+    world.advance(1000)
+    assert world[7].state == "Follower"
+    assert world[7].node.quorum.log.end == leader.node.quorum.log.end
 
 
 def test_an_observer_whose_leader_is_gone_finds_the_next_one() -> None:

@@ -83,6 +83,14 @@ def test_observers_that_went_away_are_forgotten() -> None:
     assert [each.key.id for each in state.observers(300_050)] == [7, *range(101, 150)]
 
 
+def test_a_leader_is_no_contact_of_its_own() -> None:
+    state = leader(1, 2, 3)
+    state.contact(ReplicaKey(1, bytes([1]) * 16), 500)
+    assert state.check_quorum_deadline() == 3000
+    state.contact(ReplicaKey(2, bytes([2]) * 16), 500)
+    assert state.check_quorum_deadline() == 3500
+
+
 def test_a_log_that_gets_shorter_breaks_an_invariant() -> None:
     state = leader(1, 2)
     state.local_end(20, state.voter_set)

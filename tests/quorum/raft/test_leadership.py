@@ -6,7 +6,8 @@ import pytest
 
 from kbroker.model import InvariantError
 from kbroker.protocol.control_records import ControlType
-from kbroker.quorum.raft.effects import AppendControl, Commit, LeaderChanged
+from kbroker.protocol.messages.quorum import EndQuorumEpochRequest
+from kbroker.quorum.raft.effects import AppendControl, Commit, LeaderChanged, Send
 from kbroker.quorum.raft.leadership import succession_backoff_ms
 from kbroker.quorum.raft.voter_set import ReplicaKey
 from tests.quorum.raft.replicas import Replicas
@@ -134,6 +135,17 @@ def test_a_restarted_leader_does_not_lead_its_epoch_again() -> None:
     assert world.leader().node.quorum.epoch > epoch
 
 
+def test_a_restarted_leader_tells_the_voters_that_it_resigned() -> None:
+    world = Replicas(1, 2, 3)
+    leader = world.elect()
+    world.restart(leader.id)
+    sends = [each for each in world[leader.id].effects if isinstance(each, Send)]
+    ends = [each for each in sends if isinstance(each.request, EndQuorumEpochRequest)]
+    assert {each.destination.node_id for each in ends} == {1, 2, 3} - {leader.id}
+    world.advance(200)
+    assert world.leader().id != leader.id
+
+
 def test_the_voters_are_written_by_the_first_leader_only() -> None:
     world = Replicas(1)
     (first,) = [each for each in world[1].effects if isinstance(each, AppendControl)]
@@ -147,7 +159,15 @@ def test_the_voters_are_written_by_the_first_leader_only() -> None:
 
 @pytest.mark.parametrize(
     ("successors", "wait_ms"),
-    [([], 0), ([1], 0), ([2, 1], 500), ([2, 1, 3], 250), ([2, 3, 1], 500), ([2, 3], 1000)],
+    [
+        ([], 0),
+        ([1], 0),
+        ([2, 1], 500),
+        ([2, 1, 3], 250),
+        ([2, 3, 1], 500),
+        ([2, 3], 1000),
+        ([2, 3, 4, 5], 1000),
+    ],
 )
 def test_successors_wait_in_their_order(successors: list[int], wait_ms: int) -> None:
     keys = [ReplicaKey(each) for each in successors]

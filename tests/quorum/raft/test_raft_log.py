@@ -67,6 +67,24 @@ def test_a_snapshot_replaces_the_log() -> None:
 
 
 @pytest.mark.parametrize(
+    ("end_offset", "epoch", "is_covered"),
+    [
+        pytest.param(8, 3, True, id="its last record is in the log"),
+        pytest.param(10, 5, True, id="it ends where the log ends"),
+        pytest.param(2, 9, True, id="the log begins after it"),
+        pytest.param(11, 5, False, id="it ends after the log"),
+        pytest.param(8, 4, False, id="the log has another record there"),
+        pytest.param(
+            10, 4, False, id="the log has a later epoch, but is shorter by committed records"
+        ),
+    ],
+)
+def test_whether_the_log_covers_a_snapshot(end_offset: int, epoch: int, is_covered: bool) -> None:
+    log = RaftLog(start_offset=2, end_offset=10, epochs=[(1, 2), (3, 4), (5, 8)])
+    assert log.covers(SnapshotId(end_offset, epoch)) is is_covered
+
+
+@pytest.mark.parametrize(
     ("base_offset", "end_offset", "epoch"), [(9, 11, 3), (11, 12, 3), (10, 10, 3), (10, 11, 2)]
 )
 def test_a_batch_must_continue_the_log(base_offset: int, end_offset: int, epoch: int) -> None:

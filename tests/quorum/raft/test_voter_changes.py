@@ -265,6 +265,7 @@ def test_a_voter_tells_its_endpoints() -> None:
     assert ask(leader, update(leader, other, 7778)) == ErrorCode.REQUEST_TIMED_OUT
     world.advance(1000)
     assert ask(leader, update(leader, other, 7779, low=2)) == ErrorCode.INVALID_REQUEST
+    assert ask(leader, update(leader, other, 7779, low=-1)) == ErrorCode.INVALID_REQUEST
     assert ask(leader, update(leader, 9, 7779)) == ErrorCode.VOTER_NOT_FOUND
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kbroker.model import ZERO_UUID
-from kbroker.protocol.messages.quorum import AddRaftVoterRequest, UpdateRaftVoterRequest
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    UpdateRaftVoterRequest,
+)
 from kbroker.quorum.raft.effects import Send
 from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint, VoterSet
 from tests.quorum.raft.replicas import Replica, Replicas, directory_of
@@ -60,6 +67,50 @@ def test_a_voter_of_a_static_quorum_tells_each_leader_once() -> None:
     followers = [each for each in world.replicas.values() if each is not leader]
     assert [sent(each, UpdateRaftVoterRequest) for each in followers] == [1, 1]
     assert {each.node.quorum.voters.keys[0].directory_id for each in followers} == {ZERO_UUID}
+
+
+def test_the_order_of_endpoints_is_no_change() -> None:
+    world = Replicas(1, 2, 3)
+    world.more_endpoints = (VoterEndpoint("MORE", "host", 1),)
+    world.bootstrap_voters = VoterSet(
+        Voter(each.id, each.directory_id, (*world.more_endpoints, *each.endpoints))
+        for each in world.bootstrap_voters or ()
+    )
+    for node_id in (1, 2, 3):
+        world.restart(node_id)
+    world.elect()
+    world.advance(20_000)
+    assert [sent(each, UpdateRaftVoterRequest) for each in world.replicas.values()] == [0, 0, 0]
+
+
+def test_a_leader_that_does_not_know_the_request_is_told_once() -> None:
+    world = Replicas(1, 2, 3, is_static=True)
+    world.intercepted[UpdateRaftVoterRequest] = lambda sender, send: sender.do(
+        sender.node.request_failed(send.correlation_id, ErrorCode.UNSUPPORTED_VERSION, world.now_ms)
+    )
+    leader = world.elect()
+    world.advance(30_000)
+    followers = [each for each in world.replicas.values() if each is not leader]
+    assert [sent(each, UpdateRaftVoterRequest) for each in followers] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_VOTER]
+)
+def test_an_expected_answer_about_joining_is_no_failure_of_the_leader(error: ErrorCode) -> None:
+    world = Replicas(1, joining=(2,))
+    world.intercepted[AddRaftVoterRequest] = lambda sender, send: sender.do(
+        sender.node.response_received(
+            send.correlation_id, AddRaftVoterResponse(error_code=error), world.now_ms
+        )
+    )
+    world.elect()
+    world.advance(5000)
+    sends = [each for each in world[2].effects if isinstance(each, Send)]
+    asked = [isinstance(each.request, AddRaftVoterRequest) for each in sends]
+    later = sends[asked.index(True) :]
+    assert {each.destination.node_id for each in later} == {1}
+    assert sum(asked) <= 3  # one per fetch timeout, fetches in between
 
 
 def test_a_voter_whose_endpoint_changed_tells_it() -> None:
