@@ -73,11 +73,15 @@ class MetadataLoader:
             listener(MetadataImage(cluster_id=self.image.cluster_id), self.image)
 
     def snapshot_read(self, records: Iterable[bytes], end_offset: int, epoch: int) -> None:
-        """Start from a snapshot. end_offset: exclusive, as in the name of its file."""
+        """Start from a snapshot, or again from one that was fetched from the leader: then its image
+        is published. end_offset: exclusive, as in the name of its file.
+        """
         self._delta = MetadataDelta(MetadataImage(cluster_id=self.image.cluster_id))
         for record in records:
             self._delta.replay(decode_record(record))
         self._last_offset, self._epoch = end_offset - 1, epoch
+        if self._is_publishing:
+            self._publish()
 
     def committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> Iterator[None]:
         """Steps that replay one committed batch; a control batch has no records. All steps of a

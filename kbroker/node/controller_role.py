@@ -44,7 +44,7 @@ class ControllerRole:
             now_ms=timers.now_ms,
         )
         log.on_commit(self.service.committed)
-        log.driver.on_leadership_lost(self.service.resign)
+        log.on_leadership_lost(self.service.resign)
 
     async def start(self) -> None:
         """Become the active controller of the log, which has been started; write the bootstrap

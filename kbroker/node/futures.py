@@ -1,15 +1,12 @@
-"""Between `ports.Deferred` and asyncio's futures."""
+"""From `ports.Deferred` to asyncio's futures."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TypeVar
 
-from kbroker.ports import Deferred, Surprise
-from kbroker.protocol.errors import ErrorCode, KafkaError
-
-logger = logging.getLogger(__name__)
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -28,26 +25,3 @@ async def as_future(deferred: Deferred[T]) -> T:
 
     deferred.on_done(resolve, fail)
     return await future
-
-
-def as_deferred(future: asyncio.Future[T]) -> Deferred[T]:
-    """The result of a task or future. An exception that is no KafkaError fails the Deferred with
-    `Surprise`.
-    """
-    deferred: Deferred[T] = Deferred()
-
-    def done(future: asyncio.Future[T]) -> None:
-        if future.cancelled():
-            deferred.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "cancelled"))
-            return
-        error = future.exception()
-        if error is None:
-            deferred.resolve(future.result())
-        elif isinstance(error, KafkaError):
-            deferred.fail(error)
-        else:
-            logger.error("unexpected exception in a task", exc_info=error)
-            deferred.fail(Surprise())
-
-    future.add_done_callback(done)
-    return deferred

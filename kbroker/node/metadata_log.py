@@ -3,22 +3,24 @@ that replays what it commits, and the snapshotter.
 
 A committed batch may hold the 10,000 partitions of a new topic, whose replay takes 0.1 s, so
 batches are replayed in slices of the loop, one after the other. The listeners of `MetadataLog`
-are told of a batch once the loader has published it.
+are told of a batch, and of leadership gained or lost, once the loader has everything before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.snapshotter import Snapshotter
 from kbroker.model import InvariantError, StartupError
-from kbroker.node.futures import as_deferred
+from kbroker.node.futures import as_future
 from kbroker.ports import ClosableOffload, Deferred, Random, Timers
-from kbroker.quorum.driver import CommitListener, QuorumDriver
+from kbroker.quorum.driver import QuorumDriver
+from kbroker.quorum.effect_executor import Transport
 from kbroker.quorum.format import MetaProperties
+from kbroker.quorum.state_machine_feed import CommitListener
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 
@@ -41,33 +43,60 @@ class MetadataLog:
         self._timers = timers
         self._replay = TimeSlices(None)  # until the start is over the node does nothing else
         self._listeners: list[CommitListener] = []
-        self.driver = QuorumDriver.from_config(
-            config, properties=properties, timers=timers, offload=offload, random=random
+        self._gained_listeners: list[Callable[[int], None]] = []
+        self._lost_listeners: list[Callable[[], None]] = []
+        self.led_epoch: int | None = None
+        """The epoch that this node leads and has replayed everything before; None if it does not
+        lead.
+        """
+        self.driver = driver = QuorumDriver.from_config(
+            config,
+            properties=properties,
+            timers=timers,
+            offload=offload,
+            random=random,
+            open_transport=partial(_open_transport, config.node_id, timers, random),
         )
         self.loader = loader = MetadataLoader(properties.cluster_id, node_id=properties.node_id)
-        self._store = _QuorumSnapshots(self.driver)
         self.snapshotter = Snapshotter(
-            self._store,
+            _QuorumSnapshots(driver),
             timers,
             lambda: loader.image,
             max_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
             max_interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             node_id=properties.node_id,
         )
-        self.driver.on_snapshot(self._snapshot_read)
-        self.driver.on_commit(self._committed)
-        self.driver.on_leadership_lost(self._replay_all)
+        driver.feed.on_snapshot(self._snapshot_read)
+        driver.feed.on_commit(self._committed)
+        driver.feed.on_leadership_gained(self._leadership_gained)
+        driver.feed.on_leadership_lost(self._leadership_lost)
 
     def on_commit(self, callback: CommitListener) -> None:
         """Call back for each committed batch, in log order, once it is in the loader's image."""
         self._listeners.append(callback)
+
+    def on_leadership_gained(self, callback: Callable[[int], None]) -> None:
+        """Call back with each epoch that this node leads, once everything before it is in the
+        loader's image; at once if this is so already.
+        """
+        self._gained_listeners.append(callback)
+        if self.led_epoch is not None:
+            callback(self.led_epoch)
+
+    def on_leadership_lost(self, callback: Callable[[], None]) -> None:
+        """Call back when this node leads no longer, or its log can no longer be written: after the
+        listeners of every batch that it saw committed.
+        """
+        self._lost_listeners.append(callback)
 
     async def start(self) -> None:
         """Open the log and replay it; the loader then has the committed image. Raises StartupError
         for a log that cannot be read.
         """
         try:
-            await self.driver.start()
+            await as_future(self.driver.start())
+            if self.driver.failure is not None:
+                raise self.driver.failure
             self.loader.caught_up()
         except InvariantError as error:
             raise StartupError(
@@ -79,19 +108,42 @@ class MetadataLog:
     async def stop(self) -> None:
         """Commit what was proposed, close the log, replay what was committed."""
         self.snapshotter.close()
-        await self._store.close()
-        await self.driver.stop()
-        self._replay_all()
+        await as_future(self.driver.stop())
+        self._replay.finish()
 
     def kill(self) -> None:
         """Write no further snapshot and replay nothing more, as after a crash."""
         self._replay.close()
         self.snapshotter.close()
-        self._store.cancel()
+        self.driver.kill()
 
     def _snapshot_read(self, records: Iterable[bytes], end_offset: int, epoch: int) -> None:
+        self._replay.add(self._replay_snapshot(records, end_offset, epoch))
+
+    def _replay_snapshot(
+        self, records: Iterable[bytes], end_offset: int, epoch: int
+    ) -> Iterator[None]:
+        yield
         self.loader.snapshot_read(records, end_offset, epoch)
         self.snapshotter.snapshot_read(end_offset)
+
+    def _leadership_gained(self, epoch: int) -> None:
+        self._replay.add(iter(()), partial(self._tell_gained, epoch))
+
+    def _tell_gained(self, epoch: int) -> None:
+        self.led_epoch = epoch
+        for listener in self._gained_listeners:
+            listener(epoch)
+
+    def _leadership_lost(self) -> None:
+        self._replay.add(iter(()), self._tell_lost)
+        if self.driver.failure is not None:
+            self._replay.finish()  # the node stops
+
+    def _tell_lost(self) -> None:
+        self.led_epoch = None
+        for listener in self._lost_listeners:
+            listener()
 
     def _committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         self._replay.add(
@@ -113,34 +165,25 @@ class MetadataLog:
         for listener in self._listeners:
             listener(base_offset, epoch, records)
 
-    def _replay_all(self) -> None:
-        """Replay what was committed, now: the node stops."""
-        self._replay.finish()
-
 
 class _QuorumSnapshots:
     """The snapshotter's store: snapshots beside the quorum's log."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def write(
         self, *, end_offset: int, epoch: int, chunks: Sequence[Sequence[bytes]]
     ) -> Deferred[None]:
         """Write in a thread, then delete what the retention of snapshots does not keep."""
-        writing = self._driver.write_snapshot(end_offset=end_offset, epoch=epoch, chunks=chunks)
-        task = asyncio.get_running_loop().create_task(writing)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return as_deferred(task)
+        return self._driver.write_snapshot(end_offset=end_offset, epoch=epoch, chunks=chunks)
 
-    def cancel(self) -> None:
-        """Give up the snapshots that are being written."""
-        for task in self._tasks:
-            task.cancel()
 
-    async def close(self) -> None:
-        """Wait for no snapshot: the driver waits for its thread when it stops."""
-        self.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+def _open_transport(node_id: int, timers: Timers, random: Random) -> Transport:
+    """The way to the other nodes of the quorum. A node that is the quorum imports none of it."""
+    from kbroker.client.channel.asyncio_streams import AsyncioStreams
+    from kbroker.client.channel.channel import Channel
+    from kbroker.quorum.raft_transport import RaftTransport
+
+    streams = AsyncioStreams(asyncio.get_running_loop())
+    return RaftTransport(Channel(streams, timers, random, client_id=f"raft-client-{node_id}"))

@@ -192,6 +192,7 @@ class Broker:
         )
         log.driver.on_fatal(self.fail)
         await log.start()
+        _check_voters(config, log.driver.voter_ids)
         self._controller = controller = ControllerRole(
             config, properties, timers, log, self.resources.random
         )
@@ -434,6 +435,16 @@ def _check_roles(config: BrokerConfig) -> None:
         raise StartupError(
             f"{config.source}: process.roles={','.join(config.process_roles)}: this version runs"
             " both roles in one node; set process.roles=broker,controller"
+        )
+
+
+def _check_voters(config: BrokerConfig, voter_ids: Sequence[int]) -> None:
+    """The node leads a quorum of its own so far. Raises StartupError."""
+    if tuple(voter_ids) != (config.node_id,):
+        raise StartupError(
+            f"{config.metadata_log_dir}: the quorum has the voters"
+            f" {', '.join(map(str, voter_ids))}; kbroker serves a quorum whose only voter is this"
+            f" node ({config.node_id})"
         )
 
 

@@ -1,88 +1,92 @@
-"""The loop around the quorum's core: carries out its effects, one write and one fsync for all that
-waits.
+"""Runs the quorum's core (`raft`) on a real log: events in, the core's effects carried out.
 
-What is proposed while an fsync is under way shares the next one. Only fsync and the writing of
-snapshots leave the loop thread; they get files, never the log. A fault of the disk is final: the
-node must stop (`on_fatal`), as Kafka's does.
+Events are requests, answers of other nodes, one timer, completed flushes and the node's own wishes.
+Each gives the core's effects, which are carried out in their order; an event that an effect causes
+(a commit lets the controller append) is handed to the core at once, and its effects follow those
+that are not carried out yet. A state is persisted before a request or response that rests on it is
+sent (docs/adr/0003).
+
+How effects are carried out is in `effect_executor`; what state machines hear, in
+`state_machine_feed`. Time, threads and the network are ports, so the driver runs in the simulation
+(`tests/sim`). A fault of the disk or a broken invariant is final: the node must stop (`on_fatal`),
+as Kafka's does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import assert_never
+from typing import Final
 
-from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
-from kbroker.ports import ClosableOffload, Deferred, Random, Timers
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.ports import ClosableOffload, Deferred, Random, TimerHandle, Timers, broker_stopping
+from kbroker.quorum.effect_executor import EffectExecutor, Event, Transport
 from kbroker.quorum.format import MetaProperties, static_voters
-from kbroker.quorum.raft.control import control_batch
-from kbroker.quorum.raft.effects import (
-    MAX_BATCH_BYTES,
-    AppendBatches,
-    AppendControl,
-    AppendRecords,
-    Commit,
-    Effect,
-    FinishSnapshot,
-    Flush,
-    InstallSnapshot,
-    LeaderChanged,
-    PersistState,
-    Respond,
-    Send,
-    ShutdownComplete,
-    Truncate,
-    WriteSnapshotPart,
-)
+from kbroker.quorum.parked_requests import ParkedRequests
+from kbroker.quorum.raft.effects import MAX_BATCH_BYTES, Effect, RaftRequest, RaftResponse
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import ReplicaKey
-from kbroker.quorum.storage import QuorumStorage, StoredBatch, storage_from_config
+from kbroker.quorum.raft.voter_set import VoterEndpoint
+from kbroker.quorum.raft_settings import raft_config
+from kbroker.quorum.state_machine_feed import StateMachineFeed, not_controller
+from kbroker.quorum.storage import QuorumStorage, storage_from_config
 from kbroker.settings.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
-CommitListener = Callable[[int, int, Sequence[bytes]], None]
-"""(base offset, epoch, records) of a committed batch; no records for a control batch."""
-
-SnapshotListener = Callable[[Iterable[bytes], int, int], None]
-"""(records, end offset (exclusive), epoch) of the snapshot read at start."""
+SHUTDOWN_TIMEOUT_MS: Final = 5_000
+"""How long a leader that stops waits for its successor, as in Kafka."""
 
 
 class QuorumDriver:
-    """One node's part in the metadata quorum. Loop thread only."""
+    """One node's part in the metadata quorum. Loop thread only.
+
+    feed: what state machines are told; register there before `start`. open_transport: called when
+    the first request to another node is due. offload: one thread, for fsync and snapshots; `stop`
+    closes it.
+    """
 
     def __init__(
         self,
         storage: QuorumStorage,
+        config: RaftConfig,
         *,
-        cluster_id: str,
         timers: Timers,
         offload: ClosableOffload,
         random: Random,
+        open_transport: Callable[[], Transport],
     ) -> None:
         self._storage = storage
-        self._cluster_id = cluster_id
-        self._random = random
+        self._config = config
         self._timers = timers
-        self._raft: RaftNode | None = None
-        self._commit_listeners: list[CommitListener] = []
-        self._snapshot_listeners: list[SnapshotListener] = []
-        self._fatal_listeners: list[Callable[[BaseException], None]] = []
-        self._leadership_listeners: list[Callable[[], None]] = []
-        self._uncommitted: deque[StoredBatch] = deque()
-        self._waiting: deque[tuple[int, Deferred[int]]] = deque()
-        self._unwritten = bytearray()
         self._offload = offload
-        self._flush_task: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
+        self._random = random
+        self.feed = StateMachineFeed()
+        self.feed.on_leader(self._log_leader)
+        self.failure: BaseException | None = None
+        """Why this node must stop; None while it need not."""
+        self._fatal_listeners: list[Callable[[BaseException], None]] = []
+        self._parked = ParkedRequests(self._abandoned)
+        self._executor = EffectExecutor(
+            storage,
+            self.feed,
+            self,
+            timers=timers,
+            offload=offload,
+            parked=self._parked,
+            open_transport=open_transport,
+        )
+        self._raft: RaftNode | None = None
+        self._effects: deque[Effect] = deque()
+        self._is_working = False
+        self._timer: TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._stopped: Deferred[None] | None = None
+        self._has_ended = False
+        self._is_closed = False
 
     @classmethod
     def from_config(
@@ -93,10 +97,9 @@ class QuorumDriver:
         timers: Timers,
         offload: ClosableOffload,
         random: Random,
+        open_transport: Callable[[], Transport],
     ) -> QuorumDriver:
-        """A driver over the metadata log directory of that configuration. offload: one thread, for
-        fsync and snapshots; `stop` closes it.
-        """
+        """A driver over the metadata log directory of that configuration."""
         storage = storage_from_config(
             config,
             directory_id=properties.directory_ids[config.metadata_log_dir],
@@ -104,10 +107,11 @@ class QuorumDriver:
         )
         return cls(
             storage,
-            cluster_id=properties.cluster_id,
+            raft_config(config, properties),
             timers=timers,
             offload=offload,
             random=random,
+            open_transport=open_transport,
         )
 
     # What is known.
@@ -120,8 +124,24 @@ class QuorumDriver:
 
     @property
     def epoch(self) -> int:
-        """The epoch this node leads."""
+        """The present epoch."""
         return self._core.quorum.epoch
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads the epoch and may append."""
+        return self._raft is not None and self._raft.is_leader and self.failure is None
+
+    @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """The voters of the newest set in the log, committed or not."""
+        return self._core.quorum.voters.ids
+
+    @property
+    def leader_endpoints(self) -> tuple[VoterEndpoint, ...]:
+        """The controller listeners of the present leader; empty if they are unknown."""
+        quorum = self._core.quorum
+        return quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
 
     @property
     def next_offset(self) -> int:
@@ -130,7 +150,7 @@ class QuorumDriver:
 
     @property
     def high_watermark(self) -> int:
-        """The first offset that is not committed."""
+        """The first offset that is not known to be committed."""
         return self._core.quorum.high_watermark
 
     @property
@@ -138,30 +158,18 @@ class QuorumDriver:
         """The finalized kraft.version: 0 with static voters, 1 with voters in the log."""
         return self._storage.control.kraft_version
 
-    def on_commit(self, callback: CommitListener) -> None:
-        """Call back for each committed batch, in order, also for those found at start."""
-        self._commit_listeners.append(callback)
-
-    def on_snapshot(self, callback: SnapshotListener) -> None:
-        """Call back with the newest snapshot at start, before any commit."""
-        self._snapshot_listeners.append(callback)
-
     def on_fatal(self, callback: Callable[[BaseException], None]) -> None:
-        """Call back once if the log can no longer be written."""
+        """Call back once if this node must stop, after `on_leadership_lost` of the feed."""
         self._fatal_listeners.append(callback)
-
-    def on_leadership_lost(self, callback: Callable[[], None]) -> None:
-        """Call back when this node can no longer commit what it appended: the outcome of every
-        uncommitted append is unknown then. Called before `on_fatal`.
-        """
-        self._leadership_listeners.append(callback)
 
     # Life.
 
-    async def start(self) -> None:
-        """Open, hand out the newest snapshot, win the election, hand out everything after it.
+    def start(self) -> Deferred[None]:
+        """Open the log, hand out the newest snapshot, take part in the quorum.
 
-        Raises StartupError for a directory that cannot be used.
+        Resolves once this node's own log is on disk; the only voter then leads, and everything that
+        was committed is handed out. `failure` says whether it failed. Raises StartupError for a
+        directory that cannot be used.
         """
         storage = self._storage
         snapshot = storage.open(self._timers.now_ms())
@@ -169,220 +177,201 @@ class QuorumDriver:
         if storage.snapshots:
             newest = storage.snapshots[-1]
             start_offset = max(start_offset, newest.end_offset)
-            if snapshot is not None:
-                for listener in self._snapshot_listeners:
-                    listener(snapshot.records, newest.end_offset, newest.epoch)
-        self._uncommitted.extend(storage.read(start_offset, storage.log.log_end_offset))
+            records = None if snapshot is None else snapshot.records
+            self.feed.load(records, start_offset, newest.epoch)
+        self.feed.appended(*storage.read(start_offset, storage.log.log_end_offset))
         storage.check_own_vote()
         self._raft = RaftNode(
-            RaftConfig(ReplicaKey(storage.node_id, storage.directory_id), self._cluster_id),
+            self._config,
             log=storage.raft_log(),
             control=storage.control,
             election=storage.state,
             random=self._random,
             high_watermark=start_offset,
         )
-        self._carry_out(self._raft.start(self._timers.monotonic_ms()))
-        await self._idle()
-        if self._failure is not None:
-            raise self._failure
+        effects = self._raft.start(self._timers.monotonic_ms())
+        self.handle_event(lambda core, now_ms: effects)
+        started: Deferred[None] = Deferred()
+        self._executor.once_idle(partial(started.resolve, None))
+        return started
 
-    async def stop(self) -> None:
-        """Commit what was proposed, then close the log."""
-        if self._raft is not None:
-            await self._idle()
+    def stop(self) -> Deferred[None]:
+        """Resign in order, then close the log: the only voter commits what was proposed before, any
+        other leader waits for its successor, a while. Resolves when all is closed.
+        """
+        if self._stopped is None:
+            self._stopped = Deferred()
+            if self._raft is None or self.failure is not None or self._has_ended:
+                self._executor.once_idle(self._close)
+            elif self._raft.quorum.is_only_voter:
+                self._executor.once_idle(self._shut_down)
+            else:
+                self._shut_down()
+        return self._stopped
+
+    def kill(self) -> None:
+        """End as a crash would: write nothing more, answer nothing. `stop` may still close the
+        log.
+        """
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._executor.close()
+        self._parked.fail_all(broker_stopping())
+
+    def _shut_down(self) -> None:
+        self.handle_event(lambda core, now_ms: core.shutdown(SHUTDOWN_TIMEOUT_MS, now_ms))
+
+    def _close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.kill()
         self._offload.close()
-        if self._failure is None and self._raft is not None:
-            self._storage.close()
+        if self.failure is None and self._raft is not None:
+            try:
+                self._storage.close()
+            except OSError as error:
+                self.fail(error)
+        if self._stopped is not None:
+            self._stopped.resolve(None)
 
-    async def _idle(self) -> None:
-        """Wait until no flush is under way. Cancelling the caller leaves the flush alone."""
-        while self._flush_task is not None:
-            await asyncio.wait({self._flush_task})
+    def shutdown_complete(self) -> None:
+        """See `effect_executor.Shell`."""
+        self._timers.call_later(0, partial(self._executor.once_idle, self._close))
 
-    # Appending.
+    def fail(self, error: BaseException) -> None:
+        """This node must stop: a dead disk, a broken invariant, a state machine that failed. See
+        `effect_executor.Shell`.
+        """
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._effects.clear()
+        is_fault_of_disk = isinstance(error, OSError)
+        logger.critical(
+            "%s: the metadata log cannot go on: %s",
+            self._storage.directory,
+            error,
+            exc_info=None if is_fault_of_disk else error,
+        )
+        self._executor.close()
+        self.feed.leadership_lost()
+        self._parked.fail_all(broker_stopping())
+        for listener in self._fatal_listeners:
+            listener(error)
+        if self._stopped is not None:
+            self._executor.once_idle(self._close)
+
+    # Events.
 
     def append(self, records: Sequence[bytes], *, atomic: bool = True) -> Deferred[int]:
         """Append records; resolves with the last one's offset once they are committed.
 
         They are one batch unless `atomic` is False and they are too many for one. Fails with
-        NOT_CONTROLLER if the log cannot be written: whether the records will be committed after a
-        restart is unknown.
+        NOT_CONTROLLER if this node does not lead, or loses leadership before they are committed:
+        whether the next leader commits them is unknown then.
         """
-        if self._failure is not None:
-            return Deferred.failed(_not_controller())
-        deferred: Deferred[int] = Deferred()
+        if not self.is_leader or self._has_ended:
+            return Deferred.failed(not_controller())
+        committed = self.feed.when_committed(self.next_offset + len(records) - 1)
         for group in [records] if atomic else _groups(records):
-            self._carry_out(self._core.propose(group, self._timers.monotonic_ms()))
-        self._waiting.append((self.next_offset - 1, deferred))
-        return deferred
+            self._propose(group)
+        return committed
 
-    def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case PersistState():
-                    self._storage.write_state(
-                        effect.state,
-                        kraft_version=effect.kraft_version,
-                        voter_ids=effect.voter_ids,
-                    )
-                case AppendControl():
-                    self._append_control(effect)
-                case AppendRecords():
-                    self._append_records(effect)
-                case Flush():
-                    loop = asyncio.get_running_loop()
-                    self._flush_task = loop.create_task(self._flush())
-                case Commit():
-                    self._commit(effect.high_watermark)
-                case LeaderChanged():
-                    pass  # `start` returns once this node leads, and it leads until `stop`
-                case (
-                    AppendBatches()
-                    | Truncate()
-                    | Send()
-                    | Respond()
-                    | WriteSnapshotPart()
-                    | FinishSnapshot()
-                    | InstallSnapshot()
-                    | ShutdownComplete()
-                ):
-                    raise InvariantError(f"a quorum of one voter came to {effect}")
-                case _:
-                    assert_never(effect)
+    def _propose(self, records: Sequence[bytes]) -> None:
+        self.handle_event(lambda core, now_ms: core.propose(records, now_ms))
 
-    def _append_control(self, effect: AppendControl) -> None:
-        batch = control_batch(
-            effect.records,
-            base_offset=effect.base_offset,
-            epoch=effect.epoch,
-            timestamp_ms=self._timers.now_ms(),
-        )
-        self._buffer(batch, effect.base_offset, len(effect.records), effect.epoch, ())
-
-    def _append_records(self, effect: AppendRecords) -> None:
-        now_ms = self._timers.now_ms()
-        batch = build_batch(
-            [(now_ms, None, record, ()) for record in effect.records],
-            base_offset=effect.base_offset,
-            partition_leader_epoch=effect.epoch,
-        )
-        count = len(effect.records)
-        self._buffer(batch, effect.base_offset, count, effect.epoch, effect.records)
-
-    def _buffer(
-        self, batch: bytearray, base_offset: int, count: int, epoch: int, records: Sequence[bytes]
-    ) -> None:
-        self._unwritten += batch
-        self._uncommitted.append(StoredBatch(base_offset, base_offset + count, epoch, records))
-
-    async def _flush(self) -> None:
-        """One write and one fsync for everything proposed by now; runs after the present
-        callbacks.
+    def handle(
+        self, request: RaftRequest, *, listener_name: str, version: int
+    ) -> Deferred[RaftResponse]:
+        """A request of another node or of a client, which came by that listener. Its response is of
+        the request's version. Fails with BROKER_NOT_AVAILABLE if this node stops. Cancel it when
+        its connection is closed.
         """
-        try:
-            batches, self._unwritten = self._unwritten, bytearray()
-            if batches:
-                self._storage.write(batches, now_ms=self._timers.now_ms())
-            end_offset = self._storage.log.log_end_offset
-            flush = self._storage.begin_flush()
-            await self._in_thread(partial(_sync_all, flush.files))
-            flush.finish()
-            self._flush_task = None
-            self._carry_out(self._core.flushed(end_offset, self._timers.monotonic_ms()))
-        except asyncio.CancelledError:  # the loop itself is being closed
-            self._flush_task = None
-            raise
-        except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
-            self._flush_task = None
-            self._fail(error)
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        """Raises the OSError that work raised."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then(failure: OSError | None) -> None:
-            if done.cancelled():
-                return
-            if failure is None:
-                done.set_result(None)
-            else:
-                done.set_exception(failure)
-
-        self._offload(work, then)
-        await done
-
-    def _commit(self, high_watermark: int) -> None:
-        while self._uncommitted and self._uncommitted[0].next_offset <= high_watermark:
-            batch = self._uncommitted.popleft()
-            for listener in self._commit_listeners:
-                listener(batch.base_offset, batch.epoch, batch.records)
-        while self._waiting and self._waiting[0][0] < high_watermark:
-            last_offset, deferred = self._waiting.popleft()
-            deferred.resolve(last_offset)
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        logger.critical(
-            "%s: the metadata log cannot be written: %s", self._storage.directory, error
+        if self._raft is None or self._has_ended or self.failure is not None:
+            return Deferred.failed(broker_stopping())
+        token, answer = self._parked.park()
+        self.handle_event(
+            lambda core, now_ms: core.handle_request(
+                token,
+                request,
+                listener_name=listener_name,
+                version=version,
+                now_ms=now_ms,
+                wall_ms=self._timers.now_ms(),
+            )
         )
-        for lost in self._leadership_listeners:
-            lost()
-        waiting, self._waiting = self._waiting, deque()
-        for _, deferred in waiting:
-            deferred.fail(_not_controller())
-        for listener in self._fatal_listeners:
-            listener(error)
+        return answer
+
+    def resign(self, epoch: int) -> None:
+        """The controller gives up leading that epoch. An older epoch has no effects."""
+        self.handle_event(lambda core, now_ms: core.resign(epoch, now_ms))
+
+    def _abandoned(self, token: int) -> None:
+        if not self._has_ended:
+            self._core.request_abandoned(token)
+
+    def handle_event(self, event: Event) -> None:
+        """Hand the core one event and carry out its effects; see `effect_executor.Shell`."""
+        if self._has_ended or self.failure is not None:
+            return
+        try:
+            self._effects += event(self._core, self._timers.monotonic_ms())
+            if not self._is_working:
+                self._work()
+        except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
+            self.fail(error)
+
+    def _work(self) -> None:
+        effects = self._effects
+        self._is_working = True
+        try:
+            while effects:
+                self._executor.carry_out(effects.popleft())
+        finally:
+            self._is_working = False
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """One timer, for the core's next deadline. One that fires early sets itself again."""
+        due_ms = self._core.next_deadline_ms()
+        if due_ms is None or self._has_ended:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        delay_ms = max(due_ms - self._timers.monotonic_ms(), 0)
+        self._timer = self._timers.call_later(delay_ms, self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        self._timer = None
+        self.handle_event(RaftNode.poll)
+
+    def _log_leader(self, epoch: int, leader_id: int) -> None:
+        if not self._core.quorum.is_only_voter:
+            logger.info(
+                "Node %d: the leader of the metadata quorum in epoch %d is %s",
+                self._config.local.id,
+                epoch,
+                "unknown" if leader_id < 0 else f"node {leader_id}",
+            )
 
     # Snapshots.
 
-    async def write_snapshot(
+    def write_snapshot(
         self, *, end_offset: int, epoch: int, chunks: Iterable[Sequence[bytes]]
-    ) -> None:
-        """Write a snapshot of everything before end_offset, then apply retention.
-
-        Raises LogDirectoryError.
+    ) -> Deferred[None]:
+        """Write a snapshot of everything before end_offset, then apply retention. Fails with
+        KAFKA_STORAGE_ERROR, and with BROKER_NOT_AVAILABLE if this node stops.
         """
-        storage = self._storage
         if end_offset > self.high_watermark:
             raise InvariantError(
                 f"a snapshot up to {end_offset}, committed is {self.high_watermark}"
             )
-        snapshot_id = SnapshotId(end_offset, epoch)
-        configuration = storage.control.configuration_at(end_offset - 1)
-        timestamp_ms = storage.last_timestamp_ms(end_offset)
-        now_ms = self._timers.now_ms()
-
-        def write() -> None:
-            storage.write_snapshot(
-                snapshot_id,
-                chunks,
-                configuration=configuration,
-                timestamp_ms=timestamp_ms,
-                now_ms=now_ms,
-            )
-
-        await self._in_thread(write)
-        storage.snapshot_written(snapshot_id)
-        size_bytes = storage.snapshot_size(snapshot_id)
-        self._carry_out(
-            self._core.snapshot_written(snapshot_id, size_bytes, self._timers.monotonic_ms())
-        )
-        storage.clean(now_ms)
-        self._carry_out(
-            self._core.log_cleaned(
-                storage.log.log_start_offset, storage.snapshots, self._timers.monotonic_ms()
-            )
-        )
-
-
-def _not_controller() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_CONTROLLER, "The metadata log cannot be written.")
-
-
-def _sync_all(files: Sequence[Syncable]) -> None:
-    for file in files:
-        file.sync()
+        return self._executor.write_snapshot(SnapshotId(end_offset, epoch), chunks)
 
 
 def _groups(records: Sequence[bytes]) -> list[list[bytes]]:

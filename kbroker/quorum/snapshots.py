@@ -8,13 +8,16 @@ read-only and renamed, so a file of the final name is whole.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from kbroker.log.storage.files import (
+    LogFile,
     list_directory,
+    make_read_only,
     read_file,
     rename,
     sync_directory,
@@ -97,6 +100,42 @@ def write_snapshot(path: Path, part_path: Path, batches: Iterable[bytes]) -> Non
     write_read_only(part_path, batches)
     rename(part_path, path)
     sync_directory(path.parent)
+
+
+class FetchedSnapshot:
+    """A snapshot that a follower fetches from its leader, part by part."""
+
+    __slots__ = ("_file", "_part_path", "_path")
+
+    def __init__(self, part_path: Path, path: Path) -> None:
+        unlink(part_path)
+        self._part_path = part_path
+        self._path = path
+        self._file = LogFile(os.fspath(part_path), create=True)
+
+    def write(self, data: bytes, position: int) -> None:
+        """Write bytes of the file, not synced. Raises LogDirectoryError."""
+        self._file.write_at(data, position)
+
+    def finish(self) -> Snapshot:
+        """Sync the file, check it and give it its final name. Blocks; may run in a thread. Returns
+        its content. Raises StartupError if it is damaged (then it is deleted), LogDirectoryError.
+        """
+        data = self._file.read_at(0, self._file.size())
+        try:
+            snapshot = parse_snapshot(data, self._path)
+        except StartupError:
+            unlink(self._part_path)
+            raise
+        self._file.sync()
+        make_read_only(self._part_path)
+        rename(self._part_path, self._path)
+        sync_directory(self._path.parent)
+        return snapshot
+
+    def discard(self) -> None:
+        """Delete what was fetched so far."""
+        unlink(self._part_path)
 
 
 def read_snapshot(path: Path) -> Snapshot:

@@ -18,10 +18,17 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import Flush
 from kbroker.log.storage.checkpoint import CheckpointError
 from kbroker.log.storage.directory_lock import DirectoryLock
-from kbroker.log.storage.files import FileSlice, file_size, make_directory, unlink
+from kbroker.log.storage.files import (
+    FileSlice,
+    LogFile,
+    exists,
+    file_size,
+    make_directory,
+    unlink,
+)
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, Uuid
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.records import iter_records
 from kbroker.quorum.log_check import check_metadata_log
 from kbroker.quorum.quorum_state_file import read_state, write_state
@@ -33,6 +40,7 @@ from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
 from kbroker.quorum.raft.raft_log import RaftLog
 from kbroker.quorum.raft.voter_set import Voter, VoterSet
 from kbroker.quorum.snapshots import (
+    FetchedSnapshot,
     Snapshot,
     build_snapshot,
     list_snapshots,
@@ -119,7 +127,7 @@ class QuorumStorage:
         self.node_id = node_id
         self.directory_id = directory_id
         self.log_config = log_config
-        self.static_voters = VoterSet(static_voters or [Voter(node_id, ZERO_UUID)])
+        self.static_voters = VoterSet(static_voters)
         self.retention_bytes = retention_bytes
         self.retention_ms = retention_ms
         self.control = ControlState(self.static_voters)
@@ -177,8 +185,7 @@ class QuorumStorage:
         """
         log = self.log
         if latest is not None and not self.raft_log().covers(latest):
-            log.truncate_fully(latest.end_offset, now_ms=now_ms)
-            log.leader_epochs.assign(latest.epoch, latest.end_offset)
+            self._begin_at(latest, now_ms)
         covered = 0 if latest is None else latest.end_offset
         if log.log_start_offset > covered:
             raise StartupError(
@@ -186,6 +193,10 @@ class QuorumStorage:
                 "no snapshot holds what "
                 "was before; restore the .checkpoint files of this directory from a backup"
             )
+
+    def _begin_at(self, snapshot_id: SnapshotId, now_ms: int) -> None:
+        self.log.truncate_fully(snapshot_id.end_offset, now_ms=now_ms)
+        self.log.leader_epochs.assign(snapshot_id.epoch, snapshot_id.end_offset)
 
     @property
     def state(self) -> ElectionState:
@@ -212,15 +223,13 @@ class QuorumStorage:
         return self.control.voters.last
 
     def check_own_vote(self) -> None:
-        """Raises StartupError if this node, with this directory, is not the quorum's only voter."""
-        voter_ids = self.voters.ids
-        if voter_ids != (self.node_id,):
-            raise StartupError(
-                f"{self.directory}: the quorum has the voters {', '.join(map(str, voter_ids))}; "
-                "kbroker serves a quorum whose "
-                f"only voter is this node ({self.node_id})"
-            )
-        for voter in self.voters:
+        """Raises StartupError if the only voter is this node with another directory: then no node
+        of the quorum can be elected.
+        """
+        voters = self.voters
+        if voters.ids != (self.node_id,):
+            return
+        for voter in voters:
             if voter.directory_id not in (self.directory_id, ZERO_UUID):
                 raise StartupError(
                     f"{self.directory}: the quorum's voter {voter.id} has another directory.id "
@@ -238,9 +247,22 @@ class QuorumStorage:
         write_state(self.directory, state, kraft_version=kraft_version, voter_ids=voter_ids)
         self._epoch_state = state
 
-    def write(self, batches: bytearray, *, now_ms: int) -> None:
+    def write(self, batches: bytes | bytearray, *, now_ms: int) -> None:
         """Write whole batches at the log's end, not synced. Raises LogDirectoryError."""
         self.log.append_as_follower(batches, now_ms=now_ms)
+
+    def truncate(self, end_offset: int, *, now_ms: int) -> None:
+        """Remove everything from end_offset on. Blocks until it is synced."""
+        self.log.truncate_to(end_offset, now_ms=now_ms)
+
+    def install(self, snapshot_id: SnapshotId, *, now_ms: int) -> None:
+        """Replace the log by a snapshot that is on disk: the log begins and ends there, synced, and
+        older snapshots are deleted. Blocks.
+        """
+        self._begin_at(snapshot_id, now_ms)
+        for older in [each for each in self.snapshots if each != snapshot_id]:
+            unlink(self.directory / older.file_name)
+        self.snapshots = [snapshot_id]
 
     def begin_flush(self) -> Flush:
         """What has to be synced, in a thread, before the flush is finished."""
@@ -263,14 +285,26 @@ class QuorumStorage:
                 )
             for position, header in iter_batches(data):
                 batch = memoryview(data)[position : position + header.size_bytes]
-                records: list[bytes] = []
                 if header.is_control:
                     self.control.add_batch(batch)
-                else:
-                    records = [record.value or b"" for record in iter_records(batch, header)]
-                offset = header.next_offset
-                epoch = header.partition_leader_epoch
-                yield StoredBatch(header.base_offset, offset, epoch, records)
+                stored = _stored_batch(batch, header)
+                offset = stored.next_offset
+                yield stored
+
+    def batches_of(self, data: bytes) -> list[StoredBatch]:
+        """Whole batches, as `read` gives them; `control` is left as it is."""
+        view = memoryview(data)
+        return [
+            _stored_batch(view[position : position + header.size_bytes], header)
+            for position, header in iter_batches(data)
+        ]
+
+    def read_batches(self, from_offset: int, *, max_bytes: int) -> bytes:
+        """Whole batches from from_offset towards the log's end, at most max_bytes but at least one
+        if there is one.
+        """
+        found = self.log.read(from_offset, max_bytes=max_bytes).records
+        return found.read() if isinstance(found, FileSlice) else bytes(found)
 
     def last_timestamp_ms(self, end_offset: int) -> int:
         """The newest timestamp before end_offset, for a snapshot's header; 0 without any."""
@@ -294,9 +328,7 @@ class QuorumStorage:
         """Write a snapshot's file. Blocks; touches nothing but that file, so it may run in a
         thread. configuration: as of the snapshot's end.
         """
-        self._part_number += 1
-        stem = snapshot_id.file_name.removesuffix(".checkpoint")
-        part = self.directory / f"{stem}-{os.getpid()}{self._part_number:06d}.checkpoint.part"
+        part = self._new_part(snapshot_id)
         batches = build_snapshot(
             configuration,
             chunks,
@@ -306,10 +338,32 @@ class QuorumStorage:
         )
         write_snapshot(self.directory / snapshot_id.file_name, part, batches)
 
+    def _new_part(self, snapshot_id: SnapshotId) -> Path:
+        self._part_number += 1
+        stem = snapshot_id.file_name.removesuffix(".checkpoint")
+        return self.directory / f"{stem}-{os.getpid()}{self._part_number:06d}.checkpoint.part"
+
     def snapshot_written(self, snapshot_id: SnapshotId) -> None:
         """A snapshot's file is there."""
         if snapshot_id not in self.snapshots:
             self.snapshots = sorted([*self.snapshots, snapshot_id])
+
+    def discard_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Delete a snapshot's file that is of no use."""
+        unlink(self.directory / snapshot_id.file_name)
+
+    def fetched_snapshot(self, snapshot_id: SnapshotId) -> FetchedSnapshot:
+        """The file of a snapshot that a follower begins to fetch."""
+        return FetchedSnapshot(self._new_part(snapshot_id), self.directory / snapshot_id.file_name)
+
+    def read_snapshot_part(
+        self, snapshot_id: SnapshotId, position: int, *, max_bytes: int
+    ) -> bytes | None:
+        """Bytes of a snapshot's file from position on; None if the file is missing."""
+        path = self.directory / snapshot_id.file_name
+        if not exists(path):
+            return None
+        return LogFile(os.fspath(path), read_only=True).read_at(position, max_bytes)
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
         """In bytes; 0 if the file is missing."""
@@ -343,6 +397,14 @@ class QuorumStorage:
             self._lock.release()
 
 
+def _stored_batch(batch: memoryview, header: BatchHeader) -> StoredBatch:
+    records: list[bytes] = []
+    if not header.is_control:
+        records = [record.value or b"" for record in iter_records(batch, header)]
+    epoch = header.partition_leader_epoch
+    return StoredBatch(header.base_offset, header.next_offset, epoch, records)
+
+
 def _last_timestamp_ms(path: Path) -> int:
     """Of the metadata in an old snapshot, for retention; 0 for one that is damaged or missing: it
     helps no start, and must not keep all later ones from being cleaned.
@@ -357,8 +419,12 @@ def _last_timestamp_ms(path: Path) -> int:
 def storage_from_config(
     config: BrokerConfig, *, directory_id: Uuid, static_voters: Sequence[Voter]
 ) -> QuorumStorage:
-    """The storage that the broker's configuration describes."""
+    """The storage that the broker's configuration describes. static_voters: without any, a node
+    that forms the quorum alone is the only voter, until the log says otherwise.
+    """
     metadata_directory = config.metadata_log_dir
+    if not static_voters and config.forms_quorum_alone:
+        static_voters = (Voter(config.node_id, ZERO_UUID),)
     return QuorumStorage(
         Path(metadata_directory),
         node_id=config.node_id,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
-from kbroker.node.futures import as_deferred, as_future
-from kbroker.ports import Deferred, Surprise
+from kbroker.node.futures import as_future
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
@@ -43,26 +42,3 @@ def test_a_deferred_may_end_after_who_waited_was_cancelled() -> None:
             assert waiting.cancelled()
 
     asyncio.run(script())
-
-
-def test_a_future_as_a_deferred(caplog: pytest.LogCaptureFixture) -> None:
-    async def script() -> None:
-        futures = [asyncio.get_running_loop().create_future() for _ in range(4)]
-        found = [as_deferred(future) for future in futures]
-        errors: list[KafkaError] = []
-        for deferred in found[1:]:
-            deferred.on_done(lambda _: None, errors.append)
-        futures[0].set_result(7)
-        futures[1].set_exception(KafkaError(ErrorCode.NOT_CONTROLLER))
-        futures[2].set_exception(ValueError("surprise"))
-        futures[3].cancel()
-        assert not found[0].done
-        await asyncio.sleep(0)
-        assert found[0].value == 7
-        assert errors[0].code is ErrorCode.NOT_CONTROLLER
-        assert isinstance(errors[1], Surprise)
-        assert errors[2].code is ErrorCode.UNKNOWN_SERVER_ERROR
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(script())
-    assert [record.getMessage() for record in caplog.records] == ["unexpected exception in a task"]

@@ -4,6 +4,7 @@ published whole and in log order, and proposals are answered after that.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.loader import RECORDS_PER_STEP
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
+from kbroker.node.futures import as_future
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import NoOpRecord, PartitionRecord
@@ -41,7 +43,9 @@ class SlicedNode:
 
     async def committed(self) -> None:
         """Everything proposed is in the log; at most the first slice is replayed."""
-        await self.node.log.driver._idle()
+        idle: Deferred[None] = Deferred()
+        self.node.log.driver._executor.once_idle(partial(idle.resolve, None))
+        await as_future(idle)
 
     def finish(self) -> int:
         count = 0

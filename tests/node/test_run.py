@@ -252,7 +252,7 @@ def test_a_metadata_log_that_cannot_be_written_during_the_start_ends_it(
         for file in files:
             file.sync()
 
-    monkeypatch.setattr("kbroker.quorum.driver._sync_all", sync_all)
+    monkeypatch.setattr("kbroker.quorum.log_effects._sync_all", sync_all)
     config = BrokerConfig.from_properties(
         {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:0"}
     )

@@ -19,16 +19,23 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
+from kbroker.node.futures import as_future
 from kbroker.node.offload import ExecutorOffload
+from kbroker.ports import Deferred
 from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.driver import QuorumDriver
+from kbroker.quorum.effect_executor import Transport
 from kbroker.quorum.format import ensure_formatted
 from kbroker.quorum.raft.effects import MAX_BATCH_BYTES
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.conftest import StillTimers
 
 LOG = "__cluster_metadata-0/00000000000000000000.log"
+
+
+def no_transport() -> Transport:
+    raise AssertionError("the only voter talks to no other node")
 
 
 class Node:
@@ -47,13 +54,14 @@ class Node:
             timers=timers,
             offload=ExecutorOffload(ThreadPoolExecutor(1)),
             random=Random(2),
+            open_transport=no_transport,
         )
         self.batches: list[tuple[int, int, list[bytes]]] = []
         self.snapshot: list[bytes] = []
         self.snapshot_end = 0
         self.failures: list[BaseException] = []
-        self.driver.on_commit(self._commit)
-        self.driver.on_snapshot(self._snapshot)
+        self.driver.feed.on_commit(self._commit)
+        self.driver.feed.on_snapshot(self._snapshot)
         self.driver.on_fatal(self.failures.append)
 
     def _commit(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
@@ -67,8 +75,27 @@ class Node:
         """Everything known, in order: the snapshot, then what was committed after it."""
         return self.snapshot + [record for _, _, records in self.batches for record in records]
 
+    async def start(self) -> None:
+        await as_future(self.driver.start())
+        if self.driver.failure is not None:
+            raise self.driver.failure
+
+    async def stop(self) -> None:
+        has_failed = self.driver.failure is not None
+        await as_future(self.driver.stop())
+        if self.driver.failure is not None and not has_failed:
+            raise self.driver.failure
+
+    async def write_snapshot(
+        self, *, end_offset: int, epoch: int, chunks: Iterable[Sequence[bytes]]
+    ) -> None:
+        written = self.driver.write_snapshot(end_offset=end_offset, epoch=epoch, chunks=chunks)
+        await as_future(written)
+
     async def settle(self) -> None:
-        await self.driver._idle()
+        idle: Deferred[None] = Deferred()
+        self.driver._executor.once_idle(functools.partial(idle.resolve, None))
+        await as_future(idle)
 
     def kill(self) -> None:
         """No more of it than kill -9 leaves: what was written stays, nothing is closed in order."""
@@ -77,7 +104,7 @@ class Node:
 
 async def restarted(directory: Path, timers: StillTimers) -> Node:
     node = Node(directory, timers)
-    await node.driver.start()
+    await node.start()
     return node
 
 
@@ -92,7 +119,7 @@ def test_first_start(tmp_path: Path, timers: StillTimers) -> None:
         await node.settle()
         assert (first.value, second.value) == (4, 5)
         assert node.batches[1:] == [(3, 1, [b"a", b"b"]), (5, 1, [b"c"])]
-        await node.driver.stop()
+        await node.stop()
         assert (tmp_path / "__cluster_metadata-0" / "quorum-state").read_bytes() == (
             b'{"leaderId":1,"leaderEpoch":1,"votedId":-1,'
             b'"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
@@ -109,7 +136,7 @@ def test_each_life_has_its_epoch_and_begins_with_a_leader_change(
             node = await restarted(tmp_path, timers)
             assert node.driver.epoch == life
             node.driver.append([b"%d" % life])
-            await node.driver.stop()
+            await node.stop()
             assert node.seen == [b"%d" % each for each in range(1, life + 1)]
 
     asyncio.run(script())
@@ -145,7 +172,7 @@ def test_many_waiting_appends_share_few_syncs(
         await node.settle()
         assert [deferred.value for deferred in waiting] == list(range(3, 103))
         assert len(writes) <= 2
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(script())
 
@@ -157,7 +184,7 @@ def test_records_that_need_not_be_atomic_are_split(tmp_path: Path, timers: Still
         node.driver.append(big, atomic=False)
         await node.settle()
         assert [len(records) for _, _, records in node.batches[1:]] == [1] * 5
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(script())
 
@@ -178,10 +205,10 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path, timers: StillTimers, cut: int) -
         assert again.seen == [b"kept"]
         assert again.driver.epoch == 2
         again.driver.append([b"new"])
-        await again.driver.stop()
+        await again.stop()
         third = await restarted(tmp_path, timers)
         assert third.seen == [b"kept", b"new"]
-        await third.driver.stop()
+        await third.stop()
 
     asyncio.run(script())
 
@@ -190,7 +217,7 @@ def test_left_overs_of_a_crash_are_ignored(tmp_path: Path, timers: StillTimers) 
     async def script() -> None:
         node = await restarted(tmp_path, timers)
         node.driver.append([b"a"])
-        await node.driver.stop()
+        await node.stop()
         folder = tmp_path / "__cluster_metadata-0"
         part = folder / "00000000000000000004-0000000001-17.checkpoint.part"
         part.write_bytes(b"half a snapshot")
@@ -198,7 +225,7 @@ def test_left_overs_of_a_crash_are_ignored(tmp_path: Path, timers: StillTimers) 
         again = await restarted(tmp_path, timers)
         assert again.seen == [b"a"]
         assert not part.exists()
-        await again.driver.stop()
+        await again.stop()
 
     asyncio.run(script())
 
@@ -207,11 +234,11 @@ def test_a_lost_quorum_state_does_not_reuse_an_epoch(tmp_path: Path, timers: Sti
     async def script() -> None:
         for _ in range(3):
             node = await restarted(tmp_path, timers)
-            await node.driver.stop()
+            await node.stop()
         (tmp_path / "__cluster_metadata-0" / "quorum-state").unlink()
         node = await restarted(tmp_path, timers)
         assert node.driver.epoch == 4
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(script())
 
@@ -219,7 +246,7 @@ def test_a_lost_quorum_state_does_not_reuse_an_epoch(tmp_path: Path, timers: Sti
 def test_a_corrupt_quorum_state_is_one_line(tmp_path: Path, timers: StillTimers) -> None:
     async def script() -> None:
         node = await restarted(tmp_path, timers)
-        await node.driver.stop()
+        await node.stop()
         (tmp_path / "__cluster_metadata-0" / "quorum-state").write_text("{")
         with pytest.raises(StartupError, match="quorum-state is corrupt"):
             await restarted(tmp_path, timers)
@@ -258,10 +285,10 @@ def test_a_crash_between_any_two_steps_leaves_a_startable_directory(
             record = b"%d" % number
             node.driver.append([record]).on_done(functools.partial(note, acknowledged, record))
             await node.settle()
-        await node.driver.write_snapshot(
+        await node.write_snapshot(
             end_offset=node.driver.high_watermark, epoch=node.driver.epoch, chunks=[node.seen]
         )
-        await node.driver.stop()
+        await node.stop()
 
     async def until_the_crash() -> None:
         await life(0)
@@ -269,17 +296,17 @@ def test_a_crash_between_any_two_steps_leaves_a_startable_directory(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, failing)
-        with contextlib.suppress(OSError, StartupError):
+        with contextlib.suppress(OSError, StartupError, KafkaError):
             asyncio.run(until_the_crash())
 
     async def after() -> None:
         node = await restarted(tmp_path, timers)
         assert node.seen[: len(acknowledged)] == acknowledged
         node.driver.append([b"after"])
-        await node.driver.stop()
+        await node.stop()
         again = await restarted(tmp_path, timers)
         assert again.seen == [*node.seen]
-        await again.driver.stop()
+        await again.stop()
 
     asyncio.run(after())
 
@@ -301,7 +328,7 @@ def test_a_disk_that_fails_is_fatal_and_acknowledges_nothing(
         assert len(node.failures) == 1
         later = node.driver.append([b"b"])
         assert later.error is not None and later.error.code is ErrorCode.NOT_CONTROLLER
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(script())
 
@@ -309,23 +336,23 @@ def test_a_disk_that_fails_is_fatal_and_acknowledges_nothing(
 def test_snapshots_and_retention(tmp_path: Path, timers: StillTimers) -> None:
     async def script() -> None:
         node = Node(tmp_path, timers, metadata_max_retention_bytes="1")
-        await node.driver.start()
+        await node.start()
         for life in range(3):
             node.driver.append([b"%d" % life])
             await node.settle()
-            await node.driver.write_snapshot(
+            await node.write_snapshot(
                 end_offset=node.driver.high_watermark, epoch=1, chunks=[node.seen]
             )
         folder = tmp_path / "__cluster_metadata-0"
         assert [path.name for path in folder.glob("*.checkpoint")] == [
             "00000000000000000006-0000000001.checkpoint"
         ]
-        await node.driver.stop()
+        await node.stop()
         again = await restarted(tmp_path, timers)
         assert again.snapshot_end == 6
         assert again.snapshot == [b"0", b"1", b"2"]
         assert again.driver.kraft_version == 1
-        await again.driver.stop()
+        await again.stop()
 
     asyncio.run(script())
 
@@ -338,7 +365,7 @@ def test_an_old_snapshot_that_is_damaged_keeps_no_other_from_being_cleaned(
 
     async def script() -> None:
         node = Node(tmp_path, timers, metadata_max_retention_ms="1000")
-        await node.driver.start()
+        await node.start()
         for life in range(3):
             node.driver.append([b"%d" % life])
             await node.settle()
@@ -350,14 +377,14 @@ def test_an_old_snapshot_that_is_damaged_keeps_no_other_from_being_cleaned(
                 oldest.unlink()
                 if damage == "flipped":
                     oldest.write_bytes(data)
-            await node.driver.write_snapshot(
+            await node.write_snapshot(
                 end_offset=node.driver.high_watermark, epoch=1, chunks=[node.seen]
             )
         assert [path.name for path in sorted(folder.glob("*.checkpoint"))] == [
             "00000000000000000005-0000000001.checkpoint",
             "00000000000000000006-0000000001.checkpoint",
         ]
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(script())
 
@@ -369,8 +396,8 @@ def test_a_log_that_ends_before_its_snapshot_is_begun_anew(
         node = await restarted(tmp_path, timers)
         node.driver.append([b"a", b"b"])
         await node.settle()
-        await node.driver.write_snapshot(end_offset=5, epoch=1, chunks=[[b"a", b"b"]])
-        await node.driver.stop()
+        await node.write_snapshot(end_offset=5, epoch=1, chunks=[[b"a", b"b"]])
+        await node.stop()
         for path in (tmp_path / "__cluster_metadata-0").glob("0*.log"):
             path.write_bytes(b"")
         again = await restarted(tmp_path, timers)
@@ -380,10 +407,10 @@ def test_a_log_that_ends_before_its_snapshot_is_begun_anew(
             6,
         )
         again.driver.append([b"c"])
-        await again.driver.stop()
+        await again.stop()
         third = await restarted(tmp_path, timers)
         assert third.seen == [b"a", b"b", b"c"]
-        await third.driver.stop()
+        await third.stop()
 
     asyncio.run(script())
 
@@ -395,13 +422,13 @@ def test_a_log_without_the_snapshot_before_it_is_refused(
         node = await restarted(tmp_path, timers)
         node.driver.append([b"a"])
         await node.settle()
-        await node.driver.write_snapshot(end_offset=4, epoch=1, chunks=[[b"a"]])
-        await node.driver.stop()
+        await node.write_snapshot(end_offset=4, epoch=1, chunks=[[b"a"]])
+        await node.stop()
         folder = tmp_path / "__cluster_metadata-0"
         for path in folder.glob("0*.log"):
             path.write_bytes(b"")
         again = await restarted(tmp_path, timers)
-        await again.driver.stop()
+        await again.stop()
         (folder / "00000000000000000004-0000000001.checkpoint").unlink()
         with pytest.raises(StartupError, match="no snapshot holds what was before"):
             await restarted(tmp_path, timers)
@@ -413,7 +440,7 @@ def test_the_metadata_of_another_node_is_refused(tmp_path: Path, timers: StillTi
     async def script() -> None:
         for name in ("a", "b"):
             node = await restarted(tmp_path / name, timers)
-            await node.driver.stop()
+            await node.stop()
         folder = tmp_path / "a" / "__cluster_metadata-0"
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / "b" / "__cluster_metadata-0", folder)
@@ -442,10 +469,10 @@ def test_kafkas_own_directories(
         assert node.driver.epoch == epoch + 1
         assert node.driver.kraft_version == 1
         assert node.snapshot_end == 177
-        await node.driver.stop()
+        await node.stop()
         again = await restarted(directory, timers)
         assert again.seen == node.seen
-        await again.driver.stop()
+        await again.stop()
 
     asyncio.run(script())
 
@@ -457,12 +484,12 @@ def test_a_listener_that_fails_stops_the_node(tmp_path: Path, timers: StillTimer
         def fail(base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
             raise KeyError("surprise")
 
-        node.driver.on_commit(fail)
+        node.driver.feed.on_commit(fail)
         deferred = node.driver.append([b"a"])
         await node.settle()
         assert deferred.error is not None and deferred.error.code is ErrorCode.NOT_CONTROLLER
         assert [type(failure) for failure in node.failures] == [KeyError]
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(script())
 
@@ -492,13 +519,13 @@ def test_a_start_that_is_cancelled_during_a_flush_can_be_stopped(
     async def script() -> None:
         node = Node(tmp_path, timers)
         with monkeypatch.context() as patch:
-            patch.setattr("kbroker.quorum.driver._sync_all", held)
-            starting = asyncio.ensure_future(node.driver.start())
+            patch.setattr("kbroker.quorum.log_effects._sync_all", held)
+            starting = asyncio.ensure_future(node.start())
             await asyncio.to_thread(held.begun.wait, 30)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        stopping = asyncio.ensure_future(node.driver.stop())
+        stopping = asyncio.ensure_future(node.stop())
         await asyncio.sleep(0)
         log = node.driver._storage.log
         assert not stopping.done() and not log.closed
@@ -512,6 +539,6 @@ def test_a_start_that_is_cancelled_during_a_flush_can_be_stopped(
     async def next_life() -> None:
         node = await restarted(tmp_path, timers)
         assert node.driver.epoch == 2
-        await node.driver.stop()
+        await node.stop()
 
     asyncio.run(next_life())

@@ -183,10 +183,10 @@ class NodeConnection:
         assert versions is not None  # since the state is READY
         try:
             version = versions.version_of(pending.request.API_KEY, pending.max_version)
-        except KafkaError as error:
+            frame, response = self._in_flight.add(pending.request, version)
+        except KafkaError as error:  # no common version, or a field that the version lacks
             pending.fail(error)
             return
-        frame, response = self._in_flight.add(pending.request, version)
         response.on_done(pending.resolve, pending.fail)
         self._write(frame)
 

@@ -264,6 +264,14 @@ def write_read_only(path: str | os.PathLike[str], parts: Iterable[bytes]) -> Non
     """
     try:
         _write_new(os.fspath(path), parts)
+    except OSError as error:
+        raise LogDirectoryError(path, "write", error) from error
+    make_read_only(path)
+
+
+def make_read_only(path: str | os.PathLike[str]) -> None:
+    """Take the permission to write from a file that is not changed any more."""
+    try:
         os.chmod(path, 0o400)
     except OSError as error:
         raise LogDirectoryError(path, "write", error) from error

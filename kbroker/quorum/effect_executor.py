@@ -1,0 +1,321 @@
+"""Carries out the core's effects, one after the other.
+
+What an effect does is in `log_effects`, `snapshot_effects`, `parked_requests`, `raft_transport` and
+`state_machine_feed`; here they are told apart, and what comes of those that take time (a flush, a
+request, a snapshot's file) is handed to the core as an event. Neighbour: `driver` has the core and
+the order of events and effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol, assert_never
+
+from kbroker.model import InvariantError
+from kbroker.ports import Deferred, Offload, Timers, broker_stopping
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.messages.quorum import FetchSnapshotResponse
+from kbroker.quorum.log_effects import LogEffects
+from kbroker.quorum.parked_requests import ParkedRequests
+from kbroker.quorum.raft.effects import (
+    AppendBatches,
+    AppendControl,
+    AppendRecords,
+    Commit,
+    Effect,
+    FinishSnapshot,
+    Flush,
+    InstallSnapshot,
+    LeaderChanged,
+    PersistState,
+    RaftResponse,
+    ReadRecords,
+    ReadSnapshot,
+    Respond,
+    Send,
+    ShutdownComplete,
+    Truncate,
+    WriteSnapshotPart,
+)
+from kbroker.quorum.raft.messages import fetched_partition, fetched_snapshot_partition
+from kbroker.quorum.raft.node import RaftNode
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.snapshot_effects import SnapshotEffects
+from kbroker.quorum.snapshots import Snapshot
+from kbroker.quorum.state_machine_feed import StateMachineFeed
+from kbroker.quorum.storage import QuorumStorage
+
+Event = Callable[[RaftNode, int], list[Effect]]
+"""(core, monotonic time in ms): an event of the core; returns its effects."""
+
+
+class Transport(Protocol):
+    """The way to other nodes; `raft_transport` has one."""
+
+    def send(self, effect: Send) -> Deferred[RaftResponse]:
+        """Send a request; see `RaftTransport.send`."""
+        ...
+
+    def close(self) -> None:
+        """Send nothing more; what is in flight may fail."""
+        ...
+
+
+class Shell(Protocol):
+    """Where events and failures go: the driver."""
+
+    def handle_event(self, event: Event) -> None:
+        """Hand the core an event; no effect once the node stops."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """The node must stop."""
+        ...
+
+    def shutdown_complete(self) -> None:
+        """The quorum no longer needs this node. Called within an effect."""
+        ...
+
+
+class EffectExecutor:
+    """Of one node. Loop thread only. parked: requests that wait for a Respond. open_transport:
+    called when the first Send is due.
+    """
+
+    __slots__ = (
+        "_feed",
+        "_is_closed",
+        "_is_flushing",
+        "_log",
+        "_open_transport",
+        "_received",
+        "_shell",
+        "_snapshots",
+        "_storage",
+        "_timers",
+        "_transport",
+        "_when_idle",
+        "parked",
+    )
+
+    def __init__(
+        self,
+        storage: QuorumStorage,
+        feed: StateMachineFeed,
+        shell: Shell,
+        *,
+        timers: Timers,
+        offload: Offload,
+        parked: ParkedRequests,
+        open_transport: Callable[[], Transport],
+    ) -> None:
+        self._storage = storage
+        self._feed = feed
+        self._shell = shell
+        self._timers = timers
+        self.parked = parked
+        self._open_transport = open_transport
+        self._log = LogEffects(storage, timers, offload)
+        self._snapshots = SnapshotEffects(storage, timers, offload)
+        self._transport: Transport | None = None
+        self._received: Snapshot | None = None
+        self._is_flushing = False
+        self._is_closed = False
+        self._when_idle: list[Callable[[], None]] = []
+
+    def carry_out(self, effect: Effect) -> None:
+        """One effect, in its turn. Raises what makes the node stop."""
+        match effect:
+            case PersistState():
+                self._storage.write_state(
+                    effect.state,
+                    kraft_version=effect.kraft_version,
+                    voter_ids=effect.voter_ids,
+                )
+            case AppendControl():
+                self._feed.appended(self._log.append_control(effect))
+            case AppendRecords():
+                self._feed.appended(self._log.append_records(effect))
+            case AppendBatches():
+                self._feed.appended(*self._log.append_batches(effect))
+            case Truncate():
+                self._log.truncate(effect.end_offset)
+                self._feed.truncated(effect.end_offset)
+            case Flush():
+                self._is_flushing = True
+                self._timers.call_later(0, self._flush)
+            case Commit():
+                self._feed.committed(effect.high_watermark)
+            case LeaderChanged():
+                self._feed.leader_changed(effect.epoch, effect.leader_id, effect.epoch_start_offset)
+            case Send():
+                self._send(effect)
+            case Respond():
+                self._respond(effect)
+            case WriteSnapshotPart():
+                self._snapshots.write_part(effect)
+            case FinishSnapshot():
+                self._snapshots.finish(
+                    effect.snapshot_id, partial(self._snapshot_finished, effect.snapshot_id)
+                )
+            case InstallSnapshot():
+                self._install(effect.snapshot_id)
+            case ShutdownComplete():
+                self._shell.shutdown_complete()
+            case _:
+                assert_never(effect)
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way ends without an event."""
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # Flushes.
+
+    def once_idle(self, callback: Callable[[], None]) -> None:
+        """Call back when no flush is under way: now, or later."""
+        if self._is_flushing:
+            self._when_idle.append(callback)
+        else:
+            callback()
+
+    def _flush(self) -> None:
+        """Runs after the present callbacks: what they propose shares the fsync."""
+        if self._is_closed:
+            self._flush_ended()
+            return
+        try:
+            self._log.flush(self._flushed)
+        except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
+            self._shell.fail(error)
+            self._flush_ended()
+
+    def _flushed(self, end_offset: int, failure: OSError | None) -> None:
+        self._is_flushing = False
+        if failure is not None:
+            self._shell.fail(failure)
+        else:
+            self._shell.handle_event(lambda core, now_ms: core.flushed(end_offset, now_ms))
+        if not self._is_flushing:
+            self._flush_ended()
+
+    def _flush_ended(self) -> None:
+        self._is_flushing = False
+        waiting, self._when_idle = self._when_idle, []
+        for callback in waiting:
+            callback()
+
+    # Other nodes.
+
+    def _send(self, effect: Send) -> None:
+        if self._transport is None:
+            self._transport = self._open_transport()
+        number = effect.correlation_id
+
+        def answered(response: RaftResponse) -> None:
+            self._shell.handle_event(
+                lambda core, now_ms: core.response_received(number, response, now_ms)
+            )
+
+        def failed(error: KafkaError) -> None:
+            # it may fail within the call, and a back-off of 0 ms would send again at once
+            self._timers.call_later(0, lambda: self._send_failed(number, error.code))
+
+        self._transport.send(effect).on_done(answered, failed)
+
+    def _send_failed(self, number: int, code: ErrorCode) -> None:
+        self._shell.handle_event(lambda core, now_ms: core.request_failed(number, code, now_ms))
+
+    def _respond(self, effect: Respond) -> None:
+        response, read = effect.response, effect.read
+        if isinstance(response, FetchResponse) and isinstance(read, ReadRecords):
+            partition = fetched_partition(response)
+            if partition is not None:
+                partition.records = self._log.read(read)
+        elif isinstance(response, FetchSnapshotResponse) and isinstance(read, ReadSnapshot):
+            part = fetched_snapshot_partition(response)
+            if part is not None:
+                data = self._snapshots.read(read)
+                part.unaligned_records = data or b""
+                if not data:
+                    part.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+        self.parked.answer(effect.token, response)
+
+    # Snapshots.
+
+    def _snapshot_finished(
+        self, snapshot_id: SnapshotId, content: Snapshot | None, failure: OSError | None
+    ) -> None:
+        if self._is_closed:
+            return
+        if failure is not None:
+            self._shell.fail(failure)
+            return
+        if content is None:
+            self._shell.handle_event(
+                lambda core, now_ms: core.snapshot_refused(snapshot_id, now_ms)
+            )
+            return
+        size_bytes, configuration = (
+            self._storage.snapshot_size(snapshot_id),
+            content.configuration,
+        )
+        self._received = content
+        self._shell.handle_event(
+            lambda core, now_ms: core.snapshot_received(
+                snapshot_id, size_bytes, configuration, now_ms
+            )
+        )
+        self._received = None
+
+    def _install(self, snapshot_id: SnapshotId) -> None:
+        if self._received is None:
+            raise InvariantError(f"{snapshot_id} is installed, but no snapshot was received")
+        self._storage.install(snapshot_id, now_ms=self._timers.now_ms())
+        self._feed.load(self._received.records, snapshot_id.end_offset, snapshot_id.epoch)
+
+    def write_snapshot(
+        self,
+        snapshot_id: SnapshotId,
+        chunks: Iterable[Sequence[bytes]],
+    ) -> Deferred[None]:
+        """Write a snapshot of the node's own state, then apply retention. Fails with
+        KAFKA_STORAGE_ERROR, and with BROKER_NOT_AVAILABLE if this node stops.
+        """
+        written: Deferred[None] = Deferred()
+        self._snapshots.write(snapshot_id, chunks, partial(self._written, snapshot_id, written))
+        return written
+
+    def _written(
+        self, snapshot_id: SnapshotId, written: Deferred[None], failure: OSError | None
+    ) -> None:
+        if self._is_closed:
+            written.fail(broker_stopping())
+            return
+        storage = self._storage
+        try:
+            if failure is not None:
+                raise failure
+            if snapshot_id.end_offset < storage.log.log_start_offset:
+                # a newer one was fetched meanwhile, and the log begins behind this one
+                storage.discard_snapshot(snapshot_id)
+            else:
+                self._take_snapshot(snapshot_id)
+        except OSError as error:
+            written.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+            return
+        written.resolve(None)
+
+    def _take_snapshot(self, snapshot_id: SnapshotId) -> None:
+        storage, shell = self._storage, self._shell
+        storage.snapshot_written(snapshot_id)
+        size_bytes = storage.snapshot_size(snapshot_id)
+        shell.handle_event(
+            lambda core, now_ms: core.snapshot_written(snapshot_id, size_bytes, now_ms)
+        )
+        storage.clean(self._timers.now_ms())
+        start_offset, snapshots = storage.log.log_start_offset, storage.snapshots
+        shell.handle_event(lambda core, now_ms: core.log_cleaned(start_offset, snapshots, now_ms))

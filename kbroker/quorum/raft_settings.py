@@ -1,0 +1,30 @@
+"""The core's configuration as the node's settings and its formatted directory give it."""
+
+from __future__ import annotations
+
+from kbroker.quorum.format import DEFAULT_CONTROLLER_ENDPOINT, MetaProperties, own_endpoints
+from kbroker.quorum.raft.raft_config import RaftConfig
+from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.quorum import QuorumConfig
+
+
+def raft_config(config: BrokerConfig, properties: MetaProperties) -> RaftConfig:
+    """What the core is told of this node."""
+    quorum, names = QuorumConfig.from_broker(config), config.controller_listener_names
+    return RaftConfig(
+        ReplicaKey(config.node_id, properties.directory_ids[config.metadata_log_dir]),
+        properties.cluster_id,
+        listener_name=names[0] if names else DEFAULT_CONTROLLER_ENDPOINT.name,
+        endpoints=own_endpoints(config) if config.controller_listeners else (),
+        bootstrap_servers=quorum.bootstrap_servers,
+        can_be_voter=config.is_controller,
+        auto_join=quorum.auto_join,
+        election_timeout_ms=quorum.election_timeout_ms,
+        fetch_timeout_ms=quorum.fetch_timeout_ms,
+        election_backoff_max_ms=quorum.election_backoff_max_ms,
+        request_timeout_ms=quorum.request_timeout_ms,
+        retry_backoff_ms=quorum.retry_backoff_ms,
+        fetch_max_bytes=quorum.fetch_max_bytes,
+        fetch_snapshot_max_bytes=quorum.fetch_snapshot_max_bytes,
+    )

@@ -1,0 +1,61 @@
+"""Carries the core's Send effects over the channel between nodes.
+
+Fetch and FetchSnapshot have a connection of their own: a Fetch that is parked at the leader must
+delay no Vote. The channel's errors become those that the core knows.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from kbroker.client.channel.channel import Channel
+from kbroker.client.cluster_view import BrokerAddress
+from kbroker.client.node_api_versions import api_versions_request
+from kbroker.ports import Deferred
+from kbroker.protocol.apis import response_class
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.quorum import FetchSnapshotRequest
+from kbroker.quorum.raft.effects import RaftResponse, Send
+
+FETCH: Final = "quorum fetch"
+VOTING: Final = "quorum"
+"""Purposes of connections; see `Channel.send`."""
+
+
+class RaftTransport:
+    """Of one node. The channel is its own: `close` closes it."""
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def send(self, effect: Send) -> Deferred[RaftResponse]:
+        """Send a request. Fails as `RaftNode.request_failed` has it: BROKER_NOT_AVAILABLE,
+        REQUEST_TIMED_OUT or UNSUPPORTED_VERSION.
+        """
+        request = effect.request
+        if isinstance(request, ApiVersionsRequest):
+            request = api_versions_request()  # its sender names its software, else it is refused
+        is_fetch = isinstance(request, FetchRequest | FetchSnapshotRequest)
+        destination = effect.destination
+        answer = self._channel.send(
+            BrokerAddress(destination.node_id, destination.host, destination.port),
+            FETCH if is_fetch else VOTING,
+            request,
+            response_class(request.API_KEY),
+            timeout_ms=effect.timeout_ms,
+        )
+        return cast("Deferred[RaftResponse]", answer).recover(_core_error)
+
+    def close(self) -> None:
+        """Close every connection; what is in flight fails."""
+        self._channel.close()
+
+
+def _core_error(error: KafkaError) -> Deferred[RaftResponse]:
+    if error.code is ErrorCode.NETWORK_EXCEPTION:
+        error = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, error.message)
+    return Deferred.failed(error)
