@@ -1,5 +1,5 @@
-"""Brokers and controllers come and go: fencing, controlled shutdown, unregistration (KIP-631,
-KIP-919, KIP-966). Registration is in `broker_registration`.
+"""Brokers come and go: fencing, controlled shutdown, unregistration (KIP-631, KIP-966).
+Registration is in `broker_registration`.
 
 The order of the records is Kafka's. They need not be in one batch, so a crash may come between
 them: where a broker leaves, the change of its registration is last and is decided again; where it
@@ -8,17 +8,13 @@ returns or begins to shut down, that change is first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from kbroker.controller.decision_context import DecisionContext
-from kbroker.metadata.features import SUPPORTED_FEATURES
-from kbroker.metadata.image import BrokerRegistration, Endpoint
-from kbroker.model import Uuid
+from kbroker.metadata.image import BrokerRegistration
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
-    RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from kbroker.protocol.schema import Message
@@ -90,25 +86,3 @@ def unregister(context: DecisionContext, broker_id: int) -> list[Message]:
         *context.leader_and_isr_updates(partitions.in_elr(broker_id), leaving=broker_id),
         UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch),
     ]
-
-
-def controller_record(
-    controller_id: int, *, incarnation_id: Uuid, endpoints: Mapping[str, Endpoint]
-) -> RegisterControllerRecord:
-    """A controller of this release."""
-    return RegisterControllerRecord(
-        controller_id=controller_id,
-        incarnation_id=incarnation_id,
-        end_points=[
-            RegisterControllerRecord.ControllerEndpoint(
-                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
-            )
-            for e in endpoints.values()
-        ],
-        features=[
-            RegisterControllerRecord.ControllerFeature(
-                name=name, min_supported_version=low, max_supported_version=high
-            )
-            for name, (low, high) in SUPPORTED_FEATURES.items()
-        ],
-    )

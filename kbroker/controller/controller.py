@@ -9,12 +9,13 @@ or not. Each noun has its own module (`topics`, `brokers`, `configs`, `features`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, Protocol, TypeVar
 
 from kbroker.controller import (
     brokers,
+    controllers,
     directories,
     elections,
     producer_ids,
@@ -45,7 +46,6 @@ from kbroker.metadata.configs import (
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
-    Endpoint,
     MetadataImage,
 )
 from kbroker.metadata.internal_topics import IntConfig, internal_topic
@@ -60,6 +60,7 @@ from kbroker.protocol.messages.cluster import (
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -190,14 +191,9 @@ class Controller:
         """What a new leader writes behind a transaction that its predecessor did not end."""
         return AbortTransactionRecord(reason="Controller failover")
 
-    def register_controller(
-        self, incarnation_id: Uuid, endpoints: Mapping[str, Endpoint]
-    ) -> ControllerResult[None]:
-        """This node as a controller."""
-        record = brokers.controller_record(
-            self.node_id, incarnation_id=incarnation_id, endpoints=endpoints
-        )
-        return ControllerResult([record], None)
+    def register_controller(self, request: ControllerRegistrationRequest) -> ControllerResult[None]:
+        """ControllerRegistration. Raises KafkaError."""
+        return controllers.register_controller(self._image, request)
 
     # Brokers.
 

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from random import Random
 
+from kbroker.broker.controller_channel import LocalControllerChannel
+from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.controller.controller import Controller
+from kbroker.controller.registration import ControllerRegistrar, registration_request
+from kbroker.controller.result import ControllerResult
 from kbroker.controller.service import ControllerService
-from kbroker.metadata.image import Endpoint
+from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
-from kbroker.ports import Timers
+from kbroker.ports import Deferred, Timers
 from kbroker.quorum.format import MetaProperties, load_bootstrap_records, own_endpoints
-from kbroker.replication.time_slices import TimeSlices
+from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.services import ControllerServices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.listeners import SECURITY_PROTOCOLS
 
 logger = logging.getLogger(__name__)
 
+NO_LEADER = -1
+
 
 class ControllerRole:
-    """The controller of one node. service: takes requests while it leads the quorum."""
+    """The controller of one node. service: takes requests while it leads the quorum. endpoints:
+    the advertised controller listeners with their real ports.
+    """
 
     def __init__(
         self,
@@ -31,20 +41,59 @@ class ControllerRole:
         timers: Timers,
         log: MetadataLog,
         random: Random,
+        *,
+        endpoints: Mapping[str, Endpoint],
     ) -> None:
         self._config = config
         self._properties = properties
+        self._timers = timers
         self._log = log
-        self._random = random
-        self.service = ControllerService(
+        self.service = service = ControllerService(
             Controller(config, random=random, node_id=properties.node_id),
             log.driver,
             slices=TimeSlices(timers),
             committed_image=lambda: log.loader.image,
             now_ms=timers.now_ms,
         )
+        self._registrar = ControllerRegistrar(
+            registration_request(
+                properties.node_id,
+                incarnation_id=random_uuid(random),
+                endpoints=(endpoints or _unbound_endpoints(config)).values(),
+            ),
+            lambda request: service.submit(
+                lambda controller, now_ms: controller.register_controller(request)
+            ),
+            timers,
+            random,
+        )
         log.on_commit(self.service.committed)
         log.on_leadership_lost(self.service.resign)
+        log.loader.on_image(self._registrar.on_image)
+
+    def services(self, memory: MemoryPool) -> ControllerServices:
+        """What the handlers of the controller listeners may call. An answer waits for the commit
+        of its records only, not for a broker.
+        """
+        service, loader, driver = self.service, self._log.loader, self._log.driver
+        cache = MetadataCache(self._properties.cluster_id, lambda: driver.kraft_version)
+
+        def show(old: MetadataImage, new: MetadataImage) -> None:
+            cache.image = new
+
+        loader.on_image(show)
+        return ControllerServices(
+            config=self._config,
+            node_id=self._properties.node_id,
+            cluster_id=self._properties.cluster_id,
+            timers=self._timers,
+            controller=LocalControllerChannel(service, when_applied=lambda: Deferred.of(None)),
+            metadata=cache,
+            slices=FairSlices(self._timers),
+            memory=memory,
+            service=service,
+            leader_id=lambda: service.node_id if service.is_active else NO_LEADER,
+        )
 
     async def start(self) -> None:
         """Become the active controller of the log, which has been started; write the bootstrap
@@ -55,13 +104,8 @@ class ControllerRole:
         if not loader.image.features:
             bootstrap = [decode_record(r) for r in load_bootstrap_records(self._config)]
             await as_future(service.submit(lambda controller, _: controller.bootstrap(bootstrap)))
-        incarnation_id = random_uuid(self._random)
-        endpoints = controller_endpoints(self._config)
-        await as_future(
-            service.submit(
-                lambda controller, _: controller.register_controller(incarnation_id, endpoints)
-            )
-        )
+        self._registrar.start()
+        await as_future(service.submit(lambda controller, _: ControllerResult([], None)))
         logger.info(
             "Node %d: active controller of cluster %s at epoch %d, %d topics, metadata offset %d",
             self._properties.node_id,
@@ -73,6 +117,7 @@ class ControllerRole:
 
     def close(self) -> None:
         """Accept no more requests; those under way are answered until the log is closed."""
+        self._registrar.close()
         self.service.close()
 
     def closed(self) -> None:
@@ -80,15 +125,6 @@ class ControllerRole:
         self.service.resign()
 
 
-def controller_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:
-    """Where this controller is reached; Kafka's readers expect at least one endpoint."""
-    protocols = {each.name: each.security_protocol for each in config.controller_listeners}
-    return {
-        each.name: Endpoint(
-            each.name,
-            each.host,
-            each.port,
-            SECURITY_PROTOCOLS.index(protocols.get(each.name, "PLAINTEXT")),
-        )
-        for each in own_endpoints(config)
-    }
+def _unbound_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:
+    """Of a single node without a controller listener; Kafka's readers expect at least one."""
+    return {each.name: Endpoint(each.name, each.host, each.port) for each in own_endpoints(config)}

@@ -1,11 +1,12 @@
 """The composition root: builds a node from its settings, starts it and stops it in order.
 
-Start: bind the listeners (their real ports are registered), lock and perhaps format the log
-directories, replay the metadata log (`metadata_log`), become the active controller
-(`controller_role`), open the logs, register, unfence and host partitions (`broker_role`), then
-accept connections. Stop: accept no connections, read no requests, controlled shutdown (which
-answers every waiting request), send what is answered, close the roles and the metadata log, flush
-the logs, write checkpoints and the clean-shutdown marker.
+Start: bind the listeners (`servers`; their real ports are registered), lock and perhaps format the
+log directories, accept connections of controller listeners, replay the metadata log
+(`metadata_log`), become the active controller (`controller_role`); on a broker also open the logs,
+register, unfence and host partitions (`broker_role`), then accept connections of clients. Stop:
+accept no connections, read no requests, controlled shutdown (which answers every waiting request),
+send what is answered, close the roles and the metadata log, flush the logs, write checkpoints and
+the clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -14,34 +15,31 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError
 from kbroker.node.broker_role import BrokerRole
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
+from kbroker.node.servers import NodeServers
 from kbroker.node.stall_probe import StallProbe
 from kbroker.node.timers import LoopTimers
 from kbroker.quorum.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
+from kbroker.server.api_policy import ListenerType
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.handlers import all_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers
 from kbroker.server.network.connection_shared import ConnectionShared, OpenConnection
-from kbroker.server.network.descriptors import descriptor_budget
-from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, resolve_overrides
-from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
+from kbroker.server.network.listener import BoundListener
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.listeners import SECURITY_PROTOCOLS
 from kbroker.settings.network import NetworkConfig
 
 if TYPE_CHECKING:
@@ -49,34 +47,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MIN_BACKLOG: Final = 1024
-"""Backlog unless configured. The loop accepts connections between requests, so the backlog must
-hold a burst of clients: one that finds no room retries a second later.
-"""
-
-SWEEP_SECONDS: Final = 5.0
-PRESSED_SWEEP_SECONDS: Final = 1.0
-"""Interval of sweeps while connections wait for memory."""
-
 DRAIN_SECONDS: Final = 3.0
 """How long a stop waits for responses to leave."""
 
 
 class Broker:
-    """One broker on the running loop, to whose thread all of it belongs."""
+    """One node on the running loop, to whose thread all of it belongs: a broker, a controller, or
+    both, as process.roles says.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
         *,
         resources: NodeResources | None = None,
-        handlers: Sequence[ApiHandler] | None = None,
+        handlers: Sequence[ApiHandler[Services]] | None = None,
     ) -> None:
         self.config = config
         self.resources = resources or NodeResources(config)
         self.failure: BaseException | None = None
         self._handlers = handlers
-        self._listeners: list[ListenerServer] = []
+        self._servers: NodeServers | None = None
         self._failed = asyncio.Event()
         self._stopped = False
         self._releasing: asyncio.Future[None] | None = None
@@ -84,9 +75,7 @@ class Broker:
         self._log: MetadataLog | None = None
         self._controller: ControllerRole | None = None
         self._role: BrokerRole | None = None
-        self._shared: ConnectionShared | None = None
-        self._dispatcher: Dispatcher | None = None
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._dispatcher: Dispatcher[Services] | None = None
         self._metrics: MetricsEndpoint | None = None
         self.stalls = StallProbe(_call_later)
         network = NetworkConfig.from_broker(config)
@@ -96,7 +85,7 @@ class Broker:
     def services(self) -> Services:
         """The broker's services, once it has started."""
         if self._role is None:
-            raise InvariantError("the broker has not started")
+            raise InvariantError("the broker has not started, or is a controller only")
         return self._role.services
 
     @property
@@ -107,21 +96,21 @@ class Broker:
         return self._log.loader
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """The handler table, once the broker has started."""
+    def dispatcher(self) -> Dispatcher[Services]:
+        """The handler table of the broker's listeners, once the broker has started."""
         if self._dispatcher is None:
             raise InvariantError("the broker has not started")
         return self._dispatcher
 
     @property
     def bound_listeners(self) -> list[BoundListener]:
-        """The listeners' addresses, with real ports."""
-        return [listener.bound for listener in self._listeners]
+        """The listeners' addresses, with real ports; the broker's first."""
+        return [] if self._servers is None else self._servers.bound
 
     @property
     def connections(self) -> list[OpenConnection]:
         """The open connections."""
-        return [] if self._shared is None else list(self._shared.connections)
+        return [] if self._servers is None else list(self._servers.connections)
 
     async def wait_failed(self) -> BaseException:
         """Wait until the broker cannot continue; returns the error."""
@@ -161,13 +150,19 @@ class Broker:
 
     async def _start(self) -> None:
         started = time.monotonic()
-        loop = asyncio.get_running_loop()
         config = self.config
         _check_roles(config)
-        network = NetworkConfig.from_broker(config)
-        timers = LoopTimers(loop)
+        timers = LoopTimers(asyncio.get_running_loop())
         self.stalls.start()
-        self._bind(network)
+        self._servers = servers = NodeServers(
+            config,
+            resources=self.resources,
+            timers=timers,
+            memory=self.memory,
+            stalls=self.stalls,
+            on_fatal=self.fail,
+        )
+        self.memory.on_pressure = self._give_back_memory
         self._logs = logs = LogManager(
             config,
             now_ms=timers.now_ms,
@@ -191,105 +186,64 @@ class Broker:
             random=self.resources.random,
         )
         log.driver.on_fatal(self.fail)
+        self._controller = controller = ControllerRole(
+            config,
+            properties,
+            timers,
+            log,
+            self.resources.random,
+            endpoints=servers.endpoints(config.advertised_controller_listeners),
+        )
+        if config.controller_listeners:
+            await self._open_controller(servers, controller)
         await log.start()
         _check_voters(config, log.driver.voter_ids)
-        self._controller = controller = ControllerRole(
-            config, properties, timers, log, self.resources.random
-        )
         await controller.start()
-        self._role = role = BrokerRole(
-            config,
-            resources=self.resources,
-            timers=timers,
-            memory=self.memory,
-            logs=logs,
-            log=log,
-            channel=partial(LocalControllerChannel, controller.service),
-            fail=self.fail,
-        )
-        await role.start(self._endpoints())
-        await self._listen(loop, network, timers)
+        if config.is_broker:
+            self._role = BrokerRole(
+                config,
+                resources=self.resources,
+                timers=timers,
+                memory=self.memory,
+                logs=logs,
+                log=log,
+                channel=partial(LocalControllerChannel, controller.service),
+                fail=self.fail,
+            )
+            await self._role.start(servers.endpoints(config.advertised_listeners))
+            await self._open_broker(servers)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
 
-    def _bind(self, network: NetworkConfig) -> None:
-        backlog = network.socket_listen_backlog_size
-        if not self.config.is_explicit("socket.listen.backlog.size"):
-            backlog = max(backlog, MIN_BACKLOG)
-        for listener in self.config.listeners:
-            self._listeners.append(
-                ListenerServer(
-                    listener.name,
-                    listener.host,
-                    listener.port,
-                    listener.security_protocol,
-                    backlog=backlog,
-                    send_buffer_bytes=network.socket_send_buffer_bytes,
-                    receive_buffer_bytes=network.socket_receive_buffer_bytes,
-                )
-            )
+    async def _open_controller(self, servers: NodeServers, controller: ControllerRole) -> None:
+        """Other nodes may ask this controller before it knows who leads."""
+        dispatcher = Dispatcher(
+            controller_handlers(),
+            controller.services(self.memory),
+            listener=ListenerType.CONTROLLER,
+        )
+        await servers.open(self.config.controller_listeners, servers.shared(dispatcher))
 
-    def _endpoints(self) -> dict[str, Endpoint]:
-        """The advertised listeners with real ports and a host that clients can be told."""
-        bound = {listener.bound.name: listener.bound for listener in self._listeners}
-        endpoints = {}
-        for listener in self.config.advertised_listeners:
-            here = bound.get(listener.name)
-            if here is None:
-                continue
-            endpoints[listener.name] = Endpoint(
-                listener.name,
-                advertised_host(listener.host),
-                listener.port or here.port,
-                SECURITY_PROTOCOLS.index(listener.security_protocol),
-            )
-        return endpoints
-
-    async def _listen(
-        self, loop: asyncio.AbstractEventLoop, network: NetworkConfig, timers: LoopTimers
-    ) -> None:
+    async def _open_broker(self, servers: NodeServers) -> None:
         handlers = all_handlers() if self._handlers is None else self._handlers
         self._dispatcher = dispatcher = Dispatcher(handlers, self.services)
-        self._shared = shared = ConnectionShared(
-            loop=loop,
-            dispatcher=dispatcher,
-            timers=timers,
-            limits=ConnectionLimits(
-                network.max_connections,
-                network.max_connections_per_ip,
-                resolve_overrides(network.max_connections_per_ip_overrides),
-            ),
-            budget=PipelineBudget(network.queued_max_requests),
-            max_frame_bytes=network.max_frame_bytes,
-            max_list_bytes=network.max_list_bytes,
-            max_queued_bytes=network.connection_queued_bytes,
-            descriptors=descriptor_budget(
-                network.descriptor_reserve, log_files=self.resources.open_files.limit
-            ),
-            memory=self.memory,
-            page_cache=self.resources.page_cache,
-            executor=self.resources.workers,
-            on_fatal=self.fail,
-            node_id=self.config.node_id,
+        shared = servers.shared(
+            dispatcher,
             on_storage_error=self.services.replicas.logs.directory_failed,
+            on_lost=self.services.share_reader.disconnected,
         )
-        shared.on_lost = self.services.share_reader.disconnected
-        self.memory.on_pressure = self._give_back_memory
         await self._serve_metrics(dispatcher, shared)
-        self.stalls.reset()
-        shared.stalls = self.stalls
-        for listener in self._listeners:
-            await listener.start(shared)
-        idle_ms = network.connections_max_idle_ms
-        self._sweep(loop, idle_ms / 1000 if idle_ms >= 0 else float("inf"))
+        await servers.open(self.config.listeners, shared)
 
     def _give_back_memory(self) -> None:
         """Called when memory pressure begins."""
-        if self._shared is not None:
-            self._shared.give_back_memory()
-        if self._role is not None:
+        if self._servers is not None:
+            self._servers.give_back_memory()
+        if self._role is not None and self._role.is_started:
             self._role.give_back_memory()
 
-    async def _serve_metrics(self, dispatcher: Dispatcher, shared: ConnectionShared) -> None:
+    async def _serve_metrics(
+        self, dispatcher: Dispatcher[Services], shared: ConnectionShared
+    ) -> None:
         """Start the metrics endpoint if it is configured; only then is prometheus-client
         imported.
         """
@@ -308,24 +262,6 @@ class Broker:
     def metrics_port(self) -> int | None:
         """The port of the metrics endpoint, None without one."""
         return None if self._metrics is None else self._metrics.port
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop, max_idle_seconds: float) -> None:
-        """Sweep all connections by one timer: release buffers, close idle connections."""
-        if self._shared is None:
-            return
-        now = loop.time()
-        self._shared.descriptors.refill()
-        for connection in list(self._shared.connections):
-            try:
-                connection.sweep(now, max_idle_seconds)
-            except InvariantError as error:
-                self.fail(error)
-            except Exception:  # of this connection: the others are swept
-                logger.exception("node %d: a connection could not be swept", self.config.node_id)
-                connection.abort()
-        seconds = PRESSED_SWEEP_SECONDS if self.memory.contended else SWEEP_SECONDS
-        delay = min(seconds, max(max_idle_seconds / 2, 0.05))
-        self._sweep_timer = loop.call_later(delay, self._sweep, loop, max_idle_seconds)
 
     def loop_exception(
         self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
@@ -347,46 +283,32 @@ class Broker:
             return
         self._stopped = True
         logger.info("stopping")
-        for listener in self._listeners:
-            listener.close()
-        self._stop_watching()
-        drained = asyncio.Event()
-        connections: set[OpenConnection] = set()
-        if self._shared is not None:
-            connections = self._shared.connections
-            self._shared.on_empty = drained.set
-        for connection in list(connections):
-            connection.stop()
+        self._stop_accepting()
+        if self._servers is not None:
+            self._servers.stop_reading()
         if self._role is not None:
             if self._role.is_started and self.failure is None:
                 await self._role.shut_down()
             self._role.close_coordinators()
-        if connections:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(drained.wait(), DRAIN_SECONDS)
-            for connection in list(connections):
-                connection.abort()
-            await asyncio.sleep(0)
+        if self._servers is not None:
+            await self._servers.drain(DRAIN_SECONDS)
         await self._release()
         logger.info("stopped")
 
-    def _stop_watching(self) -> None:
+    def _stop_accepting(self) -> None:
+        if self._servers is not None:
+            self._servers.stop_accepting()
         self.stalls.stop()
         if self._metrics is not None:
             self._metrics.close()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
 
     def kill(self) -> None:
         """Drop everything as a crash would: no flush, no checkpoints, no marker (for tests)."""
         self._stopped = True
-        for listener in self._listeners:
-            listener.close()
-        self._stop_watching()
-        if self._shared is not None:
-            for connection in list(self._shared.connections):
-                connection.abort()
-            self._shared.close()
+        self._stop_accepting()
+        if self._servers is not None:
+            self._servers.abort()
+            self._servers.close()
         if self._role is not None:
             self._role.kill()
         if self._log is not None:
@@ -405,11 +327,9 @@ class Broker:
         await asyncio.shield(self._releasing)
 
     async def _close_all(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        self._stop_watching()
-        if self._shared is not None:
-            self._shared.close()
+        self._stop_accepting()
+        if self._servers is not None:
+            self._servers.close()
         broker_epoch = NO_BROKER_EPOCH
         if self._role is not None:
             broker_epoch = self._role.broker_epoch
@@ -430,11 +350,12 @@ class Broker:
 
 
 def _check_roles(config: BrokerConfig) -> None:
-    """The only controller of a broker is its own node so far. Raises StartupError."""
-    if set(config.process_roles) != {"broker", "controller"}:
+    """A broker follows the controller of its own node so far. Raises StartupError."""
+    if not config.is_controller:
         raise StartupError(
-            f"{config.source}: process.roles={','.join(config.process_roles)}: this version runs"
-            " both roles in one node; set process.roles=broker,controller"
+            f"{config.source}: process.roles={','.join(config.process_roles)}: this version has no"
+            " broker that follows the controller of another node; set"
+            " process.roles=broker,controller"
         )
 
 

@@ -19,6 +19,7 @@ if sys.platform != "win32":
 
 from kbroker import __version__
 from kbroker.log_lines import LineFormatter
+from kbroker.metadata.image import Endpoint
 from kbroker.model import StartupError
 from kbroker.node.garbage import CollectorPolicy
 from kbroker.node.node import Broker
@@ -145,8 +146,11 @@ async def _serve(config: BrokerConfig) -> int:
 
 def _announce(broker: Broker) -> None:
     """Print each listener with its advertised address; log that clients are not authenticated."""
-    services = broker.services
-    told = services.image.brokers[services.node_id].endpoints
+    image, node_id = broker.metadata.image, broker.config.node_id
+    told: dict[str, Endpoint] = {}
+    for registrations in (image.brokers, image.controllers):
+        if node_id in registrations:
+            told.update(registrations[node_id].endpoints)
     for listener in broker.bound_listeners:
         endpoint = told.get(listener.name)
         advertised = "not advertised"
@@ -155,7 +159,7 @@ def _announce(broker: Broker) -> None:
             advertised = f"advertised as {where}"
         print(
             f"kbroker {__version__} listening on {listener}, {advertised}"
-            f" (node {services.node_id}, cluster {services.cluster_id})",
+            f" (node {node_id}, cluster {image.cluster_id})",
             flush=True,
         )
     listeners = broker.bound_listeners

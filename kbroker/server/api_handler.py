@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import ApiPolicy, MemoryClass
 from kbroker.server.requests import Outcome, RequestContext, Steps
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.session import ApiVersionRange
 from kbroker.server.slicing.divided_requests import Division
 
@@ -20,8 +20,14 @@ RefusalSteps = Callable[[Any, ErrorCode, str], Generator[None, None, Message]]
 """An `error_response` as a generator, which pauses after some hundred items."""
 
 
+S_contra = TypeVar("S_contra", bound=NodeServices, contravariant=True)
+"""What the handler may call: `Services` on listeners of brokers, `ControllerServices` on those of
+controllers, `NodeServices` on both.
+"""
+
+
 @dataclass(frozen=True, slots=True)
-class ApiHandler:
+class ApiHandler(Generic[S_contra]):
     """One API as a handler module registers it; `HANDLERS` at its end lists them.
 
     handle: stage one, synchronous. The request's bytes fields are views on the connection's receive
@@ -41,10 +47,10 @@ class ApiHandler:
 
     api_key: ApiKey
     # Any: each handler names its own request class
-    handle: Callable[[Services, RequestContext, Any], Outcome]
+    handle: Callable[[S_contra, RequestContext, Any], Outcome]
     error_response: Callable[[Any, ErrorCode, str], Message]
     policy: ApiPolicy
-    steps: Callable[[Services, RequestContext, Any], Steps] | None = None
+    steps: Callable[[S_contra, RequestContext, Any], Steps] | None = None
     division: Division | None = None
     refusal: Division | RefusalSteps | None = None
 
@@ -59,7 +65,7 @@ class ApiHandler:
         return self.policy.versions.max_version
 
 
-def small_responses(handlers: Iterable[ApiHandler]) -> frozenset[int]:
+def small_responses(handlers: Iterable[ApiHandler[Any]]) -> frozenset[int]:
     """Keys of the APIs whose responses are small as a rule; see `MemoryClass`."""
     return frozenset(
         int(handler.api_key)
@@ -68,7 +74,7 @@ def small_responses(handlers: Iterable[ApiHandler]) -> frozenset[int]:
     )
 
 
-def api_version_ranges(handlers: Sequence[ApiHandler]) -> list[ApiVersionRange]:
+def api_version_ranges(handlers: Sequence[ApiHandler[Any]]) -> list[ApiVersionRange]:
     """What ApiVersions announces for these handlers, by API key."""
     return sorted(
         ApiVersionRange(int(handler.api_key), handler.min_version, handler.max_version)

@@ -43,6 +43,9 @@ class ListenerType(Flag):
     CONTROLLER = 2
 
 
+EVERY_LISTENER: Final = ListenerType.BROKER | ListenerType.CONTROLLER
+
+
 class Extent(Enum):
     """Which of an API's requests need a permission, and what its absence does to a request."""
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metrics import Histogram
@@ -55,7 +55,7 @@ from kbroker.server.requests import (
     RequestContext,
     Steps,
 )
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.session import ApiVersionRange, Session
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
@@ -71,13 +71,15 @@ REFUSED_ITEMS: Final = 512
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
 
+S = TypeVar("S", bound=NodeServices)
+
 Interceptor = Callable[[RequestContext, Any], Outcome]
 """A test's hook in front of a handler: returns an outcome, raises KafkaError, or returns None to
 pass the request on.
 """
 
 
-class _Route:
+class _Route(Generic[S]):
     """A registered API, with its policy taken apart for `dispatch`. The request class is imported
     when the first request arrives. checks: run in their order before the handler.
     """
@@ -92,9 +94,7 @@ class _Route:
         "view_fields",
     )
 
-    def __init__(
-        self, handler: ApiHandler, services: Services, authorizer: Authorizer | None
-    ) -> None:
+    def __init__(self, handler: ApiHandler[S], services: S, authorizer: Authorizer | None) -> None:
         policy = handler.policy
         self.handler = handler
         self.min_version, self.max_version = policy.versions
@@ -121,7 +121,7 @@ class _Route:
         return request
 
 
-class Dispatcher:
+class Dispatcher(Generic[S]):
     """The handler table of one type of listener, at work.
 
     api_versions: what ApiVersions announces. small_responses: keys of the APIs of
@@ -144,8 +144,8 @@ class Dispatcher:
 
     def __init__(
         self,
-        handlers: Sequence[ApiHandler],
-        services: Services,
+        handlers: Sequence[ApiHandler[S]],
+        services: S,
         *,
         listener: ListenerType = ListenerType.BROKER,
         authorizer: Authorizer | None = None,
@@ -299,7 +299,7 @@ class Dispatcher:
                 histogram = self.times[pending.api_key] = Histogram()
             histogram.observe(time.perf_counter() - pending.started_s)
 
-    def _handle(self, route: _Route, context: RequestContext, request: Message) -> Outcome:
+    def _handle(self, route: _Route[S], context: RequestContext, request: Message) -> Outcome:
         handler = route.handler
         try:
             if self.interceptors:
@@ -316,7 +316,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  # top frame of a request
             return self._failed(handler, context, request, error)
 
-    def _handle_in_steps(self, route: _Route, context: RequestContext, request: Any) -> Steps:
+    def _handle_in_steps(self, route: _Route[S], context: RequestContext, request: Any) -> Steps:
         """As `_handle`, for a large request: `steps` in place of `handle` where the API has them,
         and an error response in steps, too. Returns what the handler does.
         """
@@ -338,13 +338,13 @@ class Dispatcher:
         return (yield from _refused_in_steps(handler, request, code, message))
 
     def _failed(
-        self, handler: ApiHandler, context: RequestContext, request: Any, error: Exception
+        self, handler: ApiHandler[S], context: RequestContext, request: Any, error: Exception
     ) -> Message:
         """The response to a request whose check, handler or Deferred failed with error."""
         return handler.error_response(request, *self._error_of(handler, context, error))
 
     def _error_of(
-        self, handler: ApiHandler, context: RequestContext, error: Exception
+        self, handler: ApiHandler[S], context: RequestContext, error: Exception
     ) -> tuple[ErrorCode, str]:
         """The code and message that answer a request which failed with error. What is not a
         KafkaError is logged and counted.
@@ -365,7 +365,7 @@ class Dispatcher:
         return ErrorCode.UNKNOWN_SERVER_ERROR, ""
 
 
-def _refused_in_steps(handler: ApiHandler, request: Any, code: ErrorCode, message: str) -> Steps:
+def _refused_in_steps(handler: ApiHandler[S], request: Any, code: ErrorCode, message: str) -> Steps:
     """The error response to a large request, `REFUSED_ITEMS` of its items at a time."""
     refusal = handler.refusal
     if refusal is None:
@@ -392,7 +392,7 @@ def checks_of(
 
 
 def _unsupported_version(
-    handler: ApiHandler, api_version: int, correlation_id: int
+    handler: ApiHandler[S], api_version: int, correlation_id: int
 ) -> PendingResponse:
     """ApiVersions is answered in v0, so that a newer client can step down; a request of any other
     API ends the connection.

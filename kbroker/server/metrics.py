@@ -59,7 +59,7 @@ class MetricsSources:
     """The parts that are asked."""
 
     services: Services
-    dispatcher: Dispatcher
+    dispatcher: Dispatcher[Services]
     shared: ConnectionShared
     stalls: LoopStalls
 

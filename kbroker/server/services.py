@@ -1,11 +1,15 @@
-"""What a handler may call: the parts of a running broker, gathered by `node`.
+"""What a handler may call: the parts of a running node, gathered by `node`.
+
+`NodeServices` has those that brokers and controllers share, for the APIs that listeners of either
+type serve; `Services` and `ControllerServices` add their own.
 
 A handler translates: request to core call, result to response. It reaches the cores only through
-this value, so a test builds one with fakes behind the same names.
+these values, so a test builds one with fakes behind the same names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.broker.metadata_cache import MetadataCache
     from kbroker.broker.producer_ids import ProducerIdManager
     from kbroker.broker.transaction_gate import PartitionGate
+    from kbroker.controller.service import ControllerService
     from kbroker.coordinator.group.service import GroupCoordinator
     from kbroker.coordinator.group.share_service import ShareGroupCoordinator
     from kbroker.coordinator.share_state.service import ShareCoordinator
@@ -31,9 +36,12 @@ if TYPE_CHECKING:
     from kbroker.share.reader import ShareReader
 
 
-@dataclass(slots=True)
-class Services:
-    """The parts of one running broker. Everything in it belongs to the loop thread."""
+@dataclass(slots=True, kw_only=True)
+class NodeServices:
+    """The parts that handlers of either type of listener may call. controller: this node's channel
+    to the active controller, or the active controller itself. metadata: as clients of the listener
+    see it. Everything belongs to the loop thread.
+    """
 
     config: BrokerConfig
     node_id: int
@@ -41,6 +49,19 @@ class Services:
     timers: Timers
     controller: ControllerChannel
     metadata: MetadataCache
+    slices: FairSlices
+    memory: MemoryPool = field(default_factory=MemoryPool)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as of now; hold it in a local for the length of one call, never longer."""
+        return self.metadata.image
+
+
+@dataclass(slots=True, kw_only=True)
+class Services(NodeServices):
+    """The parts of one running broker."""
+
     replicas: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
@@ -51,12 +72,16 @@ class Services:
     share_coordinator: ShareCoordinator
     share_reader: ShareReader
     offload: Offload
-    slices: FairSlices
-    memory: MemoryPool = field(default_factory=MemoryPool)
     random: Random = field(default_factory=Random)
     streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
 
-    @property
-    def image(self) -> MetadataImage:
-        """The metadata as of now; hold it in a local for the length of one call, never longer."""
-        return self.metadata.image
+
+@dataclass(slots=True, kw_only=True)
+class ControllerServices(NodeServices):
+    """The parts of one running controller, active or not. service: refuses with NOT_CONTROLLER what
+    is for the active controller while another node is it. leader_id: of the metadata quorum, -1 if
+    none is known.
+    """
+
+    service: ControllerService
+    leader_id: Callable[[], int]

@@ -56,10 +56,10 @@ def batches_of(broker: Broker) -> dict[tuple[answers.Place, int, int], list[int]
 
 def at_rest(broker: Broker) -> bool:
     """Nobody is connected and nothing is held for anybody."""
-    shared = broker._shared
-    assert shared is not None
+    servers = broker._servers
+    assert servers is not None
     held = broker.memory.used - broker.memory.kept
-    return not (shared.connections or held or broker.memory.waiting or shared.budget.used)
+    return not (broker.connections or held or broker.memory.waiting or servers.budget.used)
 
 
 def check(broker: EmbeddedBroker, ledger: Ledger) -> None:

@@ -74,7 +74,7 @@ class MetadataNode:
             offload=ExecutorOffload(ThreadPoolExecutor(1)),
             random=Random(1),
         )
-        self.role = ControllerRole(config, meta, TIMERS, self.log, Random(2))
+        self.role = ControllerRole(config, meta, TIMERS, self.log, Random(2), endpoints={})
         self.channel = LocalControllerChannel(
             self.role.service, when_applied=lambda: Deferred.of(None)
         )

@@ -1,29 +1,232 @@
-"""Which roles a node is built with."""
+"""Which roles a node is built with, and what its listeners serve."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from kbroker.client.connection import BrokerConnection
+from kbroker.controller.registration import registration_request
+from kbroker.metadata.image import Endpoint
 from kbroker.model import StartupError
 from kbroker.node.node import Broker
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.cluster import ControllerRegistrationResponse
+from kbroker.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.server.handlers import all_handlers, controller_handlers
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.keys import ResourceType
+
+BOTH: Final = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+    "controller.listener.names": "CONTROLLER",
+    "node.id": "7",
+}
+CONTROLLER: Final = {
+    "process.roles": "controller",
+    "listeners": "CONTROLLER://127.0.0.1:0",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "7@127.0.0.1:9093",
+    "node.id": "7",
+}
 
 
-@pytest.mark.parametrize("roles", ["broker", "controller"])
-def test_one_role_alone_is_refused_in_one_line(tmp_path: Path, roles: str) -> None:
-    config = BrokerConfig.from_properties(
-        {
-            "process.roles": roles,
-            "listeners": f"{'PLAINTEXT' if roles == 'broker' else 'CONTROLLER'}://127.0.0.1:0",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
-            "log.dirs": str(tmp_path / "data"),
-        }
-    )
-    with pytest.raises(StartupError, match=f"process.roles={roles}: ") as caught:
-        asyncio.run(Broker(config).start())
+def node(tmp_path: Path, properties: dict[str, str]) -> Broker:
+    settings = {"log.dirs": str(tmp_path / "data"), **properties}
+    return Broker(BrokerConfig.from_properties(settings))
+
+
+@asynccontextmanager
+async def started(tmp_path: Path, properties: dict[str, str]) -> AsyncIterator[Broker]:
+    running = node(tmp_path, properties)
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+    assert running.failure is None
+
+
+async def connect(running: Broker, listener: str) -> BrokerConnection:
+    (bound,) = (each for each in running.bound_listeners if each.name == listener)
+    return await BrokerConnection.connect(bound.host, bound.port)
+
+
+def test_a_broker_alone_is_refused_in_one_line(tmp_path: Path) -> None:
+    properties = {
+        "process.roles": "broker",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+    }
+    with pytest.raises(StartupError, match=r"process\.roles=broker: ") as caught:
+        asyncio.run(node(tmp_path, properties).start())
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "data").exists()
+
+
+def test_each_type_of_listener_announces_and_serves_its_own_apis(tmp_path: Path) -> None:
+    async def script() -> None:
+        async with started(tmp_path, BOTH) as running:
+            assert [each.name for each in running.bound_listeners] == ["PLAINTEXT", "CONTROLLER"]
+            for name, handlers in (
+                ("PLAINTEXT", {int(each.api_key) for each in all_handlers()}),
+                ("CONTROLLER", {int(each.api_key) for each in controller_handlers()}),
+            ):
+                async with await connect(running, name) as connection:
+                    request = ApiVersionsRequest(
+                        client_software_name="test", client_software_version="1"
+                    )
+                    answer = await connection.request(request, ApiVersionsResponse)
+                    assert {each.api_key for each in answer.api_keys} == handlers
+                    levels = {
+                        each.name: each.max_version_level for each in answer.finalized_features
+                    }
+                    assert levels["metadata.version"] == 30
+                    assert levels["kraft.version"] == 1
+            async with await connect(running, "CONTROLLER") as connection:
+                with pytest.raises(KafkaError) as refused:
+                    await connection.request(MetadataRequest(), MetadataResponse, version=12)
+                assert refused.value.code is ErrorCode.NETWORK_EXCEPTION, "the connection is closed"
+
+    asyncio.run(script())
+
+
+def test_an_admin_client_of_the_controllers(tmp_path: Path) -> None:
+    """What KIP-919 is for: each change is in the metadata, and the broker carries it out."""
+
+    async def script() -> None:
+        async with started(tmp_path, BOTH) as running:
+            bound = running.bound_listeners[1]
+            async with await connect(running, "CONTROLLER") as connection:
+                cluster = await connection.request(
+                    DescribeClusterRequest(endpoint_type=2), DescribeClusterResponse
+                )
+                assert (cluster.error_code, cluster.controller_id) == (0, 7)
+                assert cluster.endpoint_type == 2
+                assert cluster.cluster_id == running.metadata.image.cluster_id
+                assert [(each.broker_id, each.host, each.port) for each in cluster.brokers] == [
+                    (7, "127.0.0.1", bound.port)
+                ]
+                brokers = await connection.request(
+                    DescribeClusterRequest(endpoint_type=1), DescribeClusterResponse
+                )
+                assert brokers.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+
+                topic = CreateTopicsRequest.CreatableTopic(
+                    name="t", num_partitions=2, replication_factor=1
+                )
+                created = await connection.request(
+                    CreateTopicsRequest(topics=[topic]), CreateTopicsResponse
+                )
+                assert [each.error_code for each in created.topics] == [0]
+                change = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=ResourceType.TOPIC,
+                    resource_name="t",
+                    configs=[
+                        IncrementalAlterConfigsRequest.AlterableConfig(
+                            name="retention.ms", config_operation=0, value="5000"
+                        )
+                    ],
+                )
+                changed = await connection.request(
+                    IncrementalAlterConfigsRequest(resources=[change]),
+                    IncrementalAlterConfigsResponse,
+                )
+                assert [each.error_code for each in changed.responses] == [0]
+                resources = [
+                    DescribeConfigsRequest.DescribeConfigsResource(
+                        resource_type=kind, resource_name=name, configuration_keys=[key]
+                    )
+                    for kind, name, key in (
+                        (ResourceType.TOPIC, "t", "retention.ms"),
+                        (ResourceType.BROKER, "7", "node.id"),
+                    )
+                ]
+                described = await connection.request(
+                    DescribeConfigsRequest(resources=resources), DescribeConfigsResponse
+                )
+                values = [each.configs[0].value for each in described.results]
+                assert values == ["5000", "7"]
+            async with await connect(running, "PLAINTEXT") as connection:
+                metadata = await connection.request(MetadataRequest(topics=None), MetadataResponse)
+                assert [each.name for each in metadata.topics] == ["t"]
+            async with await connect(running, "CONTROLLER") as connection:
+                deleted = await connection.request(
+                    DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")]),
+                    DeleteTopicsResponse,
+                )
+                assert [each.error_code for each in deleted.responses] == [0]
+
+    asyncio.run(script())
+
+
+def test_another_controller_registers(tmp_path: Path) -> None:
+    async def script() -> None:
+        async with started(tmp_path, BOTH) as running:
+            own = running.metadata.image.controllers[7]
+            async with await connect(running, "CONTROLLER") as connection:
+                endpoint = Endpoint("CONTROLLER", "other", 9093)
+                request = registration_request(
+                    8, incarnation_id=bytes(range(16)), endpoints=[endpoint]
+                )
+                answer = await connection.request(request, ControllerRegistrationResponse)
+                assert answer.error_code == 0
+                other = running.metadata.image.controllers[8]
+                assert other.endpoints == {"CONTROLLER": endpoint}
+                assert other.incarnation_id == bytes(range(16))
+                assert (other.features, running.metadata.image.controllers[7]) == (
+                    own.features,
+                    own,
+                )
+                cluster = await connection.request(
+                    DescribeClusterRequest(endpoint_type=2), DescribeClusterResponse
+                )
+                assert [each.broker_id for each in cluster.brokers] == [7, 8]
+
+    asyncio.run(script())
+
+
+def test_a_controller_alone_has_no_broker(tmp_path: Path) -> None:
+    async def script() -> None:
+        async with started(tmp_path, CONTROLLER) as running:
+            assert [each.name for each in running.bound_listeners] == ["CONTROLLER"]
+            image = running.metadata.image
+            assert (set(image.brokers), set(image.controllers)) == (set(), {7})
+            async with await connect(running, "CONTROLLER") as connection:
+                topic = CreateTopicsRequest.CreatableTopic(
+                    name="t", num_partitions=1, replication_factor=1
+                )
+                created = await connection.request(
+                    CreateTopicsRequest(topics=[topic]), CreateTopicsResponse
+                )
+                assert created.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        names = {each.name for each in (tmp_path / "data").iterdir()}
+        assert names == {"__cluster_metadata-0", "bootstrap.checkpoint", "meta.properties"}
+        async with started(tmp_path, CONTROLLER) as running:
+            assert running.metadata.image.controllers[7].id == 7
+
+    asyncio.run(script())

@@ -34,7 +34,7 @@ from kbroker.server.api_policy import (
     authorisation_check,
     group_protocol_check,
 )
-from kbroker.server.handlers import all_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers
 from kbroker.server.session import Session
 
 DATA: Final = Path(__file__).parents[1] / "data" / "kafka"
@@ -43,9 +43,14 @@ MESSAGES: Final = {
     message["name"]: message
     for message in json.loads((DATA / "messages.json").read_text())["messages"]
 }
+CONTROLLERS_OWN: Final = [
+    handler
+    for handler in controller_handlers()
+    if handler.policy.listeners is ListenerType.CONTROLLER
+]
 HANDLERS: Final = [
-    pytest.param(handler, id=handler.api_key.name)
-    for handler in sorted(all_handlers(), key=lambda handler: handler.api_key)
+    pytest.param(handler, id=f"{handler.api_key.name}-{handler.policy.listeners.name}")
+    for handler in sorted([*all_handlers(), *CONTROLLERS_OWN], key=lambda handler: handler.api_key)
 ]
 ENTITY_TYPES: Final = {
     AclResource.TOPIC: "topicName",
@@ -76,9 +81,17 @@ def fields_of(fields: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from fields_of(field.get("fields", []))
 
 
-def test_every_api_is_registered_once() -> None:
-    keys = [handler.api_key for handler in all_handlers()]
-    assert len(set(keys)) == len(keys)
+def test_every_api_is_registered_once_for_each_type_of_listener() -> None:
+    for handlers in (all_handlers(), controller_handlers()):
+        keys = [handler.api_key for handler in handlers]
+        assert len(set(keys)) == len(keys)
+
+
+def test_what_a_module_registers_for_both_types_of_listener_is_served_on_both() -> None:
+    both = {h.api_key for h in all_handlers() if ListenerType.CONTROLLER in h.policy.listeners}
+    assert both <= {h.api_key for h in controller_handlers()}
+    for handler in all_handlers():
+        assert ListenerType.BROKER in handler.policy.listeners
 
 
 @pytest.mark.parametrize("handler", HANDLERS)

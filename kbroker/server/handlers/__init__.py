@@ -7,8 +7,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from kbroker.server.api_policy import ListenerType
+
 if TYPE_CHECKING:
     from kbroker.server.api_handler import ApiHandler
+    from kbroker.server.services import ControllerServices, Services
 
 MODULES: Final = (
     "api_versions",
@@ -41,9 +44,30 @@ MODULES: Final = (
 )
 
 
-def all_handlers() -> list[ApiHandler]:
-    """Every registered API. Imports the modules, which import the cores they call."""
-    handlers: list[ApiHandler] = []
+CONTROLLER_MODULES: Final = (
+    "api_versions",
+    "topics",
+    "configs",
+    "features",
+    "alter_configs",
+    "controllers",
+)
+"""Modules with APIs that controller listeners serve."""
+
+
+def all_handlers() -> list[ApiHandler[Services]]:
+    """Every API of broker listeners. Imports the modules, which import the cores they call."""
+    handlers: list[ApiHandler[Services]] = []
     for name in MODULES:
         handlers.extend(import_module(f"{__name__}.{name}").HANDLERS)
+    return handlers
+
+
+def controller_handlers() -> list[ApiHandler[ControllerServices]]:
+    """Every API of controller listeners."""
+    handlers: list[ApiHandler[ControllerServices]] = []
+    for name in CONTROLLER_MODULES:
+        for handler in import_module(f"{__name__}.{name}").HANDLERS:
+            if ListenerType.CONTROLLER in handler.policy.listeners:
+                handlers.append(handler)
     return handlers

@@ -31,9 +31,9 @@ from kbroker.protocol.messages.configs import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.requests import RequestContext
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 from kbroker.settings.keys import ResourceType
@@ -64,7 +64,7 @@ def incremental_alter_configs_error(
 
 @sliced
 def handle_alter_configs(
-    services: Services, context: RequestContext, request: AlterConfigsRequest
+    services: NodeServices, context: RequestContext, request: AlterConfigsRequest
 ) -> Steps[AlterConfigsResponse]:
     """Answered when the new settings are in effect."""
     resources = yield from _asked(
@@ -79,7 +79,7 @@ def handle_alter_configs(
 
 @sliced
 def handle_incremental_alter_configs(
-    services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
+    services: NodeServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Steps[IncrementalAlterConfigsResponse]:
     """Answered when the new settings are in effect."""
     resources = yield from _asked(
@@ -180,7 +180,7 @@ def _asked(
 
 
 def _alter(
-    services: Services,
+    services: NodeServices,
     resources: Sequence[AlteredResource],
     *,
     incremental: bool,
@@ -230,7 +230,7 @@ def _alter(
 
 @sliced
 def handle_list_config_resources(
-    services: Services, context: RequestContext, request: ListConfigResourcesRequest
+    services: NodeServices, context: RequestContext, request: ListConfigResourcesRequest
 ) -> Steps[ListConfigResourcesResponse]:
     """The existing topics and brokers, and the groups and subscriptions that have settings."""
     wanted = set((yield from once_each(request.resource_types))) or LISTED_TYPES
@@ -273,19 +273,29 @@ ALTER_EACH_RESOURCE: Final = (
     Access(Extent.EACH, AclResource.GROUP, (AclOperation.ALTER_CONFIGS,)),
 )
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.ALTER_CONFIGS,
         handle_alter_configs,
         alter_configs_error,
-        ApiPolicy(Versions(0, 2), ALTER_EACH_RESOURCE, forward=Forward.TO_CONTROLLER),
+        ApiPolicy(
+            Versions(0, 2),
+            ALTER_EACH_RESOURCE,
+            listeners=EVERY_LISTENER,
+            forward=Forward.TO_CONTROLLER,
+        ),
         refusal=Division(("resources",), ("responses",)),
     ),
     ApiHandler(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         handle_incremental_alter_configs,
         incremental_alter_configs_error,
-        ApiPolicy(Versions(0, 1), ALTER_EACH_RESOURCE, forward=Forward.TO_CONTROLLER),
+        ApiPolicy(
+            Versions(0, 1),
+            ALTER_EACH_RESOURCE,
+            listeners=EVERY_LISTENER,
+            forward=Forward.TO_CONTROLLER,
+        ),
         refusal=Division(("resources",), ("responses",)),
     ),
     ApiHandler(

@@ -1,4 +1,4 @@
-"""ApiVersions v0-4: what this broker serves, computed from the registered handlers.
+"""ApiVersions v0-4: what the listener serves, computed from the registered handlers.
 
 v0: error and ranges. v1: throttle time. v3: flexible, client software name and version (KIP-511),
 features (KIP-584); the response header stays at version 0 so that a client that asked with too new
@@ -19,14 +19,14 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
+    EVERY_LISTENER,
     NO_AUTHORISATION,
     ApiPolicy,
-    ListenerType,
     MemoryClass,
     Versions,
 )
 from kbroker.server.requests import RequestContext
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 
 MIN_VERSION: Final = 0
 MAX_VERSION: Final = 4
@@ -38,7 +38,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle_api_versions(
-    services: Services, context: RequestContext, request: ApiVersionsRequest
+    services: NodeServices, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """Answer with ranges and features; keep the client software in the session."""
     version = context.api_version
@@ -64,7 +64,7 @@ def handle_api_versions(
     return response
 
 
-def _add_features(services: Services, version: int, response: ApiVersionsResponse) -> None:
+def _add_features(services: NodeServices, version: int, response: ApiVersionsResponse) -> None:
     response.supported_features = [
         ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
         for name, (low, high) in SUPPORTED_FEATURES.items()
@@ -95,7 +95,7 @@ def error_response(
     return response
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.API_VERSIONS,
         handle_api_versions,
@@ -103,7 +103,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
         ApiPolicy(
             Versions(MIN_VERSION, MAX_VERSION),
             NO_AUTHORISATION,
-            listeners=ListenerType.BROKER | ListenerType.CONTROLLER,
+            listeners=EVERY_LISTENER,
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),
     ),

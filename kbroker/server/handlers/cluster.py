@@ -1,11 +1,12 @@
 """DescribeCluster v0-2: the brokers that a client of the listener can reach.
 
-v1: endpoint type (KIP-919). v2: fenced brokers (KIP-1073). Deviation: no ACLs yet, so every
-operation is authorized.
+v1: endpoint type (KIP-919). v2: fenced brokers (KIP-1073). The controllers describe themselves, in
+`controllers`. Deviation: no ACLs yet, so every operation is authorized.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.metadata.cluster_view import ClusterView
@@ -27,28 +28,17 @@ from kbroker.server.services import Services
 
 BROKER_ENDPOINT: Final = 1
 CONTROLLER_ENDPOINT: Final = 2
+_ENDPOINTS: Final[Mapping[int, str]] = {
+    BROKER_ENDPOINT: "BROKER",
+    CONTROLLER_ENDPOINT: "CONTROLLER",
+}
 
 
 def handle_describe_cluster(
     services: Services, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """The brokers that are registered with the listener."""
-    endpoint_type = request.endpoint_type
-    if endpoint_type == CONTROLLER_ENDPOINT:
-        raise KafkaError(
-            ErrorCode.MISMATCHED_ENDPOINT_TYPE
-            if context.api_version
-            else ErrorCode.INVALID_REQUEST,
-            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint "
-            "of type CONTROLLER",
-        )
-    if endpoint_type != BROKER_ENDPOINT:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            if context.api_version
-            else ErrorCode.INVALID_REQUEST,
-            f"Unsupported endpoint type {endpoint_type}",
-        )
+    check_endpoint_type(request.endpoint_type, BROKER_ENDPOINT, context.api_version)
     image, listener_name = services.image, context.session.listener_name
     view = ClusterView(image, listener_name)
     brokers = [
@@ -77,6 +67,25 @@ def handle_describe_cluster(
     return response
 
 
+def check_endpoint_type(endpoint_type: int, expected: int, api_version: int) -> None:
+    """expected: that of the listener. Raises KafkaError."""
+    wanted = _ENDPOINTS.get(endpoint_type)
+    if endpoint_type == expected:
+        return
+    if wanted is None:
+        code, message = (
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"Unsupported endpoint type {endpoint_type}",
+        )
+    else:
+        code, message = (
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            f"The request was sent to an endpoint of type {_ENDPOINTS[expected]}, but we wanted an "
+            f"endpoint of type {wanted}",
+        )
+    raise KafkaError(code if api_version else ErrorCode.INVALID_REQUEST, message)
+
+
 def describe_cluster_error(
     request: DescribeClusterRequest, error: ErrorCode, message: str
 ) -> DescribeClusterResponse:
@@ -84,7 +93,7 @@ def describe_cluster_error(
     return DescribeClusterResponse(error_code=error, error_message=message or None)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.DESCRIBE_CLUSTER,
         handle_describe_cluster,

@@ -24,9 +24,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
+from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Versions
 from kbroker.server.requests import RequestContext
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     TOO_LARGE,
@@ -89,7 +89,7 @@ def _refuse(
 
 @sliced
 def handle_describe_configs(
-    services: Services, context: RequestContext, request: DescribeConfigsRequest
+    services: NodeServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
     """Every resource in the order asked, one in a step."""
     results: list[Result] = []
@@ -127,7 +127,7 @@ def _resource_of(asked: DescribeConfigsRequest.DescribeConfigsResource) -> _Reso
 
 
 def _describe(
-    services: Services,
+    services: NodeServices,
     resource: _Resource,
     keys: frozenset[str] | None,
     size: AnswerSize,
@@ -157,7 +157,7 @@ def _size_of(entry: ConfigEntry) -> int:
     return ENTRY_BYTES + len(value) + SYNONYM_BYTES * len(entry.synonyms)
 
 
-def _entries(services: Services, resource_type: int, name: str) -> list[ConfigEntry]:
+def _entries(services: NodeServices, resource_type: int, name: str) -> list[ConfigEntry]:
     image, config = services.image, services.config
     dynamic = DynamicConfigs(image.broker_configs(services.node_id), image.broker_configs(None))
     match resource_type:
@@ -246,7 +246,7 @@ def _error(resource: _Resource, error: ErrorCode, message: str) -> Result:
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.DESCRIBE_CONFIGS,
         handle_describe_configs,
@@ -258,6 +258,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 Access(Extent.EACH, AclResource.TOPIC, (AclOperation.DESCRIBE_CONFIGS,)),
                 Access(Extent.EACH, AclResource.GROUP, (AclOperation.DESCRIBE_CONFIGS,)),
             ),
+            listeners=EVERY_LISTENER,
         ),
         refusal=_refuse,
     ),

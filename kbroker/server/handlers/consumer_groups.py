@@ -78,7 +78,7 @@ def handle_consumer_group_describe(
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         handle_consumer_group_heartbeat,

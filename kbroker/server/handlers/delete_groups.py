@@ -61,7 +61,7 @@ def handle_offset_delete(
     return (yield from services.groups.offsets.delete(request))
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.DELETE_GROUPS,
         handle_delete_groups,

@@ -98,7 +98,7 @@ def _delete(services: Services, key: TopicPartition, offset: int) -> int:
     return services.replicas.delete_records(key, offset)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.DELETE_RECORDS,
         handle_delete_records,

@@ -20,9 +20,9 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
 
 MIN_UPDATE_BYTES: Final = 5
@@ -39,7 +39,7 @@ def update_features_error(
 
 @sliced
 def handle_update_features(
-    services: Services, context: RequestContext, request: UpdateFeaturesRequest
+    services: NodeServices, context: RequestContext, request: UpdateFeaturesRequest
 ) -> Steps[UpdateFeaturesResponse]:
     """Hand to the controller what decides the request, and answer a line per update up to v1."""
     is_small = len(request.feature_updates) * MIN_UPDATE_BYTES <= LARGE_REQUEST_BYTES
@@ -87,7 +87,7 @@ def _decisive(
     return decisive
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.UPDATE_FEATURES,
         handle_update_features,
@@ -95,6 +95,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
         ApiPolicy(
             Versions(0, 2),
             (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
+            listeners=EVERY_LISTENER,
             forward=Forward.TO_CONTROLLER,
         ),
     ),

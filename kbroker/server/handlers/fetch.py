@@ -244,7 +244,7 @@ def _pieces(response: FetchResponse) -> Iterator[FetchResponse]:
         yield piece
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.FETCH,
         handle_fetch,

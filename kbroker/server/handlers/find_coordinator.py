@@ -157,7 +157,7 @@ def _partition_for(services: Services, key_type: int, key: str) -> int:
     return coordinator.partition_for(key)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.FIND_COORDINATOR,
         handle_find_coordinator,

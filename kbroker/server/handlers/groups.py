@@ -206,7 +206,7 @@ def handle_describe_groups(
     return DescribeGroupsResponse(groups=groups)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.JOIN_GROUP,
         handle_join_group,

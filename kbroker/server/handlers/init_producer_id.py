@@ -70,7 +70,7 @@ def init_producer_id_error(
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.INIT_PRODUCER_ID,
         handle_init_producer_id,

@@ -79,7 +79,7 @@ def handle_offset_for_leader_epoch(
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         handle_offset_for_leader_epoch,

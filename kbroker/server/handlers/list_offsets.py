@@ -160,7 +160,7 @@ def _failed(asked: _Asked, error: ErrorCode) -> _Partition:
     return _Partition(partition_index=asked.partition_index, error_code=int(error))
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.LIST_OFFSETS,
         handle_list_offsets,

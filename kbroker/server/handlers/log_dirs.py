@@ -180,7 +180,7 @@ def _altered(
     return response
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.ALTER_REPLICA_LOG_DIRS,
         handle_alter_replica_log_dirs,

@@ -234,7 +234,7 @@ def _partition(
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.METADATA,
         handle_metadata,

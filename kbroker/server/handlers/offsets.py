@@ -218,7 +218,7 @@ def _as_group(
     return OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.OFFSET_COMMIT,
         handle_offset_commit,

@@ -366,7 +366,7 @@ def produce_error(request: ProduceRequest, code: ErrorCode, message: str) -> Pro
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.PRODUCE,
         handle_produce,

@@ -117,7 +117,7 @@ def _describe(
         )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.DESCRIBE_PRODUCERS,
         handle_describe_producers,

@@ -314,7 +314,7 @@ def _acknowledgements(
     return found
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.SHARE_FETCH,
         handle_share_fetch,

@@ -279,7 +279,7 @@ def delete_share_group_offsets_error(
     return DeleteShareGroupOffsetsResponse(error_code=error, error_message=message or error.name)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.SHARE_GROUP_HEARTBEAT,
         handle_share_group_heartbeat,

@@ -293,7 +293,7 @@ def _empty(kind: Callable[[], Message], request: object, error: ErrorCode, messa
 
 _DIVISION: Final = Division(("topics", "partitions"), ("results", "partitions"))
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.INITIALIZE_SHARE_GROUP_STATE,
         handle_initialize,

@@ -104,7 +104,7 @@ def handle_streams_group_describe(
     return StreamsGroupDescribeResponse(groups=groups)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.STREAMS_GROUP_HEARTBEAT,
         handle_streams_group_heartbeat,

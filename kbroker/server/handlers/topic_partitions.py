@@ -141,7 +141,7 @@ def _described_topic(
     )
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         handle_describe_topic_partitions,

@@ -45,6 +45,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     DELETE_EACH_TOPIC,
     DESCRIBE_EACH_TOPIC,
+    EVERY_LISTENER,
     Access,
     ApiPolicy,
     Extent,
@@ -53,7 +54,7 @@ from kbroker.server.api_policy import (
     Versions,
 )
 from kbroker.server.requests import Outcome, RequestContext
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
 
 TOPICS_PER_PART: Final = 32
@@ -68,7 +69,7 @@ _State = DeleteTopicsRequest.DeleteTopicState
 
 
 def create_topics(
-    services: Services, context: RequestContext, request: CreateTopicsRequest
+    services: NodeServices, context: RequestContext, request: CreateTopicsRequest
 ) -> Outcome:
     """Hand the request to the controller; one of very many topics in parts."""
     if len(request.topics) > TOPICS_PER_PART:
@@ -77,7 +78,7 @@ def create_topics(
 
 
 def delete_topics(
-    services: Services, context: RequestContext, request: DeleteTopicsRequest
+    services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> Outcome:
     """Hand the request to the controller; one of very many topics in parts."""
     if len(request.topic_names) + len(request.topics) > TOPICS_PER_PART:
@@ -152,7 +153,7 @@ def _named(request: DeleteTopicsRequest) -> Iterator[tuple[str | None, Uuid]]:
 
 @sliced
 def _create_in_parts(
-    services: Services, context: RequestContext, request: CreateTopicsRequest
+    services: NodeServices, context: RequestContext, request: CreateTopicsRequest
 ) -> Steps[CreateTopicsResponse]:
     """Create very many topics. The limits apply to the whole request."""
     default_count = services.config.get_int("num.partitions")
@@ -198,7 +199,7 @@ def _create_in_parts(
 
 @sliced
 def _delete_in_parts(
-    services: Services, context: RequestContext, request: DeleteTopicsRequest
+    services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> Steps[DeleteTopicsResponse]:
     """Delete very many topics. Entries that name the same topic are decided together, last. An
     entry with a name and an id, which is refused, is decided alone.
@@ -258,7 +259,7 @@ def _parts(items: Iterable[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
         yield part
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.CREATE_TOPICS,
         create_topics,
@@ -269,6 +270,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
                 Access(Extent.EACH, AclResource.TOPIC, (AclOperation.CREATE,)),
             ),
+            listeners=EVERY_LISTENER,
             forward=Forward.TO_CONTROLLER,
             quota=Quota.CONTROLLER_MUTATION,
         ),
@@ -285,6 +287,7 @@ HANDLERS: tuple[ApiHandler, ...] = (
                 DESCRIBE_EACH_TOPIC,
                 DELETE_EACH_TOPIC,
             ),
+            listeners=EVERY_LISTENER,
             forward=Forward.TO_CONTROLLER,
             quota=Quota.CONTROLLER_MUTATION,
         ),

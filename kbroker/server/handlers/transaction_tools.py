@@ -191,7 +191,7 @@ def list_transactions_error(
     return ListTransactionsResponse(error_code=code)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.WRITE_TXN_MARKERS,
         handle_write_markers,

@@ -401,7 +401,7 @@ def end_txn_error(request: EndTxnRequest, code: ErrorCode, message: str) -> EndT
     return EndTxnResponse(error_code=code)
 
 
-HANDLERS: tuple[ApiHandler, ...] = (
+HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         handle_add_partitions,

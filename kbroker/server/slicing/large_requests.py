@@ -33,7 +33,7 @@ from kbroker.server.requests import (
     WrittenResponse,
 )
 from kbroker.server.requests import Steps as HandlerSteps
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division, count_items
 from kbroker.settings.network import RESPONSE_LIMIT
 
@@ -196,7 +196,7 @@ class LargeRequests:
 
     __slots__ = ("_bytes", "_is_beginning", "_services", "_waiting")
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._services = services
         self._waiting: deque[LargeRequest] = deque()
         self._bytes = 0  # of the requests under way

@@ -26,7 +26,7 @@ from kbroker.settings.network import RESPONSE_LIMIT
 if TYPE_CHECKING:
     from kbroker.replication.time_slices import FairSlices, SlicedSteps, SlicedWork
     from kbroker.server.requests import Outcome, RequestContext
-    from kbroker.server.services import Services
+    from kbroker.server.services import NodeServices
 
 TOO_LARGE: Final = f"The response would exceed {RESPONSE_LIMIT} of the broker; ask for less."
 
@@ -34,6 +34,7 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 D = TypeVar("D", bound=Struct)
 K = TypeVar("K", bound=Hashable)
+S = TypeVar("S", bound="NodeServices")
 
 Steps = Generator[Deferred[Any] | None, None, R]
 """What a sliced handler is: it yields None for a pause, or a Deferred that it waits for, and
@@ -119,13 +120,13 @@ class _SlicedAnswer(Deferred[Message]):
 
 # Any: each handler names its own request class
 def sliced(
-    handler: Callable[[Services, RequestContext, Any], Steps[R]],
-) -> Callable[[Services, RequestContext, Any], Outcome]:
+    handler: Callable[[S, RequestContext, Any], Steps[R]],
+) -> Callable[[S, RequestContext, Any], Outcome]:
     """Make a handler of a generator function. What the first slice raises is raised to `dispatch`;
     what a later one raises fails the Deferred that was returned.
     """
 
-    def handle(services: Services, context: RequestContext, request: Any) -> Outcome:
+    def handle(services: S, context: RequestContext, request: Any) -> Outcome:
         answer = _SlicedAnswer()
         response: list[Message] = []
         raised: list[Exception] = []
@@ -154,7 +155,7 @@ def sliced(
 
 
 def describe_each(
-    services: Services,
+    services: NodeServices,
     names: Iterable[str],
     describe: Callable[[str], D],
     refuse: Callable[[str], D],
@@ -200,7 +201,7 @@ class AnswerSize:
 
     __slots__ = ("_charged", "_limit", "_memory")
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._memory = services.memory
         self._limit = services.config.get_int(RESPONSE_LIMIT)
         self._charged = 0

@@ -20,7 +20,7 @@ from kbroker.replication.time_slices import FairSlices
 from kbroker.server.dispatch import logger as dispatch_logger
 from kbroker.server.handlers import configs
 from kbroker.server.requests import RequestContext
-from kbroker.server.services import Services
+from kbroker.server.services import NodeServices
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks
 from tests.sim.timers import SimTimers
@@ -61,16 +61,24 @@ IMAGE_CONFIGS = {
 }
 
 
-def services_of(config: BrokerConfig, metadata: Any) -> Services:
+def services_of(config: BrokerConfig, metadata: Any) -> NodeServices:
     """All that the handler needs; each look at the clock of its slices is a millisecond."""
     parts: Any = SimpleNamespace()
     timers = SimTimers()
     slices = FairSlices(timers, clock=Ticks())
-    return Services(config, 1, "", timers, parts, metadata, *[parts] * 10, slices)
+    return NodeServices(
+        config=config,
+        node_id=1,
+        cluster_id="",
+        timers=timers,
+        controller=parts,
+        metadata=metadata,
+        slices=slices,
+    )
 
 
 @pytest.fixture(scope="module")
-def services() -> Services:
+def services() -> NodeServices:
     image = MetadataImage(
         configs=LayeredMap(IMAGE_CONFIGS),
         topics=LayeredMap({"t1": TopicImage("t1", bytes(15) + b"\x07", {})}),
@@ -80,7 +88,9 @@ def services() -> Services:
     return services_of(config, cast(Any, metadata))
 
 
-def ask(services: Services, *resources: Resource, version: int = 4, synonyms: bool = True) -> Any:
+def ask(
+    services: NodeServices, *resources: Resource, version: int = 4, synonyms: bool = True
+) -> Any:
     request = DescribeConfigsRequest(resources=list(resources), include_synonyms=synonyms)
     context = RequestContext(ApiKey.DESCRIBE_CONFIGS, version)
     outcome = configs.handle_describe_configs(services, context, request)
@@ -94,7 +104,7 @@ def ask(services: Services, *resources: Resource, version: int = 4, synonyms: bo
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['type']}-{case['name']}")
-def test_as_kafka_answers(services: Services, case: dict[str, Any]) -> None:
+def test_as_kafka_answers(services: NodeServices, case: dict[str, Any]) -> None:
     resource = Resource(
         resource_type=case["type"],
         resource_name=case["name"],
@@ -131,7 +141,7 @@ SINGLE_NODE = ("offsets.topic.replication.factor",)
 """Where a default differs because one broker is the whole cluster."""
 
 
-def test_every_key_of_the_broker_is_there(services: Services) -> None:
+def test_every_key_of_the_broker_is_there(services: NodeServices) -> None:
     (result,) = ask(services, Resource(resource_type=4, resource_name="1")).results
     facts = json.loads((DATA / "broker-configs.json").read_text())["configs"]
     expected = {fact["name"] for fact in facts if not fact.get("internal")}
@@ -151,7 +161,7 @@ def test_every_key_of_the_broker_is_there(services: Services) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_versions(services: Services, version: int) -> None:
+def test_versions(services: NodeServices, version: int) -> None:
     response = ask(services, Resource(resource_type=2, resource_name="t1"), version=version)
     entries = {entry.name: entry for entry in response.results[0].configs}
     assert entries["retention.ms"].value == "1000"
@@ -159,14 +169,14 @@ def test_versions(services: Services, version: int) -> None:
     assert entries["retention.ms"].documentation == (None if version >= 3 else "")
 
 
-def test_without_synonyms(services: Services) -> None:
+def test_without_synonyms(services: NodeServices) -> None:
     resource = Resource(resource_type=2, resource_name="t1")
     response = ask(services, resource, synonyms=False)
     assert all(not entry.synonyms for entry in response.results[0].configs)
     assert {entry.config_source for entry in response.results[0].configs} == {1, 3, 5}
 
 
-def test_one_bad_resource_harms_no_other(services: Services) -> None:
+def test_one_bad_resource_harms_no_other(services: NodeServices) -> None:
     response = ask(
         services,
         Resource(resource_type=2, resource_name="gone"),
@@ -186,7 +196,7 @@ def test_passwords_are_never_shown() -> None:
         assert "hunter2" not in repr(response)
 
 
-def test_broker_loggers(services: Services) -> None:
+def test_broker_loggers(services: NodeServices) -> None:
     (result,) = ask(services, Resource(resource_type=8, resource_name="1")).results
     entries = {entry.name: entry for entry in result.configs}
     assert "root" in entries
@@ -207,7 +217,7 @@ def test_error_for_the_whole_request() -> None:
     assert [(item.error_code, item.error_message) for item in response.results] == [(-1, "oh")]
 
 
-def test_version_0_says_what_is_a_default(services: Services) -> None:
+def test_version_0_says_what_is_a_default(services: NodeServices) -> None:
     response = ask(services, Resource(resource_type=2, resource_name="t1"), version=0)
     defaults = {entry.name: entry.is_default for entry in response.results[0].configs}
     overridden = IMAGE_CONFIGS[(2, "t1")]
@@ -239,14 +249,16 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_a_resource_named_again_is_described_once(services: Services, described: list[str]) -> None:
+def test_a_resource_named_again_is_described_once(
+    services: NodeServices, described: list[str]
+) -> None:
     """20 KB that named one broker 4,000 times became 545 MiB."""
     response = ask(services, *[Resource(resource_type=4, resource_name="1")] * 4000)
     assert described == ["describe_broker"]
     assert len(response.results) == 1
 
 
-def test_the_keys_of_a_resource_named_again_are_put_together(services: Services) -> None:
+def test_the_keys_of_a_resource_named_again_are_put_together(services: NodeServices) -> None:
     def names(*keys: list[str] | None) -> set[str]:
         resources = [
             Resource(resource_type=2, resource_name="t1", configuration_keys=each) for each in keys
@@ -260,13 +272,15 @@ def test_the_keys_of_a_resource_named_again_are_put_together(services: Services)
 
 @pytest.mark.parametrize("name", ["01", "+1", " 1", "1_0", "٣"])
 @pytest.mark.parametrize("kind", [4, 8])
-def test_a_broker_id_has_one_spelling(services: Services, kind: int, name: str) -> None:
+def test_a_broker_id_has_one_spelling(services: NodeServices, kind: int, name: str) -> None:
     """Each further zero would be another resource, and the whole answer once more."""
     (result,) = ask(services, Resource(resource_type=kind, resource_name=name)).results
     assert result.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_many_resources_are_described_in_slices(services: Services, described: list[str]) -> None:
+def test_many_resources_are_described_in_slices(
+    services: NodeServices, described: list[str]
+) -> None:
     resources = [Resource(resource_type=32, resource_name=f"g{index}") for index in range(50)]
     request = DescribeConfigsRequest(resources=resources)
     context = RequestContext(ApiKey.DESCRIBE_CONFIGS, 4)
@@ -295,7 +309,7 @@ def test_an_answer_has_a_bound(described: list[str]) -> None:
     assert services.memory.used == 0
 
 
-def test_keys_that_are_asked_for_are_looked_up_by_name(services: Services) -> None:
+def test_keys_that_are_asked_for_are_looked_up_by_name(services: NodeServices) -> None:
     """A request of 1 MB holds a million keys; each entry must not be compared with all of them."""
 
     class Counted(str):

@@ -1,0 +1,236 @@
+"""The listeners of a node and their connections. All are bound before anything else, since real
+ports are registered; those of controllers and those of brokers are opened apart, each with a
+dispatcher of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.metadata.image import Endpoint
+from kbroker.model import InvariantError
+from kbroker.node.resources import NodeResources
+from kbroker.node.stall_probe import StallProbe
+from kbroker.ports import Timers
+from kbroker.server.network.connection_shared import (
+    ConnectionShared,
+    OpenConnection,
+    RequestDispatcher,
+)
+from kbroker.server.network.descriptors import descriptor_budget
+from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, resolve_overrides
+from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.listeners import SECURITY_PROTOCOLS, Listener
+from kbroker.settings.network import NetworkConfig
+
+logger = logging.getLogger(__name__)
+
+MIN_BACKLOG: Final = 1024
+"""Backlog unless configured. The loop accepts connections between requests, so the backlog must
+hold a burst of clients: one that finds no room retries a second later.
+"""
+
+SWEEP_SECONDS: Final = 5.0
+PRESSED_SWEEP_SECONDS: Final = 1.0
+"""Interval of sweeps while connections wait for memory."""
+
+
+def _ignore(value: object) -> None:
+    del value
+
+
+class NodeServers:
+    """The listeners of one node. The limits of connections, requests, descriptors and memory hold
+    for all of them together. budget: of requests in progress. on_fatal: told of a broken invariant.
+    Loop thread only.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        resources: NodeResources,
+        timers: Timers,
+        memory: MemoryPool,
+        stalls: StallProbe,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Bind. Raises StartupError if that is impossible."""
+        self._config = config
+        self._network = network = NetworkConfig.from_broker(config)
+        self._resources = resources
+        self._timers = timers
+        self._memory = memory
+        self._stalls = stalls
+        self._on_fatal = on_fatal
+        self._shared: list[ConnectionShared] = []
+        self._limits = ConnectionLimits(
+            network.max_connections,
+            network.max_connections_per_ip,
+            resolve_overrides(network.max_connections_per_ip_overrides),
+        )
+        self.budget = PipelineBudget(network.queued_max_requests)
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._listeners: list[ListenerServer] = []
+        try:
+            for listener in (*config.listeners, *config.controller_listeners):
+                self._listeners.append(self._bind(listener))
+        except BaseException:
+            self.close()
+            raise
+        self._descriptors = descriptor_budget(
+            network.descriptor_reserve, log_files=resources.open_files.limit
+        )
+
+    def _bind(self, listener: Listener) -> ListenerServer:
+        network = self._network
+        backlog = network.socket_listen_backlog_size
+        if not self._config.is_explicit("socket.listen.backlog.size"):
+            backlog = max(backlog, MIN_BACKLOG)
+        return ListenerServer(
+            listener.name,
+            listener.host,
+            listener.port,
+            listener.security_protocol,
+            backlog=backlog,
+            send_buffer_bytes=network.socket_send_buffer_bytes,
+            receive_buffer_bytes=network.socket_receive_buffer_bytes,
+        )
+
+    @property
+    def bound(self) -> list[BoundListener]:
+        """The listeners' addresses, with real ports; the brokers' first."""
+        return [listener.bound for listener in self._listeners]
+
+    @property
+    def connections(self) -> Iterator[OpenConnection]:
+        """The open connections."""
+        for shared in self._shared:
+            yield from list(shared.connections)
+
+    def endpoints(self, advertised: Sequence[Listener]) -> dict[str, Endpoint]:
+        """Advertised listeners with real ports and a host that clients and nodes can be told."""
+        bound = {each.name: each for each in self.bound}
+        endpoints = {}
+        for listener in advertised:
+            here = bound.get(listener.name)
+            if here is None:
+                continue
+            endpoints[listener.name] = Endpoint(
+                listener.name,
+                advertised_host(listener.host),
+                listener.port or here.port,
+                SECURITY_PROTOCOLS.index(listener.security_protocol),
+            )
+        return endpoints
+
+    def shared(
+        self,
+        dispatcher: RequestDispatcher,
+        *,
+        on_storage_error: Callable[[LogDirectoryError], object] = _ignore,
+        on_lost: Callable[[str], None] = _ignore,
+    ) -> ConnectionShared:
+        """What the connections of one type of listener share; see `ConnectionShared`."""
+        network = self._network
+        shared = ConnectionShared(
+            loop=asyncio.get_running_loop(),
+            dispatcher=dispatcher,
+            timers=self._timers,
+            limits=self._limits,
+            budget=self.budget,
+            max_frame_bytes=network.max_frame_bytes,
+            max_list_bytes=network.max_list_bytes,
+            max_queued_bytes=network.connection_queued_bytes,
+            descriptors=self._descriptors,
+            memory=self._memory,
+            page_cache=self._resources.page_cache,
+            executor=self._resources.workers,
+            on_fatal=self._on_fatal,
+            node_id=self._config.node_id,
+            on_storage_error=on_storage_error,
+            on_lost=on_lost,
+        )
+        self._shared.append(shared)
+        return shared
+
+    async def open(self, listeners: Sequence[Listener], shared: ConnectionShared) -> None:
+        """Accept connections on these listeners from now on."""
+        names = {listener.name for listener in listeners}
+        self._stalls.reset()
+        shared.stalls = self._stalls
+        for listener in self._listeners:
+            if listener.bound.name in names:
+                await listener.start(shared)
+        if self._sweep_timer is None:
+            idle_ms = self._network.connections_max_idle_ms
+            self._sweep(idle_ms / 1000 if idle_ms >= 0 else float("inf"))
+
+    def _sweep(self, max_idle_seconds: float) -> None:
+        """Sweep all connections by one timer: release buffers, close idle connections."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._descriptors.refill()
+        for connection in self.connections:
+            try:
+                connection.sweep(now, max_idle_seconds)
+            except InvariantError as error:
+                self._on_fatal(error)
+            except Exception:  # of this connection: the others are swept
+                logger.exception("node %d: a connection could not be swept", self._config.node_id)
+                connection.abort()
+        seconds = PRESSED_SWEEP_SECONDS if self._memory.contended else SWEEP_SECONDS
+        delay = min(seconds, max(max_idle_seconds / 2, 0.05))
+        self._sweep_timer = loop.call_later(delay, self._sweep, max_idle_seconds)
+
+    def give_back_memory(self) -> None:
+        """Called when memory pressure begins."""
+        for shared in self._shared:
+            shared.give_back_memory()
+
+    def stop_accepting(self) -> None:
+        """Accept no connections; those that are open stay. No effect the second time."""
+        for listener in self._listeners:
+            listener.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+
+    def stop_reading(self) -> None:
+        """Read no requests; what was read is answered, then the connections close."""
+        for connection in self.connections:
+            connection.stop()
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for so long until every connection has closed; close the rest."""
+        drained = asyncio.Event()
+
+        def on_empty() -> None:
+            if next(self.connections, None) is None:
+                drained.set()
+
+        for shared in self._shared:
+            shared.on_empty = on_empty
+        if next(self.connections, None) is None:
+            return
+        try:
+            await asyncio.wait_for(drained.wait(), seconds)
+        except TimeoutError:
+            self.abort()
+        await asyncio.sleep(0)
+
+    def abort(self) -> None:
+        """Close every connection, whatever it waits for."""
+        for connection in self.connections:
+            connection.abort()
+
+    def close(self) -> None:
+        """Close the listeners and what the connections shared. Can be called more than once."""
+        self.stop_accepting()
+        for shared in self._shared:
+            shared.close()

@@ -1,0 +1,121 @@
+"""The listeners of a node: bound together, opened by type, closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from kbroker.model import StartupError
+from kbroker.node.resources import NodeResources
+from kbroker.node.servers import NodeServers
+from kbroker.node.stall_probe import StallProbe
+from kbroker.node.timers import LoopTimers
+from kbroker.protocol.codec import Part
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.requests import PendingResponse
+from kbroker.server.session import ApiVersionRange, Session
+from kbroker.settings.broker import BrokerConfig
+
+BOTH = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+class Silent:
+    """A dispatcher that answers nothing; the listener of each request."""
+
+    api_versions: Sequence[ApiVersionRange] = ()
+    small_responses: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.heard = asyncio.Event()
+
+    def dispatch(self, session: Session, frame: memoryview, arrived_ms: int) -> None:
+        self.asked.append(session.listener_name)
+        self.heard.set()
+
+    dispatch_in_slices = dispatch
+
+    def render(self, pending: PendingResponse) -> list[Part]:
+        raise AssertionError(pending)
+
+
+def bound(properties: dict[str, str]) -> NodeServers:
+    config = BrokerConfig.from_properties(properties)
+    return NodeServers(
+        config,
+        resources=NodeResources(config),
+        timers=LoopTimers(asyncio.get_running_loop()),
+        memory=MemoryPool(),
+        stalls=StallProbe(asyncio.get_running_loop().call_later),
+        on_fatal=pytest.fail,
+    )
+
+
+async def ask(port: int) -> asyncio.StreamWriter:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write((10).to_bytes(4, "big") + bytes(10))
+    return writer
+
+
+def test_each_type_is_opened_for_itself_with_its_own_dispatcher() -> None:
+    async def script() -> None:
+        servers = bound(BOTH)
+        clients, controllers = servers.bound
+        config = BrokerConfig.from_properties(BOTH)
+        of_controllers, of_clients = Silent(), Silent()
+        await servers.open(config.controller_listeners, servers.shared(of_controllers))
+        writers = [await ask(controllers.port)]
+        with pytest.raises(OSError):
+            await ask(clients.port)
+        await servers.open(config.listeners, servers.shared(of_clients))
+        writers.append(await ask(clients.port))
+        await of_controllers.heard.wait()
+        await of_clients.heard.wait()
+        assert (of_controllers.asked, of_clients.asked) == (["CONTROLLER"], ["PLAINTEXT"])
+        assert len(list(servers.connections)) == 2
+        servers.stop_accepting()
+        servers.stop_reading()
+        await servers.drain(5)
+        assert not list(servers.connections)
+        servers.close()
+        for writer in writers:
+            writer.close()
+
+    asyncio.run(script())
+
+
+def test_what_is_advertised_has_real_ports() -> None:
+    async def script() -> None:
+        servers = bound(BOTH)
+        config = BrokerConfig.from_properties(BOTH)
+        told = servers.endpoints(config.advertised_controller_listeners)
+        assert told["CONTROLLER"].port == servers.bound[1].port
+        assert list(servers.endpoints(config.advertised_listeners)) == ["PLAINTEXT"]
+        servers.close()
+
+    asyncio.run(script())
+
+
+def test_a_port_in_use_leaves_none_bound() -> None:
+    async def script() -> None:
+        with socket.socket() as taken, socket.socket() as again:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            again.bind(("127.0.0.1", 0))
+            free = again.getsockname()[1]
+            again.close()
+            listeners = (
+                f"PLAINTEXT://127.0.0.1:{free},CONTROLLER://127.0.0.1:{taken.getsockname()[1]}"
+            )
+            with pytest.raises(StartupError, match="is in use"):
+                bound({**BOTH, "listeners": listeners})
+        with socket.socket() as now:
+            now.bind(("127.0.0.1", free))
+
+    asyncio.run(script())
