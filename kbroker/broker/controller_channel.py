@@ -170,29 +170,23 @@ class LocalControllerChannel:
 
     def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
         """See ControllerChannel."""
-        return self._service.submit(
-            lambda controller, now_ms: controller.register_broker(
-                registration.request(
-                    broker_id=self._service.node_id, cluster_id=controller.image.cluster_id
-                ),
-                kraft_version=self._service.kraft_version,
-                has_valid_session=False,  # no other process has this node's directories
-            )
+        service = self._service
+        request = registration.request(
+            broker_id=service.node_id, cluster_id=service.committed_image.cluster_id
         )
+        return service.register_broker(request, is_in_this_process=True)
 
     def heartbeat(
         self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
     ) -> Deferred[HeartbeatReply]:
         """See ControllerChannel."""
-        return self._service.submit(
-            lambda controller, now_ms: controller.broker_heartbeat(
-                BrokerHeartbeatRequest(
-                    broker_id=self._service.node_id,
-                    broker_epoch=broker_epoch,
-                    current_metadata_offset=controller.image.offset,
-                    want_fence=want_fence,
-                    want_shut_down=want_shut_down,
-                )
+        return self._service.heartbeat(
+            BrokerHeartbeatRequest(
+                broker_id=self._service.node_id,
+                broker_epoch=broker_epoch,
+                current_metadata_offset=self._service.committed_image.offset,
+                want_fence=want_fence,
+                want_shut_down=want_shut_down,
             )
         )
 

@@ -52,5 +52,10 @@ class BrokerSessions:
             return broker
         return None
 
+    def extend(self, by_ms: int) -> None:
+        """Let every session last longer: this node could not receive heartbeats for that time."""
+        for broker in self._contacts:
+            self._contacts[broker] += by_ms
+
     def _is_expired(self, contact_ms: int, now_ms: int) -> bool:
         return contact_ms + self._session_timeout_ms < now_ms

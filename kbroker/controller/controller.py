@@ -73,6 +73,7 @@ from kbroker.protocol.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    NoOpRecord,
 )
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -194,6 +195,13 @@ class Controller:
     def register_controller(self, request: ControllerRegistrationRequest) -> ControllerResult[None]:
         """ControllerRegistration. Raises KafkaError."""
         return controllers.register_controller(self._image, request)
+
+    def idle_record(self) -> ControllerResult[bool]:
+        """The NoOpRecord of an idle log, by which other nodes see how far behind they are. A node
+        that is its whole cluster writes none.
+        """
+        nodes = {*self._image.brokers, *self._image.controllers} - {self.node_id}
+        return ControllerResult([NoOpRecord()] if nodes else [], False)
 
     # Brokers.
 

@@ -8,7 +8,9 @@ replay, so operations are carried out in slices of the loop, one after the other
 loses leadership, all open proposals fail with NOT_CONTROLLER: whether their records will be
 committed by the next leader is unknown.
 
-The decisions are in the other modules of this room, the log is in `kbroker/quorum`.
+While it is active, the service also keeps the sessions of brokers (`session_watch`) and runs the
+periodic tasks (`periodic_tasks`). The decisions are in the other modules of this room, the log is
+in `kbroker/quorum`.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller
+from kbroker.controller.periodic_tasks import PeriodicConfig, PeriodicTasks, periodic_tasks
 from kbroker.controller.result import ControllerResult, DecisionSteps
+from kbroker.controller.session_watch import SessionWatch
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred, as_kafka_error
+from kbroker.ports import Deferred, Timers, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerRegistrationRequest
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +90,7 @@ class ControllerService:
     epoch this node leads. Loop thread only.
 
     committed_image: the newest image of this node's metadata loader, which replays a committed
-    batch before `committed` is called with it. now_ms: wall clock.
+    batch before `committed` is called with it.
     """
 
     def __init__(
@@ -94,15 +100,19 @@ class ControllerService:
         *,
         slices: Slices,
         committed_image: Callable[[], MetadataImage],
-        now_ms: Callable[[], int],
+        timers: Timers,
+        config: PeriodicConfig,
     ) -> None:
         self._controller = controller
         self._log = log
         self._operations = slices
         self._committed_image = committed_image
-        self._now_ms = now_ms
+        self._timers = timers
         self._proposals: deque[_Proposal] = deque()
         self._is_active = False
+        self._sessions = SessionWatch(config.get_int("broker.session.timeout.ms"), timers)
+        tasks = periodic_tasks(config, self._sessions)
+        self._periodic = PeriodicTasks(tasks, timers, lambda run: self.submit(run))
 
     @property
     def is_active(self) -> bool:
@@ -118,6 +128,11 @@ class ControllerService:
         """The finalized kraft.version, which is a fact of the quorum and not of the image."""
         return self._log.kraft_version
 
+    @property
+    def committed_image(self) -> MetadataImage:
+        """The newest image of this node's metadata loader."""
+        return self._committed_image()
+
     def activate(self, *, open_transaction: bool) -> None:
         """This node leads the quorum, and its loader has everything that was committed before.
 
@@ -129,17 +144,21 @@ class ControllerService:
             abort = self._controller.abort_transaction()
             self._log.append([encode_record(abort, self._controller.image.metadata_version)])
         self._is_active = True
+        self._sessions.begin(self._controller.image.brokers.values())
+        self._periodic.start()
 
     def close(self) -> None:
         """Accept nothing more. What was submitted is still answered once it is committed."""
         self._operations.finish()
         self._is_active = False
+        self._periodic.stop()
 
     def resign(self) -> None:
         """This node no longer leads the quorum, or its metadata log can no longer be written: fail
         all open proposals with NOT_CONTROLLER, in log order.
         """
         self._is_active = False
+        self._periodic.stop()
         proposals, self._proposals = self._proposals, deque()
         if proposals:
             logger.warning(
@@ -149,6 +168,40 @@ class ControllerService:
             )
         for proposal in proposals:
             proposal.fail(_not_controller())
+
+    # Brokers and their sessions.
+
+    def register_broker(
+        self, request: BrokerRegistrationRequest, *, is_in_this_process: bool = False
+    ) -> Deferred[int]:
+        """BrokerRegistration; see `Controller.register_broker`.
+
+        is_in_this_process: the broker shares the process with this controller, so that its former
+        incarnation has ended and its session need not run out first.
+        """
+
+        def register(controller: Controller, now_ms: int) -> ControllerResult[int]:
+            del now_ms  # sessions are on the monotonic clock
+            former = controller.image.brokers.get(request.broker_id)
+            has_valid_session = (
+                former is not None and not is_in_this_process and self._sessions.is_valid(former)
+            )
+            return controller.register_broker(
+                request, kraft_version=self.kraft_version, has_valid_session=has_valid_session
+            )
+
+        return self.submit(register)
+
+    def heartbeat(self, request: BrokerHeartbeatRequest) -> Deferred[HeartbeatReply]:
+        """BrokerHeartbeat; see `Controller.broker_heartbeat`. The broker's session is renewed on
+        arrival, however long the heartbeat waits for its decision.
+        """
+        broker = self._controller.image.brokers.get(request.broker_id)
+        if self._is_active and broker is not None and broker.epoch == request.broker_epoch:
+            self._sessions.contact(broker)
+        return self.submit(lambda controller, _: controller.broker_heartbeat(request))
+
+    # Operations.
 
     def submit(self, operation: Operation[R]) -> Deferred[R]:
         """Decide after the operations before this one and append; resolves with the response once
@@ -173,7 +226,7 @@ class ControllerService:
             if not self._leads(log.epoch):  # lost while it waited for its turn
                 raise _not_controller()
             controller.next_offset = log.next_offset
-            decided = operation(controller, self._now_ms())
+            decided = operation(controller, self._timers.now_ms())
             if isinstance(decided, ControllerResult):
                 result = decided
             else:

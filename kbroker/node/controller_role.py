@@ -53,7 +53,8 @@ class ControllerRole:
             log.driver,
             slices=TimeSlices(timers),
             committed_image=lambda: log.loader.image,
-            now_ms=timers.now_ms,
+            timers=timers,
+            config=config,
         )
         self._registrar = ControllerRegistrar(
             registration_request(

@@ -17,8 +17,9 @@ def _words(text: str) -> frozenset[str]:
 
 SERVED_KEYS: Final = _words(
     """
-    advertised.listeners auto.create.topics.enable broker.heartbeat.interval.ms broker.id
-    broker.rack compression.gzip.level
+    advertised.listeners auto.create.topics.enable auto.leader.rebalance.enable
+    broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
+    compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
     controller.listener.names controller.quorum.bootstrap.servers controller.quorum.voters
     cordoned.log.dirs default.replication.factor delete.topic.enable
@@ -52,7 +53,7 @@ SERVED_KEYS: Final = _words(
     group.streams.min.session.timeout.ms
     group.streams.num.standby.replicas group.streams.session.timeout.ms
     initial.broker.registration.timeout.ms inter.broker.listener.name
-    internal.metadata.log.segment.bytes
+    internal.metadata.log.segment.bytes leader.imbalance.check.interval.seconds
     listener.security.protocol.map listeners log.cleaner.backoff.ms
     log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
@@ -69,7 +70,8 @@ SERVED_KEYS: Final = _words(
     max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit message.max.bytes metadata.log.dir
     metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
-    metadata.log.segment.bytes metadata.log.segment.ms metadata.max.retention.bytes
+    metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms
+    metadata.max.retention.bytes
     metadata.max.retention.ms min.insync.replicas node.id num.partitions
     num.recovery.threads.per.data.dir
     offset.metadata.max.bytes
@@ -88,7 +90,7 @@ SERVED_KEYS: Final = _words(
     transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
     transaction.partition.verification.enable
     transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.num.partitions
-    transactional.id.expiration.ms
+    transactional.id.expiration.ms unclean.leader.election.interval.ms
     """
 )
 """Keys that change what kbroker does. Any other one set by hand is named in a warning at start."""

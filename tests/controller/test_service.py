@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from random import Random
 from typing import Any
 
 import pytest
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
+from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller, ControllerResult
 from kbroker.controller.service import ControllerService, Operation, Slices
 from kbroker.controller.topics import PARTITIONS_PER_STEP
@@ -18,7 +19,12 @@ from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import BeginTransactionRecord, FeatureLevelRecord
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
+from kbroker.protocol.messages.metadata_records import (
+    BeginTransactionRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+)
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -29,6 +35,7 @@ from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import heartbeat
 from tests.replication.test_time_slices import Ticks, Turns
+from tests.sim.timers import SimTimers
 
 REGISTRATION = BrokerRegistrationData(
     incarnation_id=b"i" * 16,
@@ -59,6 +66,7 @@ class Node:
     def __init__(self, *, is_active: bool = True, slices: Slices | None = None) -> None:
         config = BrokerConfig.from_properties({"node.id": "1"})
         self.log = HeldLog()
+        self.timers = SimTimers()
         self.loader = MetadataLoader("cluster", node_id=1)
         self.controller = Controller(config, random=Random(7), node_id=1)
         self.service = ControllerService(
@@ -66,7 +74,8 @@ class Node:
             self.log,
             slices=slices or TimeSlices(None),
             committed_image=lambda: self.loader.image,
-            now_ms=lambda: 1_700_000_000_000,
+            timers=self.timers,
+            config=config,
         )
         self.loader.caught_up()
         if not is_active:
@@ -407,3 +416,113 @@ def test_leadership_that_is_lost_while_a_topic_is_decided() -> None:
     assert answer.error is not None
     assert answer.error.code is ErrorCode.NOT_CONTROLLER
     assert len(node.log.batches) == written
+
+
+def beat(node: Node, broker_id: int) -> Deferred[HeartbeatReply]:
+    """A heartbeat of a broker that has read all the metadata."""
+    image = node.controller.image
+    return node.service.heartbeat(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=image.brokers[broker_id].epoch,
+            current_metadata_offset=image.offset,
+            want_fence=False,
+            want_shut_down=False,
+        )
+    )
+
+
+def register(node: Node, broker_id: int, incarnation: int) -> Deferred[int]:
+    registration = BrokerRegistrationData(
+        incarnation_id=bytes([incarnation]) * 16,
+        endpoints=REGISTRATION.endpoints,
+        log_dirs=(bytes([broker_id]) * 16,),
+    )
+    return node.service.register_broker(
+        registration.request(broker_id=broker_id, cluster_id="cluster")
+    )
+
+
+def test_a_broker_is_not_replaced_while_it_has_a_session() -> None:
+    node = Node()
+    register(node, 2, 1)
+    node.commit()
+    beat(node, 2)
+    node.commit()
+    with pytest.raises(KafkaError) as refused:
+        register(node, 2, 2)
+    assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert not register(node, 2, 1).done  # the same incarnation
+    node.timers.advance(5000)
+    beat(node, 2)
+    node.timers.advance(5000)
+    with pytest.raises(KafkaError):
+        register(node, 2, 2)
+    node.timers.advance(4001)
+    assert not register(node, 2, 2).done
+
+
+class BusySlices:
+    """Takes steps at once, and none any more while it is busy."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+
+    def add(self, steps: Iterator[object]) -> None:
+        if not self.is_busy:
+            deque(steps, maxlen=0)
+
+    def finish(self) -> None:
+        """Nothing waits."""
+
+
+def test_a_heartbeat_counts_on_arrival() -> None:
+    slices = BusySlices()
+    node = Node(slices=slices)
+    register(node, 2, 1)
+    node.commit()
+    slices.is_busy = True
+    assert not beat(node, 2).done
+    slices.is_busy = False
+    with pytest.raises(KafkaError) as refused:
+        register(node, 2, 2)
+    assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_silent_brokers_are_fenced_while_this_node_is_active() -> None:
+    node = Node()
+    beat(node, 1)
+    node.commit()
+    node.timers.advance(9000)
+    assert not node.log.batches
+    node.timers.advance(1200)
+    node.commit()
+    assert node.loader.image.brokers[1].fenced
+
+
+def test_nothing_is_written_without_leadership() -> None:
+    node = Node()
+    register(node, 2, 1)
+    node.commit()
+    node.service.resign()
+    node.timers.advance(400_000)
+    assert not node.log.batches
+    node.service.activate(open_transaction=False)
+    node.timers.advance(600)
+    assert len(node.log.batches) == 1
+    node.service.close()
+    node.timers.advance(400_000)
+    assert len(node.log.batches) == 1
+
+
+def test_an_idle_log_has_records_if_another_node_reads_it() -> None:
+    node = Node()
+    beat(node, 1)
+    node.commit()
+    node.timers.advance(3000)
+    assert not node.log.batches
+    register(node, 2, 1)
+    node.commit()
+    node.timers.advance(1500)
+    records = [decode_record(data) for _, batch in node.log.batches for data in batch]
+    assert records == [NoOpRecord()] * 3

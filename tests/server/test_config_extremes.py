@@ -121,6 +121,7 @@ REFUSE_CLIENTS: Final = frozenset(
         "socket.request.max.bytes",
         "min.insync.replicas", "log.message.timestamp.before.max.ms", "connections.max.idle.ms",
         "log.retention.ms", "log.retention.bytes", "queued.max.requests", "fetch.max.bytes",
+        "broker.session.timeout.ms",
     }
 )  # fmt: skip
 """At an extreme of which it is right that a record is not written, or not read."""

@@ -152,7 +152,8 @@ class ControllerNode:
             Controller(config, random=Random(node_id), node_id=node_id),
             log,
             committed_image=lambda: self.image,
-            now_ms=timers.now_ms,
+            timers=timers,
+            config=config,
             slices=TimeSlices(timers, clock=lambda: 0.0),
         )
 
