@@ -328,10 +328,14 @@ class QuorumDriver:
         self._is_working = True
         try:
             while effects:
-                self._executor.carry_out(effects.popleft())
+                self._carry_out(effects.popleft())
         finally:
             self._is_working = False
         self._set_timer()
+
+    def _carry_out(self, effect: Effect) -> None:
+        """One effect, in its turn. The simulation looks at each of them here."""
+        self._executor.carry_out(effect)
 
     def _set_timer(self) -> None:
         """One timer, for the core's next deadline. One that fires early sets itself again."""

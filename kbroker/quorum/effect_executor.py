@@ -274,7 +274,7 @@ class EffectExecutor:
     def _install(self, snapshot_id: SnapshotId) -> None:
         if self._received is None:
             raise InvariantError(f"{snapshot_id} is installed, but no snapshot was received")
-        self._storage.install(snapshot_id, now_ms=self._timers.now_ms())
+        self._log.install(snapshot_id)
         self._feed.load(self._received.records, snapshot_id.end_offset, snapshot_id.epoch)
 
     def write_snapshot(
@@ -286,8 +286,20 @@ class EffectExecutor:
         KAFKA_STORAGE_ERROR, and with BROKER_NOT_AVAILABLE if this node stops.
         """
         written: Deferred[None] = Deferred()
-        self._snapshots.write(snapshot_id, chunks, partial(self._written, snapshot_id, written))
+        self.once_idle(partial(self._write_snapshot, snapshot_id, chunks, written))
         return written
+
+    def _write_snapshot(
+        self, snapshot_id: SnapshotId, chunks: Iterable[Sequence[bytes]], written: Deferred[None]
+    ) -> None:
+        """No flush is under way: everything that was committed is in the log's file."""
+        if self._is_closed:
+            written.fail(broker_stopping())
+            return
+        try:
+            self._snapshots.write(snapshot_id, chunks, partial(self._written, snapshot_id, written))
+        except OSError as error:
+            self._written(snapshot_id, written, error)
 
     def _written(
         self, snapshot_id: SnapshotId, written: Deferred[None], failure: OSError | None

@@ -1,91 +1,105 @@
 """Carries out the core's effects on the log of one replica: appends, truncation, flushes.
 
-The batches of a leader are buffered until a flush, a read or a truncation needs them in the file,
-so everything proposed in one turn of the loop is one write and one fsync. Only the fsync leaves the
-loop thread; it gets files, never the log. Neighbours: `storage` has the files, `driver` decides
-when, `state_machine_feed` is told what was appended.
+A replica that may vote writes only when it also syncs: batches are buffered until the flush before
+has ended, so everything appended meanwhile is one write and one fsync, and a crash of the machine
+tears at most that one write. (`log_check` relies on it: sound batches behind a torn one are damage
+that no crash causes.) Only the fsync leaves the loop thread; it gets files, never the log.
+Neighbours: `storage` has the files, `effect_executor` decides when.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
 from kbroker.ports import Offload, Timers
 from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.quorum.raft.control import control_batch
 from kbroker.quorum.raft.effects import AppendBatches, AppendControl, AppendRecords, ReadRecords
+from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.storage import QuorumStorage, StoredBatch
+
+
+class BufferedBatch(NamedTuple):
+    """A batch that is not in the file yet. next_offset: exclusive."""
+
+    base_offset: int
+    next_offset: int
+    data: bytes | bytearray
 
 
 class LogEffects:
     """Loop thread only. Every method raises LogDirectoryError if the disk refuses."""
 
-    __slots__ = ("_offload", "_storage", "_timers", "_unwritten")
+    __slots__ = ("_offload", "_storage", "_timers", "unwritten")
 
     def __init__(self, storage: QuorumStorage, timers: Timers, offload: Offload) -> None:
         self._storage = storage
         self._timers = timers
         self._offload = offload
-        self._unwritten = bytearray()
+        self.unwritten: deque[BufferedBatch] = deque()
+
+    # Appending.
 
     def append_control(self, effect: AppendControl) -> StoredBatch:
         """Append a control batch of the leader. Returns it without records."""
-        self._unwritten += control_batch(
+        batch = control_batch(
             effect.records,
             base_offset=effect.base_offset,
             epoch=effect.epoch,
             timestamp_ms=self._timers.now_ms(),
         )
         next_offset = effect.base_offset + len(effect.records)
+        self.unwritten.append(BufferedBatch(effect.base_offset, next_offset, batch))
         return StoredBatch(effect.base_offset, next_offset, effect.epoch, ())
 
     def append_records(self, effect: AppendRecords) -> StoredBatch:
         """Append a data batch of the leader."""
         now_ms = self._timers.now_ms()
-        self._unwritten += build_batch(
+        batch = build_batch(
             [(now_ms, None, record, ()) for record in effect.records],
             base_offset=effect.base_offset,
             partition_leader_epoch=effect.epoch,
         )
         next_offset = effect.base_offset + len(effect.records)
+        self.unwritten.append(BufferedBatch(effect.base_offset, next_offset, batch))
         return StoredBatch(effect.base_offset, next_offset, effect.epoch, effect.records)
 
     def append_batches(self, effect: AppendBatches) -> list[StoredBatch]:
-        """Append batches that were fetched from the leader, as they are."""
-        self.write()
-        self._storage.write(effect.batches, now_ms=self._timers.now_ms())
-        end_offset = self._storage.log.log_end_offset
-        if end_offset != effect.end_offset:
-            raise InvariantError(
-                f"{self._storage.directory}: the log ends at offset {end_offset} after an append "
-                f"up to {effect.end_offset}"
-            )
+        """Append batches that were fetched from the leader, as they are. A replica that never
+        votes syncs nothing: it writes them at once.
+        """
+        for position, header in iter_batches(effect.batches):
+            data = effect.batches[position : position + header.size_bytes]
+            self.unwritten.append(BufferedBatch(header.base_offset, header.next_offset, data))
+        if not self._storage.may_vote:
+            self._write()
         return self._storage.batches_of(effect.batches)
 
-    def write(self) -> None:
+    def _write(self) -> None:
         """Write the buffered batches, not synced."""
-        if self._unwritten:
-            batches, self._unwritten = self._unwritten, bytearray()
-            self._storage.write(batches, now_ms=self._timers.now_ms())
-
-    def truncate(self, end_offset: int) -> None:
-        """Remove everything from end_offset on. Blocks until it is synced."""
-        self.write()
-        self._storage.truncate(end_offset, now_ms=self._timers.now_ms())
-
-    def read(self, read: ReadRecords) -> bytes:
-        """The batches of a Fetch response."""
-        self.write()
-        return self._storage.read_batches(read.from_offset, max_bytes=read.max_bytes)
+        if not self.unwritten:
+            return
+        batches = bytearray().join(each.data for each in self.unwritten)
+        expected = self.unwritten[-1].next_offset
+        self.unwritten.clear()
+        self._storage.write(batches, now_ms=self._timers.now_ms())
+        if self._storage.log.log_end_offset != expected:
+            raise InvariantError(
+                f"{self._storage.directory}: after an append up to offset {expected} the log ends "
+                f"at {self._storage.log.log_end_offset}"
+            )
 
     def flush(self, then: Callable[[int, OSError | None], None]) -> None:
         """Write and sync everything that was appended so far. then: told on the loop which end
         (exclusive) was synced, or with which error that failed.
         """
-        self.write()
+        self._write()
         end_offset = self._storage.log.log_end_offset
         flush = self._storage.begin_flush()
 
@@ -95,6 +109,35 @@ class LogEffects:
             then(end_offset, failure)
 
         self._offload(partial(_sync_all, flush.files), synced)
+
+    # Removing.
+
+    def truncate(self, end_offset: int) -> None:
+        """Remove everything from end_offset on. Blocks until it is synced."""
+        while self.unwritten and self.unwritten[-1].base_offset >= end_offset:
+            self.unwritten.pop()
+        if end_offset < self._storage.log.log_end_offset:
+            self._storage.truncate(end_offset, now_ms=self._timers.now_ms())
+
+    def install(self, snapshot_id: SnapshotId) -> None:
+        """Replace the whole log by a snapshot that is on disk. Blocks until it is synced."""
+        self.unwritten.clear()
+        self._storage.install(snapshot_id, now_ms=self._timers.now_ms())
+
+    # Reading.
+
+    def read(self, read: ReadRecords) -> bytes:
+        """The batches of a Fetch response, whether they are written or not."""
+        if read.from_offset < self._storage.log.log_end_offset:
+            return self._storage.read_batches(read.from_offset, max_bytes=read.max_bytes)
+        found = bytearray()
+        for batch in self.unwritten:
+            if batch.next_offset <= read.from_offset:
+                continue
+            if found and len(found) + len(batch.data) > read.max_bytes:
+                break
+            found += batch.data
+        return bytes(found)
 
 
 def _sync_all(files: Sequence[Syncable]) -> None:

@@ -24,6 +24,7 @@ from kbroker.log.storage.files import (
     exists,
     file_size,
     make_directory,
+    sync_directory,
     unlink,
 )
 from kbroker.log.storage.open_files import OpenFiles
@@ -91,7 +92,10 @@ class StoredBatch(NamedTuple):
 
 
 class QuorumStorage:
-    """The metadata log's directory. `open` first; then everything else."""
+    """The metadata log's directory. `open` first; then everything else.
+
+    may_vote: False on a broker, which syncs nothing and fetches again what a crash costs it.
+    """
 
     __slots__ = (
         "_epoch_state",
@@ -102,6 +106,7 @@ class QuorumStorage:
         "directory_id",
         "log",
         "log_config",
+        "may_vote",
         "node_id",
         "retention_bytes",
         "retention_ms",
@@ -121,12 +126,14 @@ class QuorumStorage:
         static_voters: Sequence[Voter] = (),
         retention_bytes: int = 104857600,
         retention_ms: int = 604800000,
+        may_vote: bool = True,
         lock: bool = False,
     ) -> None:
         self.directory = log_directory / str(METADATA_PARTITION)
         self.node_id = node_id
         self.directory_id = directory_id
         self.log_config = log_config
+        self.may_vote = may_vote
         self.static_voters = VoterSet(static_voters)
         self.retention_bytes = retention_bytes
         self.retention_ms = retention_ms
@@ -146,7 +153,8 @@ class QuorumStorage:
         """
         if self._lock is not None:
             self._lock.acquire()
-        make_directory(self.directory)
+        if make_directory(self.directory):
+            sync_directory(self.directory.parent)  # else a loss of power could take a vote with it
         for name in remove_parts(self.directory):
             logger.warning("%s: removed the half-written snapshot %s", self.directory, name)
         unlink(self.directory / "quorum-state.tmp")
@@ -157,7 +165,8 @@ class QuorumStorage:
         if snapshot is not None and latest is not None:
             self.control.load_snapshot(latest, snapshot.configuration)
         recovery_point = 0 if latest is None else latest.end_offset
-        check_metadata_log(self.directory, recovery_point)
+        if self.may_vote:
+            check_metadata_log(self.directory, recovery_point)
         try:
             self.log = PartitionLog.open(
                 self.directory,
@@ -249,7 +258,19 @@ class QuorumStorage:
 
     def write(self, batches: bytes | bytearray, *, now_ms: int) -> None:
         """Write whole batches at the log's end, not synced. Raises LogDirectoryError."""
-        self.log.append_as_follower(batches, now_ms=now_ms)
+        limit_bytes = self.log_config.segment_bytes
+        if len(batches) <= limit_bytes:
+            self.log.append_as_follower(batches, now_ms=now_ms)
+            return
+        start = end = 0
+        for position, header in iter_batches(batches):
+            if position > start and position + header.size_bytes - start > limit_bytes:
+                # a segment must be on disk before the next one is there
+                self.log.append_as_follower(batches[start:position], now_ms=now_ms)
+                self.log.flush()
+                start = position
+            end = position + header.size_bytes
+        self.log.append_as_follower(batches[start:end], now_ms=now_ms)
 
     def truncate(self, end_offset: int, *, now_ms: int) -> None:
         """Remove everything from end_offset on. Blocks until it is synced."""
@@ -433,5 +454,6 @@ def storage_from_config(
         static_voters=static_voters,
         retention_bytes=config.get_int("metadata.max.retention.bytes"),
         retention_ms=config.get_int("metadata.max.retention.ms"),
+        may_vote=config.is_controller,
         lock=metadata_directory not in config.log_dirs,
     )

@@ -26,7 +26,7 @@ from kbroker.quorum.snapshots import (
     remove_parts,
     write_snapshot,
 )
-from kbroker.quorum.storage import QuorumStorage, storage_from_config
+from kbroker.quorum.storage import QuorumStorage, metadata_log_config, storage_from_config
 from kbroker.settings.broker import BrokerConfig
 from tests.sim.disk import Crashed, SimDisk
 
@@ -201,6 +201,26 @@ def test_the_vote_that_a_start_has_read_outlives_a_loss_of_power(
         disk_of[-1].restart(power_loss=True)
         assert read_state(directory[-1]) == read
     assert found == {old, new}
+
+
+def test_the_first_vote_of_a_new_directory_outlives_a_loss_of_power(
+    disks: Callable[[int], SimDisk],
+) -> None:
+    """`format` made no metadata folder: the quorum is static, or the node is to join one. The start
+    makes it, and syncs its name before a vote is in it.
+    """
+    vote = ElectionState(epoch=4, voted_id=2)
+    for seed in range(12):
+        disk = disks(seed)
+        with disk.installed():
+            node = QuorumStorage(
+                ROOT, node_id=1, directory_id=b"d" * 16, log_config=metadata_log_config(config())
+            )
+            node.open(NOW_MS)
+            node.write_state(vote, kraft_version=0, voter_ids=(1, 2))
+            disk.restart(power_loss=True)
+            assert read_state(node.directory) == vote
+            node.log.release()
 
 
 @power

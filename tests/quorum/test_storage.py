@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -389,3 +390,31 @@ def test_a_fetched_snapshot_of_a_later_epoch_voids_a_longer_log(world: World) ->
     )
     storage = world.open()
     assert (storage.raft_log().start_offset, storage.raft_log().end) == (2, (2, 5))
+
+
+def test_a_write_that_fills_several_segments_leaves_no_gap_behind_a_crash(tmp_path: Path) -> None:
+    """All but the last segment are on disk before the next one is there."""
+    segment = replace(metadata_log_config(config()), segment_bytes=220)
+    storage = QuorumStorage(tmp_path, node_id=1, directory_id=ID, log_config=segment)
+    storage.open(NOW_MS)
+    batches = [
+        bytes(build_batch([Record(base, 0, None, b"v" * 40, [])], base_offset=base))
+        for base in range(5)
+    ]
+    storage.write(b"".join(batches), now_ms=NOW_MS)
+    assert storage.log.log_end_offset == 5
+    assert [len(each) for each in map(_bytes_of, _segments(storage))] == [
+        2 * len(batches[0]),
+        2 * len(batches[0]),
+        len(batches[0]),
+    ]
+    assert storage.log.recovery_point == 4
+    storage.close()
+
+
+def _segments(storage: QuorumStorage) -> list[Path]:
+    return sorted(storage.directory.glob("*.log"))
+
+
+def _bytes_of(path: Path) -> bytes:
+    return path.read_bytes()

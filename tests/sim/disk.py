@@ -95,6 +95,7 @@ class SimDisk:
         self.has_crashed = False
         self.slow_ms = 0.0
         """How much longer than usual an fsync may take."""
+        self._divided: list[Callable[[], None]] | None = None
         self._numbers = 0
         self._descriptors: dict[int, Inode | Directory] = {}
         self._locked: dict[int, int] = {}
@@ -374,6 +375,9 @@ class SimDisk:
         if self.has_crashed:
             raise Crashed
         node = self._descriptors[fd]
+        if self._divided is not None and isinstance(node, Inode):
+            self._divided.append(self.begin_fsync(fd))
+            return
         try:
             self.step("fsync")
         except OSError:
@@ -386,6 +390,15 @@ class SimDisk:
                 node.durable, node.pending = bytes(node.data), []
         else:
             node.durable, node.pending = dict(node.entries), []
+
+    @contextmanager
+    def divided_fsync(self) -> Iterator[list[Callable[[], None]]]:
+        """Each fsync of a file within is only begun; those who end them are in the list."""
+        self._divided = ends = []
+        try:
+            yield ends
+        finally:
+            self._divided = None
 
     def begin_fsync(self, fd: int) -> Callable[[], None]:
         """os.fsync of a file, divided: the result ends it, and what was written before it began is

@@ -27,8 +27,8 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
 from tests.sim.process import SimProcess
-from tests.sim.quorum_log import LogBatch, QuorumLog
-from tests.sim.quorum_node import Check, Proposal, QuorumNode, Step
+from tests.sim.quorum_mirror import LogBatch, LogMirror
+from tests.sim.quorum_replica import Check, Proposal, SimReplica, Step
 
 
 class Ledger:
@@ -36,7 +36,7 @@ class Ledger:
     their records.
     """
 
-    def __init__(self, nodes: Mapping[int, QuorumNode]) -> None:
+    def __init__(self, nodes: Mapping[int, SimReplica]) -> None:
         self._nodes = nodes
         self.leaders: dict[int, int] = {}
         self._votes: dict[tuple[ReplicaKey, int], int] = {}
@@ -46,7 +46,7 @@ class Ledger:
         self.led_since_ms: dict[int, int] = {}
         self._value_counts: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
-        self.lost_logs: dict[ReplicaKey, QuorumLog] = {}
+        self.lost_logs: dict[ReplicaKey, LogMirror] = {}
         """Of disks that were replaced: what they held was counted before."""
         self._changed_voters: list[tuple[ReplicaKey, int, bool]] = []
         self.committed: list[LogBatch] = []
@@ -74,7 +74,7 @@ class Ledger:
 
     # -- leaders, epochs, votes -------------------------------------------------------------------
 
-    def one_leader_per_epoch(self, node: QuorumNode, step: Step) -> None:
+    def one_leader_per_epoch(self, node: SimReplica, step: Step) -> None:
         """Nobody else leads, or led, the epoch that this node leads or follows."""
         epoch = node.epoch
         if step.is_whole and node.process is not None:
@@ -87,7 +87,7 @@ class Ledger:
             known = self.leaders.setdefault(epoch, leader_id)
             assert known == leader_id, f"epoch {epoch} has two leaders, {known} and {leader_id}"
 
-    def epochs_and_high_watermarks_are_monotonic(self, node: QuorumNode, step: Step) -> None:
+    def epochs_and_high_watermarks_are_monotonic(self, node: SimReplica, step: Step) -> None:
         """Within a process; and an epoch that others were told of outlives it."""
         process = node.process
         if process is None:
@@ -107,7 +107,7 @@ class Ledger:
         if step.is_whole and any(isinstance(each, Send | Respond) for each in step.effects):
             self._promised_epochs[node.key] = epoch
 
-    def one_vote_per_epoch(self, node: QuorumNode, step: Step) -> None:
+    def one_vote_per_epoch(self, node: SimReplica, step: Step) -> None:
         """By what is persisted, and by what other nodes were told."""
         for effect in step.effects:
             if isinstance(effect, PersistState) and effect.state.voted_id >= 0:
@@ -124,14 +124,14 @@ class Ledger:
                 if response.topics[0].partitions[0].vote_granted:
                     self._vote(node, asked.replica_epoch, asked.replica_id)
 
-    def _vote(self, node: QuorumNode, epoch: int, candidate: int) -> None:
+    def _vote(self, node: SimReplica, epoch: int, candidate: int) -> None:
         known = self._votes.setdefault((node.key, epoch), candidate)
         name = f"node {node.node_id}"
         assert known == candidate, f"{name} votes for {known} and {candidate} in epoch {epoch}"
 
     # -- what is committed ------------------------------------------------------------------------
 
-    def flushed_is_durable(self, node: QuorumNode, step: Step) -> None:
+    def flushed_is_durable(self, node: SimReplica, step: Step) -> None:
         """What the core counts as flushed survives a loss of power."""
         if step.is_whole:
             flushed, durable = node.core.quorum.log.flushed_offset, node.log.durable_end_offset
@@ -140,7 +140,7 @@ class Ledger:
                 f"{name} counts offsets to {flushed} as durable, of {durable}"
             )
 
-    def a_leader_commits_through_its_own_epoch(self, node: QuorumNode, step: Step) -> None:
+    def a_leader_commits_through_its_own_epoch(self, node: SimReplica, step: Step) -> None:
         """Records of earlier epochs are committed by one of this epoch (Raft, section 5.4.2)."""
         if step.is_whole and node.is_leader:
             for effect in step.effects:
@@ -151,7 +151,7 @@ class Ledger:
                         f"{effect.high_watermark - 1} of epoch {epoch}"
                     )
 
-    def committed_is_the_same_everywhere(self, node: QuorumNode, step: Step) -> None:
+    def committed_is_the_same_everywhere(self, node: SimReplica, step: Step) -> None:
         """Each batch that a node commits is the one that was committed first at that offset."""
         for effect in step.effects:
             if isinstance(effect, InstallSnapshot):
@@ -166,11 +166,11 @@ class Ledger:
             expected = self.values[: self._value_counts[end_offset]]
             assert node.state == expected, f"{name} has another state at offset {end_offset}"
 
-    def started(self, node: QuorumNode) -> None:
+    def started(self, node: SimReplica) -> None:
         """A process begins with a snapshot, or nothing."""
         self._snapshot(node)
 
-    def _snapshot(self, node: QuorumNode) -> None:
+    def _snapshot(self, node: SimReplica) -> None:
         """The state that a node loaded is that of the committed records at that offset."""
         offset = node.applied_offset
         name = f"node {node.node_id}"
@@ -180,7 +180,7 @@ class Ledger:
         assert node.state == expected, f"{name} loads another state at offset {offset}"
         node.verified_offset = offset
 
-    def _commit(self, node: QuorumNode, batch: LogBatch, voters_before: VoterSet) -> None:
+    def _commit(self, node: SimReplica, batch: LogBatch, voters_before: VoterSet) -> None:
         name = f"node {node.node_id}"
         place = self._places.get(batch.base_offset)
         if place is not None:
@@ -213,7 +213,7 @@ class Ledger:
             if other.is_leader and other.epoch > node.epoch:
                 self._has_committed(other)
 
-    def a_leader_has_what_is_committed(self, node: QuorumNode, step: Step) -> None:
+    def a_leader_has_what_is_committed(self, node: SimReplica, step: Step) -> None:
         """Checked when a node becomes the leader."""
         process = node.process
         if process is None or not step.is_whole or not node.is_leader:
@@ -224,7 +224,7 @@ class Ledger:
             self.led_since_ms[node.node_id] = node.simulation.elapsed_ms
             self._has_committed(node)
 
-    def _has_committed(self, node: QuorumNode) -> None:
+    def _has_committed(self, node: SimReplica) -> None:
         log = node.log
         start = self._places.get(log.start_offset, len(self.committed))
         expected = self.committed[start:]
@@ -238,7 +238,7 @@ class Ledger:
         """
         self._changed_voters.append((key, offset, is_added))
 
-    def acknowledged_voters_are_committed(self, node: QuorumNode, step: Step) -> None:
+    def acknowledged_voters_are_committed(self, node: SimReplica, step: Step) -> None:
         """In a step after that of the commit."""
         changed, self._changed_voters = self._changed_voters, []
         for key, offset, is_added in changed:
@@ -250,7 +250,7 @@ class Ledger:
             is_there = any(voters.is_voter(key) == is_added for voters in sets)
             assert is_there, f"voter {key}, added: {is_added}, is acknowledged and not committed"
 
-    def acknowledge(self, node: QuorumNode, proposal: Proposal) -> None:
+    def acknowledge(self, node: SimReplica, proposal: Proposal) -> None:
         """A client was told that its records are committed."""
         self.acknowledged.append(proposal)
 
@@ -264,7 +264,7 @@ class Ledger:
 
     # -- voters and requests ----------------------------------------------------------------------
 
-    def voters_are_those_of_the_log(self, node: QuorumNode, step: Step) -> None:
+    def voters_are_those_of_the_log(self, node: SimReplica, step: Step) -> None:
         """The newest set in the log counts, committed or not; truncation goes back."""
         if step.is_whole:
             expected = node.log.voters()
@@ -273,7 +273,7 @@ class Ledger:
                 name = f"node {node.node_id}"
                 assert found == expected, f"{name} has voters {found.ids}, its log {expected.ids}"
 
-    def only_a_leader_keeps_requests_waiting(self, node: QuorumNode, step: Step) -> None:
+    def only_a_leader_keeps_requests_waiting(self, node: SimReplica, step: Step) -> None:
         """Who resigned or never led answers everything within the step."""
         if step.is_whole and node.unanswered and not node.is_leader:
             waiting = [type(each.request).__name__ for each in node.unanswered.values()]

@@ -6,8 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from unittest import mock
 
+from kbroker.log.storage import files
+from kbroker.quorum import quorum_state_file
+from kbroker.quorum.log_effects import LogEffects
 from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Effect, PersistState
 from kbroker.quorum.raft.fetch_service import FetchService
@@ -15,6 +19,7 @@ from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.log_writer import LogWriter
 from kbroker.quorum.raft.offsets import OffsetAndEpoch
 from kbroker.quorum.raft.quorum_state import QuorumState
+from kbroker.quorum.state_machine_feed import StateMachineFeed
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
@@ -112,6 +117,42 @@ def candidate_with_a_shorter_log_elected() -> AbstractContextManager[object]:
 
     return mock.patch.object(OffsetAndEpoch, "is_at_least", is_at_least)
 
+
+def sync_reported_before_it_has_ended() -> AbstractContextManager[object]:
+    """The driver tells the core of a flush whose fsync is still under way."""
+    original = LogEffects.flush
+
+    def flush(effects: LogEffects, then: Callable[[int, OSError | None], None]) -> None:
+        original(effects, lambda end_offset, failure: None)
+        effects._timers.call_later(0, lambda: then(effects._storage.log.log_end_offset, None))
+
+    return mock.patch.object(LogEffects, "flush", flush)
+
+
+def truncated_batches_handed_on() -> AbstractContextManager[object]:
+    """A follower's state machine gets what its log no longer has."""
+
+    def truncated(feed: StateMachineFeed, end_offset: int) -> None:
+        del feed, end_offset
+
+    return mock.patch.object(StateMachineFeed, "truncated", truncated)
+
+
+def vote_not_synced() -> AbstractContextManager[object]:
+    """quorum-state is replaced without an fsync of file and folder."""
+    unsynced = partial(files.atomic_write, sync=False)
+    return mock.patch.object(quorum_state_file, "atomic_write", unsynced)
+
+
+DRIVER_MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        sync_reported_before_it_has_ended,
+        truncated_batches_handed_on,
+        vote_not_synced,
+    )
+}
+"""In the driver and its storage; found by seeds that run these."""
 
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant

@@ -8,9 +8,7 @@ What a node was told and did is handed to the checks after each step (`quorum_ch
 
 from __future__ import annotations
 
-import re
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, assert_never, cast
 
@@ -54,17 +52,17 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.raft.voter_set import VoterSet
 from kbroker.quorum.snapshots import build_snapshot
-from tests.sim.disk import Crashed, SimDisk
+from tests.sim.disk import Crashed
 from tests.sim.process import SimProcess
-from tests.sim.quorum_log import Batches, LogBatch, QuorumLog
+from tests.sim.quorum_log import QuorumLog
+from tests.sim.quorum_mirror import Batches, LogBatch
+from tests.sim.quorum_replica import LISTENER, Origin, Proposal, SimReplica, Step, Watchers, short
 from tests.sim.server import ALL_VERSIONS, ServerConnection, api_versions
 from tests.sim.simulation import Simulation
 from tests.sim.streams import SimStreams
 from tests.sim.timers import SimTimer
-
-LISTENER = "CONTROLLER"
 
 
 class SentRequest(NamedTuple):
@@ -83,52 +81,16 @@ class Answer(NamedTuple):
     response: RaftResponse | ErrorCode
 
 
-class Origin(NamedTuple):
-    """A request that has arrived. source: the node or connection that it came from; arrived_ms:
-    when, since the start of the simulation.
-    """
-
-    source: object
-    arrived_ms: int
-    request: RaftRequest
-    version: int
-    reply: Callable[[RaftResponse], None]
-
-
-class Proposal(NamedTuple):
-    """Records that were proposed and are not known to be committed."""
-
-    base_offset: int
-    end_offset: int
-    epoch: int
-    values: tuple[bytes, ...]
-
-
-class Step(NamedTuple):
-    """What a step of a node did. effects: those that were carried out, is_whole: all of them;
-    answered: the requests that were answered, with their responses.
-    """
-
-    effects: list[Effect]
-    answered: list[tuple[RaftRequest, RaftResponse]]
-    voters_before: VoterSet
-    is_whole: bool = True
-
-
-Check = Callable[["QuorumNode", Step], None]
-"""Raises AssertionError if an invariant does not hold."""
-
-
 CoreFactory = Callable[["QuorumNode"], RaftNode]
 """Makes the core of a node that starts, from what its disk kept."""
 
 
-class QuorumNode:
-    """One node, over all its processes. acknowledge: called with each proposal that it saw
-    committed while it led. ended: called when its process has ended. uses_channel: whether requests
-    go over `kbroker.client.channel` as bytes on connections, instead of as values, each on its own.
-    old_nodes: those that refuse pre-votes.
+class QuorumNode(SimReplica):
+    """uses_channel: whether requests go over `kbroker.client.channel` as bytes on connections,
+    instead of as values, each on its own.
     """
+
+    log: QuorumLog
 
     def __init__(
         self,
@@ -138,74 +100,37 @@ class QuorumNode:
         *,
         known: Batches,
         make_core: CoreFactory,
-        checks: Sequence[Check],
-        acknowledge: Callable[[QuorumNode, Proposal], None],
-        ended: Callable[[QuorumNode], None],
+        watchers: Watchers,
         uses_channel: bool = False,
         old_nodes: frozenset[int] = frozenset(),
     ) -> None:
-        self.node_id = node_id
-        self.directory_id = directory_id
-        self.simulation = simulation
-        self.random = simulation.random(f"node {node_id}")
-        self.disk = SimDisk(simulation.random(f"disk {node_id}"))
+        super().__init__(node_id, directory_id, simulation, watchers=watchers, old_nodes=old_nodes)
         self.log = QuorumLog(self.disk, known)
-        self.process: SimProcess | None = None
-        self.core: RaftNode
-        self.high_watermark = 0
-        """Of the present process: what its last Commit said."""
-        self.state: list[bytes] = []
-        """The state machine: the values of committed records."""
-        self.applied_offset = 0
-        self.verified_offset = 0
-        """Up to here the checks have compared its committed batches."""
-        self.leader_id = -1
-        self.unanswered: dict[int, Origin] = {}
-        self.fetched_ms: dict[int, int] = {}
-        """When each node last fetched from this one."""
-        self.proposals: deque[Proposal] = deque()
-        self.is_stopping = False
-        self.start_count = 0
-        self.lost_proposals = 0
-        self.counts: Counter[str] = Counter()
-        """Effects by name."""
         self._make_core = make_core
-        self._checks = checks
-        self._acknowledge = acknowledge
-        self._ended = ended
         self._answers: list[tuple[RaftRequest, RaftResponse]] = []
         self._known = known
         self._sent: dict[int, SimTimer | None] = {}
         self._uses_channel = uses_channel
-        self.old_nodes = old_nodes
         self._channel: Channel | None = None
         self._next_token = 0
         self._abandoned: set[int] = set()
         self._deadline: tuple[int, SimTimer] | None = None
-        self._count = 0
 
     # -- the life of a node -----------------------------------------------------------------------
 
     def format(self, voters: VoterSet, kraft_version: int) -> None:
-        """`kbroker format`: with kraft.version 1, the checkpoint 0-0 names the first voters."""
+        """See `SimReplica`."""
         self.log.open()
         if kraft_version:
             configuration = QuorumConfiguration(kraft_version, tuple(voters))
             self.log.write_snapshot(BOOTSTRAP_ID, self._snapshot_data(configuration, [], 0))
 
-    def wipe(self, directory_id: Uuid) -> None:
-        """Replace the disk by an empty one, formatted with `--no-initial-controllers`: this is
-        another replica from now on.
-        """
-        self.kill(power_loss=True)
-        self.simulation.note(f"node {self.node_id} gets an empty disk")
-        self.directory_id = directory_id
-        self.disk = SimDisk(self.simulation.random(f"disk {self.node_id} {directory_id.hex()}"))
+    def _disk_replaced(self) -> None:
         self.log = QuorumLog(self.disk, self._known)
         self.log.open()
 
     def start(self) -> None:
-        """Start a node that is down; it stays down if its disk does not work."""
+        """See `SimReplica`."""
         if self.process is not None:
             return
         process = SimProcess(self.simulation.timers, self.random, lambda: None)
@@ -225,6 +150,7 @@ class QuorumNode:
         self.leader_id = -1
         self.is_stopping = False
         self.core = self._make_core(self)
+        self._watchers.started(self)
         network = self.simulation.network
         network.attach(self.node_id, process, receive=self._receive, accept=self._accept)
         if self._uses_channel:
@@ -237,51 +163,15 @@ class QuorumNode:
             )
         process.run(partial(self.step, self.core.start))
 
-    def kill(self, *, power_loss: bool) -> None:
-        """End the process; with a loss of power the disk keeps what was synced, and some more."""
-        process = self.process
-        if process is not None:
-            self.simulation.note(f"node {self.node_id} ends, power loss: {power_loss}")
-            process.kill()
-            self.process = None
-            self.simulation.network.detach(self.node_id, silently=power_loss)
-            self._sent.clear()
-            self.unanswered.clear()
-            self._abandoned.clear()
-            self.lost_proposals += len(self.proposals)
-            self.proposals.clear()
-            self.fetched_ms.clear()
-            self._deadline = None
-            self._ended(self)
-        self.disk.restart(power_loss=power_loss)
-
-    @property
-    def key(self) -> ReplicaKey:
-        """This node with its present disk."""
-        return ReplicaKey(self.node_id, self.directory_id)
-
-    @property
-    def epoch(self) -> int:
-        return self.core.quorum.epoch
-
-    @property
-    def is_leader(self) -> bool:
-        return self.process is not None and self.core.is_leader
-
-    @property
-    def voters(self) -> VoterSet:
-        """Those that count for this node."""
-        return self.core.quorum.voters
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it runs and is not paused."""
-        return self.process is not None and not self.process.is_paused
+    def _process_ended(self) -> None:
+        self._sent.clear()
+        self._abandoned.clear()
+        self._deadline = None
 
     # -- steps ------------------------------------------------------------------------------------
 
     def step(self, event: Callable[[int], list[Effect]]) -> None:
-        """One event of the core, its effects, and the checks."""
+        """See `SimReplica`."""
         process = self.process
         if process is None:
             return
@@ -291,7 +181,7 @@ class QuorumNode:
         try:
             for effect in event(process.monotonic_ms()):
                 if self.simulation.is_traced:
-                    self.simulation.note(f"node {self.node_id}: {_short(effect)}")
+                    self.simulation.note(f"node {self.node_id}: {short(effect)}")
                 self._carry_out(effect)
                 self.counts[type(effect).__name__] += 1
                 done.append(effect)
@@ -306,10 +196,6 @@ class QuorumNode:
             return
         self._set_deadline(process)
         self._check(step)
-
-    def _check(self, step: Step) -> None:
-        for check in self._checks:
-            check(self, step)
 
     def _set_deadline(self, process: SimProcess) -> None:
         due_ms = self.core.next_deadline_ms()
@@ -411,7 +297,7 @@ class QuorumNode:
             self.state += batch.values
             self.applied_offset = batch.end_offset
         while self.proposals and self.proposals[0].end_offset <= high_watermark:
-            self._acknowledge(self, self.proposals.popleft())
+            self._watchers.acknowledge(self, self.proposals.popleft())
 
     def _stop(self) -> None:
         self.kill(power_loss=False)
@@ -576,7 +462,7 @@ class QuorumNode:
         origin.reply(response)
 
     def abandon(self, source: object) -> None:
-        """A connection is closed, or all those of a node: its requests need no answer."""
+        """See `SimReplica`."""
         if self.process is None:
             return
         for token, origin in list(self.unanswered.items()):
@@ -600,7 +486,7 @@ class QuorumNode:
         self.applied_offset = snapshot_id.end_offset
 
     def write_snapshot(self) -> None:
-        """Make a snapshot of everything that is committed, if anything is new."""
+        """See `SimReplica`."""
         last: LogBatch | None = None
         for batch in self.log.batches:
             if batch.end_offset > self.applied_offset:
@@ -621,7 +507,7 @@ class QuorumNode:
         self.step(write)
 
     def clean(self) -> None:
-        """Retention: keep the newest snapshot and the log behind it."""
+        """See `SimReplica`."""
         newest = max(self.log.snapshots, default=BOOTSTRAP_ID)
         if newest.end_offset <= self.log.start_offset:
             return
@@ -644,39 +530,21 @@ class QuorumNode:
 
     # -- what clients and the world do ------------------------------------------------------------
 
-    def propose(self, record_count: int) -> None:
-        """Propose records, if this node leads."""
-        values = []
-        for _ in range(record_count):
-            self._count += 1
-            values.append(b"%d.%d.%d" % (self.node_id, self.start_count, self._count))
+    def _propose(self, values: list[bytes]) -> None:
         self.step(lambda now_ms: self.core.propose(values, now_ms))
 
     def client_request(self, request: RaftRequest, reply: Callable[[RaftResponse], None]) -> None:
-        """A request of a client; reply may never be called."""
+        """See `SimReplica`."""
         if self.process is not None:
             version = valid_versions(request.API_KEY)[1]
             self.request(Origin(None, self.simulation.elapsed_ms, request, version, reply))
 
     def shut_down(self, timeout_ms: int) -> None:
-        """Stop in order: a leader resigns, the process ends by ShutdownComplete."""
+        """See `SimReplica`; the process ends by ShutdownComplete."""
         if not self.is_stopping:
             self.is_stopping = True
             self.step(lambda now_ms: self.core.shutdown(timeout_ms, now_ms))
 
 
-_NOISE = re.compile(
-    r"\w+=(-1|0|b''|''|None|False|\[\]|\(\)|<ErrorCode.NONE: 0>)(, |(?=[)]))|"
-    r"topic(_name)?='__cluster_metadata', |(topic|\w*directory)_id=b'[^']*'(, |(?=[)]))|"
-    r"cluster_id='\w+', |host='\w+', |, kraft_version=\d, voter_ids=\([\d, ]+\)"
-)
-
-
 def _address_of(destination: Destination) -> tuple[int, str, int]:
     return destination.node_id, destination.host, destination.port
-
-
-def _short(effect: Effect) -> str:
-    """An effect in a line of the trace: without the fields that say nothing."""
-    text = _NOISE.sub("", repr(effect))
-    return text if len(text) < 300 else f"{text[:300]}..."

@@ -25,9 +25,12 @@ from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
 from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
 from tests.sim.faults import Faults, FaultyNode
+from tests.sim.node_disks import NodeDisks
 from tests.sim.quorum_checks import Ledger
-from tests.sim.quorum_log import Batches
-from tests.sim.quorum_node import LISTENER, QuorumNode
+from tests.sim.quorum_driver_node import DriverNode
+from tests.sim.quorum_mirror import Batches
+from tests.sim.quorum_node import QuorumNode
+from tests.sim.quorum_replica import LISTENER, SimReplica, Watchers
 from tests.sim.simulation import Simulation, SimulationFailure, failure_line
 
 NAME = "quorum"
@@ -41,6 +44,8 @@ STABLE_SHARE = 0.1
 STABLE_UNITS = 20
 CHANNEL_SHARE = 0.1
 """In how many seeds the nodes speak over the channel, and encode what they say."""
+DRIVER_SHARE = 0.1
+"""In how many seeds the nodes run kbroker's driver and storage, also over the channel."""
 
 
 def directory_of(node_id: int) -> Uuid:
@@ -54,10 +59,17 @@ def voter_of(node_id: int, directory_id: Uuid) -> Voter:
 
 
 class QuorumWorld:
-    """One seed. make_node: the core's class, another one for a mutant."""
+    """One seed. make_node: the core's class, another one for a mutant. uses_driver: whether the
+    nodes run the driver and its storage; None: the seed decides.
+    """
 
     def __init__(
-        self, seed: int, *, is_traced: bool = False, make_node: Callable[..., RaftNode] = RaftNode
+        self,
+        seed: int,
+        *,
+        is_traced: bool = False,
+        make_node: Callable[..., RaftNode] = RaftNode,
+        uses_driver: bool | None = None,
     ) -> None:
         self.simulation = Simulation(seed, is_traced=is_traced)
         self.random = random = self.simulation.random("world")
@@ -75,15 +87,23 @@ class QuorumWorld:
         """Replicas whose disks were replaced."""
         self.can_clean = random.random() < 0.5
         self.uses_channel = random.random() < CHANNEL_SHARE
+        self.uses_driver = (
+            self.simulation.random("driver").random() < DRIVER_SHARE
+            if uses_driver is None
+            else uses_driver
+        )
+        self._disks = NodeDisks()
         self._make_node = make_node
         self._known = Batches()
-        self.nodes: dict[int, QuorumNode] = {}
+        self.nodes: dict[int, SimReplica] = {}
         self.ledger = Ledger(self.nodes)
         self.voters = VoterSet(
             voter_of(node_id, directory_of(node_id) if self.kraft_version else ZERO_UUID)
             for node_id in range(1, voter_count + 1)
         )
-        checks = self.ledger.checks()
+        watchers = Watchers(
+            self.ledger.checks(), self.ledger.acknowledge, self.ledger.started, self._ended
+        )
         all_nodes = range(1, voter_count + observer_count + 1)
         old_nodes = frozenset(
             node_id
@@ -91,18 +111,7 @@ class QuorumWorld:
             if random.random() < random.choice((0.0, 0.0, 0.0, 0.3))
         )
         for node_id in all_nodes:
-            self.nodes[node_id] = QuorumNode(
-                node_id,
-                directory_of(node_id),
-                self.simulation,
-                known=self._known,
-                make_core=self._core,
-                checks=checks,
-                acknowledge=self.ledger.acknowledge,
-                ended=self._ended,
-                uses_channel=self.uses_channel,
-                old_nodes=old_nodes,
-            )
+            self.nodes[node_id] = self._make_replica(node_id, watchers, old_nodes)
         self.faults = Faults(
             list(self.nodes.values()),
             self.simulation.network,
@@ -115,9 +124,36 @@ class QuorumWorld:
         self._is_quiet = False
         self.changed_voters_count = 0
 
+    def _make_replica(
+        self, node_id: int, watchers: Watchers, old_nodes: frozenset[int]
+    ) -> SimReplica:
+        if self.uses_driver:
+            return DriverNode(
+                node_id,
+                directory_of(node_id),
+                self.simulation,
+                known=self._known,
+                disks=self._disks,
+                raft_config=self._raft_config,
+                static_voters=() if self.kraft_version else list(self.voters),
+                can_clean=self.can_clean,
+                watchers=watchers,
+                old_nodes=old_nodes,
+            )
+        return QuorumNode(
+            node_id,
+            directory_of(node_id),
+            self.simulation,
+            known=self._known,
+            make_core=self._core,
+            watchers=watchers,
+            uses_channel=self.uses_channel,
+            old_nodes=old_nodes,
+        )
+
     def _core(self, node: QuorumNode) -> RaftNode:
         """The core of a node that starts, as `quorum/driver` makes it."""
-        unit_ms, log = self.unit_ms, node.log
+        log = node.log
         control = ControlState(VoterSet() if self.kraft_version else self.voters)
         latest = max(log.snapshots, default=None)
         if latest is not None:
@@ -126,27 +162,8 @@ class QuorumWorld:
         for batch in log.batches:
             if batch.voters is not None and batch.base_offset >= node.applied_offset:
                 control.add_batch(batch.data)
-        self.ledger.started(node)
         return self._make_node(
-            RaftConfig(
-                ReplicaKey(node.node_id, node.directory_id),
-                CLUSTER_ID,
-                listener_name=LISTENER,
-                endpoints=voter_of(node.node_id, node.directory_id).endpoints,
-                bootstrap_servers=tuple(
-                    (HOST, each) for each in self.nodes if each not in self.brokers
-                ),
-                can_be_voter=node.node_id not in self.brokers,
-                auto_join=self.auto_join,
-                election_timeout_ms=unit_ms,
-                fetch_timeout_ms=2 * unit_ms,
-                election_backoff_max_ms=unit_ms,
-                request_timeout_ms=2 * unit_ms,
-                retry_backoff_ms=20,
-                fetch_max_wait_ms=unit_ms // 2,
-                fetch_max_bytes=self.simulation.random("fetch").choice((1, 500, 1 << 20)),
-                fetch_snapshot_max_bytes=self.simulation.random("part").choice((100, 1 << 20)),
-            ),
+            self._raft_config(node),
             log=RaftLog(
                 start_offset=log.start_offset,
                 end_offset=log.end_offset,
@@ -159,7 +176,29 @@ class QuorumWorld:
             high_watermark=node.applied_offset,
         )
 
-    def _ended(self, node: QuorumNode) -> None:
+    def _raft_config(self, node: SimReplica) -> RaftConfig:
+        unit_ms = self.unit_ms
+        return RaftConfig(
+            node.key,
+            CLUSTER_ID,
+            listener_name=LISTENER,
+            endpoints=voter_of(node.node_id, node.directory_id).endpoints,
+            bootstrap_servers=tuple(
+                (HOST, each) for each in self.nodes if each not in self.brokers
+            ),
+            can_be_voter=node.node_id not in self.brokers,
+            auto_join=self.auto_join,
+            election_timeout_ms=unit_ms,
+            fetch_timeout_ms=2 * unit_ms,
+            election_backoff_max_ms=unit_ms,
+            request_timeout_ms=2 * unit_ms,
+            retry_backoff_ms=20,
+            fetch_max_wait_ms=unit_ms // 2,
+            fetch_max_bytes=self.simulation.random("fetch").choice((1, 500, 1 << 20)),
+            fetch_snapshot_max_bytes=self.simulation.random("part").choice((100, 1 << 20)),
+        )
+
+    def _ended(self, node: SimReplica) -> None:
         """The others may see that its connections are closed."""
         for other in self.nodes.values():
             if other is not node and other.process is not None and self.random.random() < 0.5:
@@ -171,7 +210,8 @@ class QuorumWorld:
     def run(self) -> None:
         """The whole run. Raises SimulationFailure."""
         try:
-            self._run()
+            with self._disks.installed():
+                self._run()
         except Exception as error:
             line = failure_line(NAME, self.simulation.seed, self.simulation, error)
             raise SimulationFailure(line) from error
@@ -212,10 +252,10 @@ class QuorumWorld:
 
         self.simulation.timers.call_later(period_ms, happen)
 
-    def _running(self) -> list[QuorumNode]:
+    def _running(self) -> list[SimReplica]:
         return [node for node in self.nodes.values() if node.is_running]
 
-    def _leaders(self) -> list[QuorumNode]:
+    def _leaders(self) -> list[SimReplica]:
         return [node for node in self._running() if node.is_leader and not node.is_stopping]
 
     def _favourites(self) -> list[FaultyNode]:
@@ -303,7 +343,7 @@ class QuorumWorld:
     def _upgrade(self) -> None:
         """An operator finalizes kraft.version 1."""
 
-        def upgrade(leader: QuorumNode, now_ms: int) -> list[Effect]:
+        def upgrade(leader: SimReplica, now_ms: int) -> list[Effect]:
             try:
                 return leader.core.upgrade_kraft_version(1, now_ms)
             except KafkaError as error:
@@ -313,7 +353,7 @@ class QuorumWorld:
         for leader in self._leaders():
             leader.step(partial(upgrade, leader))
 
-    def _wipe(self, node: QuorumNode) -> None:
+    def _wipe(self, node: SimReplica) -> None:
         """One disk is replaced by an empty one, once, if the other voters can do without it."""
         voters = [each.voters for each in self.nodes.values() if each.start_count]
         is_safe = all(len(each) >= 3 or not each.is_voter(node.key) for each in voters)
@@ -378,8 +418,8 @@ class QuorumWorld:
         }
 
 
-def run_seed(seed: int) -> QuorumWorld:
+def run_seed(seed: int, *, uses_driver: bool | None = None) -> QuorumWorld:
     """One seed. Raises SimulationFailure with its line."""
-    world = QuorumWorld(seed)
+    world = QuorumWorld(seed, uses_driver=uses_driver)
     world.run()
     return world

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.quorum_mutants import MUTANTS
+from tests.sim.quorum_mutants import DRIVER_MUTANTS, MUTANTS
 from tests.sim.quorum_world import QuorumWorld, run_seed
 from tests.sim.simulation import SimulationFailure
 
@@ -46,12 +46,12 @@ def test_the_invariants_hold_for_many_seeds(first: int) -> None:
 @pytest.mark.sim
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", [*MUTANTS, *DRIVER_MUTANTS])
 def test_a_mutant_is_found(name: str) -> None:
-    with MUTANTS[name]():
+    with (MUTANTS | DRIVER_MUTANTS)[name]():
         for seed in range(FIND_WITHIN):
             try:
-                run_seed(seed)
+                run_seed(seed, uses_driver=True if name in DRIVER_MUTANTS else None)
             except SimulationFailure:
                 return
     pytest.fail(f"{name} is not found by {FIND_WITHIN} seeds", pytrace=False)
@@ -84,3 +84,17 @@ def test_the_seeds_cover_what_can_happen() -> None:
         for name, count in world.counts().items():
             seen[name] = seen.get(name, 0) + count
     assert all(seen.values()), seen
+
+
+def test_the_seeds_of_the_driver_cover_what_can_happen() -> None:
+    """As above, for nodes that run the driver and its storage. They are slower, so as few seeds run
+    as suffice.
+    """
+    seen: dict[str, int] = {}
+    for seed in range(60):
+        world = run_seed(seed, uses_driver=True)
+        for name, count in world.counts().items():
+            seen[name] = seen.get(name, 0) + count
+        if all(seen.values()):
+            return
+    pytest.fail(str(seen))

@@ -13,7 +13,8 @@ from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.voter_set import Voter, VoterSet
 from kbroker.quorum.snapshots import build_snapshot
 from tests.sim.disk import SimDisk
-from tests.sim.quorum_log import Batches, QuorumLog
+from tests.sim.quorum_log import QuorumLog
+from tests.sim.quorum_mirror import Batches
 
 SEEDS = range(30)
 VOTERS = VoterSet([Voter(1, b"1" * 16), Voter(2, b"2" * 16)])
