@@ -56,6 +56,7 @@ GROUP_PARTITION = TopicPartition(GROUP_TOPIC, 0)
 LAG_MAX_MS = 10_000
 FETCH_VERSION = 16
 SETTINGS = {
+    "broker.session.timeout.ms": str(1 << 30),  # a seed says who is fenced, and when
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "2",
     "replica.lag.time.max.ms": str(LAG_MAX_MS),
