@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from kbroker.controller.result import ControllerResult
-from kbroker.metadata.configs import MIN_INSYNC_REPLICAS
+from kbroker.metadata.configs import MIN_INSYNC_REPLICAS, check_value_size
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -24,8 +24,6 @@ from kbroker.settings.group_table import GROUP_KEYS
 from kbroker.settings.keys import ConfigError, ConfigKey, ConfigType, ResourceType
 from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_KEYS
-
-MAX_VALUE_LENGTH: Final = 32_767
 
 _KEYS: Final[Mapping[int, Mapping[str, ConfigKey]]] = {
     ResourceType.TOPIC: TOPIC_KEYS,
@@ -125,13 +123,8 @@ def _decide_one(
     for name, value in changes.items():
         if value is None:
             values.pop(name, None)
-        elif len(value) > MAX_VALUE_LENGTH:
-            message = (
-                "The configuration value cannot be added because it exceeds the maximum value "
-                f"size of {MAX_VALUE_LENGTH} bytes."
-            )
-            raise KafkaError(ErrorCode.INVALID_CONFIG, message)
         else:
+            check_value_size(value)
             values[name] = value
     _check_values(image, broker, resource, values)
     return [

@@ -18,8 +18,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller
@@ -32,8 +32,12 @@ from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Timers, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from kbroker.quorum.raft.effects import MAX_BATCH_BYTES
 
 logger = logging.getLogger(__name__)
+
+RECORD_OVERHEAD_BYTES: Final = 32
+"""More than a record takes in a batch beside its value."""
 
 R = TypeVar("R")
 
@@ -250,11 +254,16 @@ class ControllerService:
         end_offset, epoch = log.next_offset + len(result.records) - 1, log.epoch
         version = controller.image.metadata_version
         encoded: list[bytes] = []
-        for start in range(0, len(result.records), RECORDS_PER_STEP):
-            if start:
-                yield
-            some = result.records[start : start + RECORDS_PER_STEP]
-            encoded += [encode_record(record, version) for record in some]
+        try:
+            for start in range(0, len(result.records), RECORDS_PER_STEP):
+                if start:
+                    yield
+                some = result.records[start : start + RECORDS_PER_STEP]
+                encoded += [encode_record(record, version) for record in some]
+            _check_batch_size(encoded, atomic=result.atomic)
+        except Exception as error:  # noqa: BLE001  # top frame; nothing has changed yet
+            answer.fail(as_kafka_error(error))
+            return
         for _ in controller.replay_in_steps(result.records, offset=end_offset, epoch=epoch):
             yield
             if not self._leads(epoch):
@@ -262,6 +271,10 @@ class ControllerService:
         if not self._leads(epoch):  # lost during a pause; `activate` replaces the image
             answer.fail(_not_controller())
             return
+        if log.next_offset != end_offset - len(encoded) + 1:
+            # the quorum appended control records during a pause
+            end_offset = log.next_offset + len(encoded) - 1
+            controller.adopt(replace(controller.image, offset=end_offset))
         self._proposals.append(_Proposal(end_offset, resolve, answer.fail))
         log.append(encoded, atomic=result.atomic)
 
@@ -305,6 +318,20 @@ class ControllerService:
         committed = self._committed_image()
         if self._is_active and committed.offset == self._controller.image.offset:
             self._controller.adopt(committed)
+
+
+def _check_batch_size(records: Sequence[bytes], *, atomic: bool) -> None:
+    """Raises KafkaError(RECORD_LIST_TOO_LARGE) if a batch of them would be larger than readers of
+    the metadata log take.
+    """
+    sizes = [len(record) + RECORD_OVERHEAD_BYTES for record in records]
+    largest = sum(sizes) if atomic else max(sizes)
+    if largest > MAX_BATCH_BYTES:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"The total record(s) size of {largest} exceeds the maximum allowed batch size of "
+            f"{MAX_BATCH_BYTES}",
+        )
 
 
 def _not_controller() -> KafkaError:

@@ -20,6 +20,8 @@ from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+MAX_VALUE_BYTES: Final = 32_767
+"""Of a value of a ConfigRecord, in UTF-8. Kafka counts characters."""
 UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 
 CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
@@ -48,6 +50,16 @@ class EffectiveValue(NamedTuple):
     source: ConfigSource
 
 
+def check_value_size(value: str) -> None:
+    """Raises KafkaError(INVALID_CONFIG) for a value that no ConfigRecord holds."""
+    if len(value) > MAX_VALUE_BYTES or len(value.encode()) > MAX_VALUE_BYTES:
+        message = (
+            "The configuration value cannot be added because it exceeds the maximum value "
+            f"size of {MAX_VALUE_BYTES} bytes."
+        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
 def validate(configs: Mapping[str, str | None]) -> dict[str, str]:
     """The overrides of a new topic, by name. Raises KafkaError(INVALID_CONFIG)."""
     values: dict[str, str] = {}
@@ -56,6 +68,7 @@ def validate(configs: Mapping[str, str | None]) -> dict[str, str]:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}"
             )
+        check_value_size(value)
         values[name] = value
     try:
         validate_topic_configs(values)

@@ -17,13 +17,16 @@ from kbroker.controller.topics import PARTITIONS_PER_STEP
 from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.records import decode_record, encode_record
+from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 from kbroker.protocol.messages.metadata_records import (
     BeginTransactionRecord,
+    ConfigRecord,
     FeatureLevelRecord,
     NoOpRecord,
+    PartitionChangeRecord,
 )
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
@@ -487,6 +490,58 @@ def test_a_heartbeat_counts_on_arrival() -> None:
     with pytest.raises(KafkaError) as refused:
         register(node, 2, 2)
     assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_records_that_no_batch_holds_are_refused() -> None:
+    node = Node()
+    beat(node, 1)
+    node.commit()
+    some = ConfigRecord(resource_type=4, resource_name="", name="k", value="v" * (1 << 14))
+    with pytest.raises(KafkaError) as refused:
+        node.service.submit(lambda controller, _: ControllerResult([some] * 512, None))
+    assert refused.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert not node.log.batches
+    split = node.service.submit(
+        lambda controller, _: ControllerResult([some] * 512, None, atomic=False)
+    )
+    node.commit()
+    assert split.done
+
+
+def test_a_record_that_cannot_be_encoded_fails_its_operation() -> None:
+    node = Node()
+    broken = ConfigRecord(resource_type=1 << 20, resource_name="", name="k", value="v")
+    with pytest.raises(KafkaError) as refused:
+        node.service.submit(lambda controller, _: ControllerResult([broken], None))
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not node.create("t").done
+    node.commit()
+    assert "t" in node.loader.image.topics
+
+
+def test_a_record_that_cannot_be_replayed_breaks_an_invariant() -> None:
+    node = Node()
+    unknown = PartitionChangeRecord(partition_id=0, topic_id=b"u" * 16)
+    with pytest.raises(InvariantError, match="unknown topic id"):
+        node.service.submit(lambda controller, _: ControllerResult([unknown], None))
+
+
+def test_control_records_may_come_between_a_decision_and_its_records() -> None:
+    turns = Turns()
+    node = Node(slices=TimeSlices(turns, seconds=0.0, clock=Ticks()))
+    while turns.due:
+        turns.turn()
+    node.commit()
+    created = node.create("t", partitions=1000)
+    pauses = 0
+    while turns.due:
+        turns.turn()
+        pauses += 1
+        if pauses == 5:
+            node.log.next_offset += 2  # the quorum appends a control batch
+    node.commit()
+    assert created.value.topics[0].error_code == ErrorCode.NONE
+    assert node.controller.image is node.loader.image
 
 
 def test_silent_brokers_are_fenced_while_this_node_is_active() -> None:

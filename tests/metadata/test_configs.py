@@ -54,6 +54,8 @@ def test_valid_overrides_keep_their_order() -> None:
         ({"no.such.key": "1"}, "no.such.key"),
         ({"segment.bytes": "1"}, "segment.bytes"),
         ({"zzz": "1", "retention.ms": None}, "Null value"),
+        ({"leader.replication.throttled.replicas": "1:1," * 9000}, "maximum value size of 32767"),
+        ({"leader.replication.throttled.replicas": "é" * 16384}, "maximum value size of 32767"),
     ],
 )
 def test_what_is_refused(configs: dict[str, str | None], words: str) -> None:
