@@ -1,19 +1,20 @@
 """Formatting: what makes empty directories those of a node, and the check that they still are this
 node's.
 
-`meta.properties` in every log directory names cluster, node and directory. A new cluster also gets
-`bootstrap.checkpoint` (the features it begins with) and, with a dynamic quorum, a first snapshot
-that names its voter. `kbroker format` does it by hand (like Kafka's StorageTool); a start on empty
-directories does it by itself. meta.properties is written last, the metadata directory's last of
-all: a crash on the way leaves a directory that is formatted again from the start.
+`meta.properties` in every log directory names cluster, node and directory; `bootstrap.checkpoint`
+has the features that a new cluster begins with. In a dynamic quorum whose first voters are known,
+the metadata directory also gets a first snapshot, which names them. `kbroker format` does it by
+hand (Kafka's StorageTool). A start does it by itself only on a node that is the one voter there is:
+among several, a voter that lost its disk could vote twice, and a new cluster would be made beside
+the old one (KAFKA-14205). meta.properties is written last, the metadata directory's last of all: a
+crash on the way leaves a directory that is formatted again from the start.
 """
 
 from __future__ import annotations
 
 import errno
-import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -27,8 +28,17 @@ from kbroker.log.storage.files import (
     sync_directory,
     unlink,
 )
-from kbroker.model import StartupError, Uuid, random_uuid, uuid_to_string
-from kbroker.quorum.bootstrap import METADATA_VERSION_NAME, default_bootstrap_records
+from kbroker.model import ZERO_UUID, StartupError, Uuid, random_uuid, uuid_to_string
+from kbroker.quorum.bootstrap import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    bootstrap_records,
+    default_bootstrap_records,
+    initial_levels,
+    metadata_version_name,
+    parse_features,
+)
+from kbroker.quorum.initial_voters import parse_initial_voters
 from kbroker.quorum.meta_properties import (
     META_PROPERTIES,
     CorruptMetaProperties,
@@ -50,7 +60,6 @@ from kbroker.settings.broker import BrokerConfig
 METADATA_FOLDER: Final = "__cluster_metadata-0"
 DEFAULT_CONTROLLER_ENDPOINT: Final = VoterEndpoint("CONTROLLER", "localhost", 9093)
 
-_VOTER: Final = re.compile(r"(\d+)@\[?([^\[\]]+)\]?:(\d+)")
 _DO_NOT_COUNT: Final = frozenset(
     {".lock", "lost+found", f"{META_PROPERTIES}.tmp", f"{BOOTSTRAP}.part"}
 )
@@ -70,48 +79,104 @@ class MetaProperties:
     """Those of log.dirs, in order: what the broker registers with."""
 
 
-def format_directories(
-    config: BrokerConfig,
-    *,
-    cluster_id: str,
-    random: Random,
-    ignore_formatted: bool = False,
-    standalone: bool | None = None,
-) -> list[str]:
-    """Format every directory of the configuration for that cluster. Returns lines that say what was
-    done.
-
-    ignore_formatted: leave directories that are already this cluster's and node's as they are,
-    instead of refusing. standalone: a dynamic quorum whose only voter is this node; None: unless
-    controller.quorum.voters is set. Raises StartupError.
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """What `kbroker format` is told. cluster_id: None for that of the formatted directories, or a
+    new one if this node is the only voter there is.
+    standalone, initial_controllers (`id@host:port:directory-id`, ...), no_initial_controllers: the
+    voters of a dynamic quorum, at most one of the three. release_version: of the features that
+    features (`name=level`) do not name; None for the newest.
     """
+
+    cluster_id: str | None = None
+    ignore_formatted: bool = False
+    standalone: bool = False
+    initial_controllers: str | None = None
+    no_initial_controllers: bool = False
+    release_version: str | None = None
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What all directories of a node are formatted with. voters: the first ones of a dynamic
+    quorum, as far as they are known here.
+    """
+
+    cluster_id: str
+    levels: Mapping[str, int]
+    voters: tuple[Voter, ...] = ()
+
+    def own_voter(self, node_id: int) -> Voter | None:
+        return next((voter for voter in self.voters if voter.id == node_id), None)
+
+
+def format_directories(
+    config: BrokerConfig, options: FormatOptions, *, random: Random
+) -> list[str]:
+    """Format every directory of the configuration. Returns lines that say what was done. Raises
+    StartupError.
+    """
+    found = _read_all(config)
+    formatted = {path: properties for path, properties in found.items() if properties is not None}
+    known = next(iter(formatted.values()), None)
+    plan = _plan_by_hand(config, options, random, None if known is None else known.cluster_id)
+    _check_consistent(config, formatted, cluster_id=plan.cluster_id)
+    if formatted and not options.ignore_formatted:
+        raise StartupError(
+            f"Log directory {next(iter(formatted))} is already formatted. Use --ignore-formatted "
+            "to ignore this directory and format the others."
+        )
+    missing = [path for path in found if found[path] is None]
+    if not missing:
+        return ["All of the log directories are already formatted."]
+    return _format_all(config, missing, plan, random)
+
+
+def _plan_by_hand(
+    config: BrokerConfig, options: FormatOptions, random: Random, known_id: str | None
+) -> _Plan:
+    """known_id: the cluster id of directories that are formatted already."""
+    cluster_id = known_id if options.cluster_id is None else options.cluster_id
+    if cluster_id is None:
+        if not (options.standalone or config.forms_quorum_alone):
+            raise StartupError("give the --cluster-id of the cluster, the same on all of its nodes")
+        cluster_id = uuid_to_string(random_uuid(random))
     if not cluster_id or cluster_id != cluster_id.strip() or len(cluster_id) > 255:
         raise StartupError(
             f"cluster id {cluster_id!r}: give a name of 1 to 255 characters without blanks around "
             "it"
         )
-    found = _read_all(config)
-    formatted = {path: properties for path, properties in found.items() if properties is not None}
-    if formatted and not ignore_formatted:
+    is_static = bool(config.voters)
+    if is_static and (options.standalone or options.initial_controllers is not None):
         raise StartupError(
-            f"Log directory {next(iter(formatted))} is already formatted. Use --ignore-formatted "
-            "to ignore this "
-            "directory and format the others."
+            "You cannot specify controller.quorum.voters and format the node with "
+            "--initial-controllers or --standalone. If you want to use dynamic quorum, please "
+            "remove controller.quorum.voters and specify controller.quorum.bootstrap.servers "
+            "instead."
         )
-    _check_consistent(config, formatted, cluster_id=cluster_id)
-    if standalone is None:
-        standalone = not config.is_explicit("controller.quorum.voters")
-    if standalone and config.is_explicit("controller.quorum.voters"):
+    voters: tuple[Voter, ...] = ()
+    if options.initial_controllers is not None:
+        voters = parse_initial_voters(options.initial_controllers, _controller_name(config))
+    elif options.standalone and not config.is_controller:
+        raise StartupError("You can only use --standalone on a controller.")
+    elif options.standalone or (
+        config.forms_quorum_alone and not is_static and not options.no_initial_controllers
+    ):
+        voters = _standalone_voters(config, random)
+    elif config.is_controller and not is_static and not options.no_initial_controllers:
         raise StartupError(
-            "controller.quorum.voters is set: a static quorum cannot be formatted as standalone"
+            "Because controller.quorum.voters is not set on this controller, you must specify one "
+            "of the following: --standalone, --initial-controllers, or --no-initial-controllers."
         )
-    missing = [path for path in found if found[path] is None]
-    if not missing:
-        return ["All of the log directories are already formatted."]
-    return [
-        _format_one(config, path, cluster_id=cluster_id, standalone=standalone, random=random)
-        for path in sorted(missing, key=lambda path: path == config.metadata_log_dir)
-    ]
+    levels = initial_levels(
+        options.release_version, parse_features(options.features), is_dynamic=not is_static
+    )
+    return _Plan(cluster_id, levels, voters)
+
+
+def _standalone_voters(config: BrokerConfig, random: Random) -> tuple[Voter, ...]:
+    return (Voter(config.node_id, random_uuid(random), own_endpoints(config)[:1]),)
 
 
 def ensure_formatted(
@@ -136,8 +201,8 @@ def ensure_formatted(
         if entries:
             raise StartupError(
                 f"{path} has no {META_PROPERTIES} but is not empty ({_listed(entries)}): if it is "
-                "this node's, restore "
-                "that file from a backup; if not, point log.dirs to an empty directory"
+                "this node's, restore that file from a backup; if not, point log.dirs to an empty "
+                "directory"
             )
     if formatted and config.metadata_log_dir in missing:
         raise StartupError(
@@ -146,11 +211,13 @@ def ensure_formatted(
             f"cluster {next(iter(formatted.values())).cluster_id}: is a disk not mounted?"
         )
     if missing:
+        if not config.forms_quorum_alone:
+            raise _not_formatted(config, missing[0], formatted)
         known = next(iter(formatted.values()), None)
         cluster_id = uuid_to_string(random_uuid(random)) if known is None else known.cluster_id
-        for path in sorted(missing, key=lambda path: path == config.metadata_log_dir):
-            standalone = not config.is_explicit("controller.quorum.voters")
-            _format_one(config, path, cluster_id=cluster_id, standalone=standalone, random=random)
+        voters = () if config.voters else _standalone_voters(config, random)
+        levels = initial_levels(is_dynamic=not config.voters)
+        _format_all(config, missing, _Plan(cluster_id, levels, voters), random)
         again = _read_all(config, [path for path in offline if path not in found], on_failed)
         formatted = {path: p for path, p in again.items() if p is not None}
     return MetaProperties(
@@ -163,6 +230,18 @@ def ensure_formatted(
     )
 
 
+def _not_formatted(
+    config: BrokerConfig, path: str, formatted: Mapping[str, DirectoryProperties]
+) -> StartupError:
+    known = next(iter(formatted.values()), None)
+    command = f"kbroker format {config.source} --cluster-id "
+    command += "ID" if known is None else f"{known.cluster_id} --ignore-formatted"
+    return StartupError(
+        f"log directory {path} has no {META_PROPERTIES}, and this node is not the only voter there "
+        f"is: run `{command}` first, or mount the disk that has its data"
+    )
+
+
 def load_bootstrap_records(config: BrokerConfig) -> list[bytes]:
     """The framed records of bootstrap.checkpoint; those of a new cluster if the file is missing."""
     path = Path(config.metadata_log_dir) / BOOTSTRAP
@@ -170,30 +249,24 @@ def load_bootstrap_records(config: BrokerConfig) -> list[bytes]:
 
 
 def static_voters(config: BrokerConfig) -> tuple[Voter, ...]:
-    """controller.quorum.voters: `id@host:port`, ... Raises StartupError."""
-    voters = []
-    for text in config.get_list("controller.quorum.voters"):
-        match = _VOTER.fullmatch(text)
-        if match is None:
-            raise StartupError(
-                f"controller.quorum.voters: {text!r} is not of the form id@host:port"
-            )
-        endpoint = VoterEndpoint(_controller_name(config), match[2], int(match[3]))
-        voters.append(Voter(int(match[1]), bytes(16), (endpoint,)))
-    return tuple(voters)
+    """Those of controller.quorum.voters, at their first controller listener."""
+    name = _controller_name(config)
+    return tuple(
+        Voter(voter.id, ZERO_UUID, (VoterEndpoint(name, voter.host, voter.port),))
+        for voter in config.voters
+    )
 
 
 def _controller_name(config: BrokerConfig) -> str:
-    return next(
-        (each.name for each in config.controller_listeners), DEFAULT_CONTROLLER_ENDPOINT.name
-    )
+    names = config.controller_listener_names
+    return names[0] if names else DEFAULT_CONTROLLER_ENDPOINT.name
 
 
 def own_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
     """Where this node's controller is to be reached, for the voters record."""
     endpoints = tuple(
         VoterEndpoint(each.name, each.host or "localhost", each.port)
-        for each in config.controller_listeners
+        for each in config.advertised_controller_listeners
     )
     return endpoints or (DEFAULT_CONTROLLER_ENDPOINT,)
 
@@ -285,50 +358,64 @@ def _listed(entries: Sequence[str]) -> str:
     return ", ".join(entries[:3]) + (", ..." if len(entries) > 3 else "")
 
 
-def _format_one(
-    config: BrokerConfig, path: str, *, cluster_id: str, standalone: bool, random: Random
-) -> str:
+def _format_all(
+    config: BrokerConfig, paths: Sequence[str], plan: _Plan, random: Random
+) -> list[str]:
+    return [
+        _format_one(config, path, plan, random)
+        for path in sorted(paths, key=lambda path: path == config.metadata_log_dir)
+    ]
+
+
+def _format_one(config: BrokerConfig, path: str, plan: _Plan, random: Random) -> str:
     directory = Path(path)
     directory_id = random_uuid(random)
+    kind = "data"
+    if path == config.metadata_log_dir:
+        kind, own_voter = "metadata", plan.own_voter(config.node_id)
+        if own_voter is not None:
+            kind, directory_id = "dynamic metadata voter", own_voter.directory_id
+        elif plan.voters:
+            kind = "dynamic metadata"
     try:
         make_directory(directory)
         if path == config.metadata_log_dir:
-            _format_metadata(config, directory, directory_id, standalone=standalone)
+            _write_first_snapshot(directory, plan)
+        _write_bootstrap(directory, plan)
         write_meta_properties(
-            directory, DirectoryProperties(cluster_id, config.node_id, directory_id)
+            directory, DirectoryProperties(plan.cluster_id, config.node_id, directory_id)
         )
         sync_directory(directory.parent)  # else a power loss could take the new directory away
     except LogDirectoryError as error:
         raise StartupError(f"log directory {path} cannot be formatted: {error}") from error
-    if path != config.metadata_log_dir:
-        return f"Formatting data directory {path} with metadata.version {METADATA_VERSION_NAME}."
-    kind = "dynamic metadata voter" if standalone else "metadata"
-    return f"Formatting {kind} directory {path} with metadata.version {METADATA_VERSION_NAME}."
+    release = metadata_version_name(plan.levels[METADATA_VERSION])
+    return f"Formatting {kind} directory {path} with metadata.version {release}."
 
 
-def _format_metadata(
-    config: BrokerConfig, directory: Path, directory_id: Uuid, *, standalone: bool
-) -> None:
-    now_ms = int(time.time() * 1000)
+def _write_first_snapshot(directory: Path, plan: _Plan) -> None:
     folder = directory / METADATA_FOLDER
     first = folder / BOOTSTRAP_ID.file_name
     unlink(first)
-    if standalone:
-        make_directory(folder)
-        voter = Voter(config.node_id, directory_id, own_endpoints(config))
-        content = build_snapshot(
-            QuorumConfiguration(1, (voter,)),
-            (),
-            epoch=0,
-            last_contained_timestamp_ms=now_ms,
-            now_ms=now_ms,
-        )
-        write_snapshot(first, folder / f"{first.stem}-1.checkpoint.part", content)
+    if not plan.voters:
+        return
+    now_ms = int(time.time() * 1000)
+    make_directory(folder)
+    content = build_snapshot(
+        QuorumConfiguration(plan.levels[KRAFT_VERSION], plan.voters),
+        (),
+        epoch=0,
+        last_contained_timestamp_ms=now_ms,
+        now_ms=now_ms,
+    )
+    write_snapshot(first, folder / f"{first.stem}-1.checkpoint.part", content)
+
+
+def _write_bootstrap(directory: Path, plan: _Plan) -> None:
     content = build_snapshot(
         QuorumConfiguration(),
-        [default_bootstrap_records()],
+        [bootstrap_records(plan.levels)],
         epoch=0,
         last_contained_timestamp_ms=0,
-        now_ms=now_ms,
+        now_ms=int(time.time() * 1000),
     )
     write_snapshot(directory / BOOTSTRAP, directory / f"{BOOTSTRAP}.part", content)
