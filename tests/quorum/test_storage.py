@@ -408,7 +408,7 @@ def test_a_write_that_fills_several_segments_leaves_no_gap_behind_a_crash(tmp_pa
         2 * len(batches[0]),
         len(batches[0]),
     ]
-    assert storage.log.recovery_point == 4
+    assert storage.log.recovery_point == 3  # the indexes of what was rolled are not synced
     storage.close()
 
 
