@@ -114,6 +114,7 @@ class ControllerService:
         self._timers = timers
         self._proposals: deque[_Proposal] = deque()
         self._is_active = False
+        self._epoch = -1
         self._sessions = SessionWatch(config.get_int("broker.session.timeout.ms"), timers)
         tasks = periodic_tasks(config, self._sessions)
         self._periodic = PeriodicTasks(tasks, timers, lambda run: self.submit(run))
@@ -147,7 +148,7 @@ class ControllerService:
         if open_transaction:  # none of its records are in the image, so nothing is replayed here
             abort = self._controller.abort_transaction()
             self._log.append([encode_record(abort, self._controller.image.metadata_version)])
-        self._is_active = True
+        self._is_active, self._epoch = True, self._log.epoch
         self._sessions.begin(self._controller.image.brokers.values())
         self._periodic.start()
 
@@ -295,7 +296,7 @@ class ControllerService:
                 raise _not_controller()
 
     def _leads(self, epoch: int) -> bool:
-        return self._is_active and self._log.epoch == epoch
+        return self._is_active and self._log.epoch == epoch == self._epoch
 
     def committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         """One committed batch, in log order, which is in the committed image: answer the proposals

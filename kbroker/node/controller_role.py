@@ -18,6 +18,7 @@ from kbroker.model import random_uuid
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.ports import Deferred, Timers
+from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.format import MetaProperties, load_bootstrap_records, own_endpoints
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
@@ -25,8 +26,6 @@ from kbroker.server.services import ControllerServices
 from kbroker.settings.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
-
-NO_LEADER = -1
 
 
 class ControllerRole:
@@ -68,6 +67,7 @@ class ControllerRole:
             timers,
             random,
         )
+        self._bootstrapped: Deferred[None] = Deferred()
         log.on_commit(self.service.committed)
         log.on_leadership_lost(self.service.resign)
         log.loader.on_image(self._registrar.on_image)
@@ -93,28 +93,45 @@ class ControllerRole:
             slices=FairSlices(self._timers),
             memory=memory,
             service=service,
-            leader_id=lambda: service.node_id if service.is_active else NO_LEADER,
+            quorum=driver,
+            leader_id=lambda: driver.feed.leader[1],
         )
 
     async def start(self) -> None:
-        """Become the active controller of the log, which has been started; write the bootstrap
-        records of a new cluster. Returns when this controller is registered.
+        """Take part in the quorum, whose log has been started: this controller is the active one
+        with each epoch that this node leads, and otherwise stands by. Returns when the only voter
+        is registered; one of several voters at once.
         """
+        self._log.on_leadership_gained(self._claim)
+        if self._log.driver.is_only_voter:
+            await as_future(self._bootstrapped)
+            await as_future(self.service.submit(lambda controller, _: ControllerResult([], None)))
+
+    def _claim(self, epoch: int) -> None:
+        """Become the active controller; write the bootstrap records of a new cluster."""
         service, loader = self.service, self._log.loader
         service.activate(open_transaction=loader.in_transaction)
+        self._bootstrapped = Deferred.of(None)
         if not loader.image.features:
-            bootstrap = [decode_record(r) for r in load_bootstrap_records(self._config)]
-            await as_future(service.submit(lambda controller, _: controller.bootstrap(bootstrap)))
-        self._registrar.start()
-        await as_future(service.submit(lambda controller, _: ControllerResult([], None)))
+            records = [decode_record(each) for each in load_bootstrap_records(self._config)]
+            self._bootstrapped = service.submit(lambda controller, _: controller.bootstrap(records))
+        self._bootstrapped.on_done(lambda _: self._claimed(epoch), self._not_bootstrapped)
+
+    def _claimed(self, epoch: int) -> None:
+        loader = self._log.loader
         logger.info(
             "Node %d: active controller of cluster %s at epoch %d, %d topics, metadata offset %d",
             self._properties.node_id,
             self._properties.cluster_id,
-            self._log.driver.epoch,
+            epoch,
             len(loader.image.topics),
             loader.image.offset,
         )
+        self._registrar.start()
+
+    def _not_bootstrapped(self, error: KafkaError) -> None:
+        """The next leader writes the records, if this one did not commit them."""
+        logger.warning("Node %d: no bootstrap records: %s", self._properties.node_id, error)
 
     def close(self) -> None:
         """Accept no more requests; those under way are answered until the log is closed."""

@@ -131,6 +131,8 @@ class MetadataLog:
         self._replay.add(iter(()), partial(self._tell_gained, epoch))
 
     def _tell_gained(self, epoch: int) -> None:
+        if not self.driver.is_leader or self.driver.epoch != epoch:
+            return  # lost while what is before it was replayed
         self.led_epoch = epoch
         for listener in self._gained_listeners:
             listener(epoch)
@@ -141,6 +143,8 @@ class MetadataLog:
             self._replay.finish()  # the node stops
 
     def _tell_lost(self) -> None:
+        if self.led_epoch is None:
+            return
         self.led_epoch = None
         for listener in self._lost_listeners:
             listener()

@@ -197,7 +197,8 @@ class Broker:
         if config.controller_listeners:
             await self._open_controller(servers, controller)
         await log.start()
-        _check_voters(config, log.driver.voter_ids)
+        if config.is_broker:
+            _check_voters(config, log.driver.voter_ids)
         await controller.start()
         if config.is_broker:
             self._role = BrokerRole(
@@ -360,12 +361,12 @@ def _check_roles(config: BrokerConfig) -> None:
 
 
 def _check_voters(config: BrokerConfig, voter_ids: Sequence[int]) -> None:
-    """The node leads a quorum of its own so far. Raises StartupError."""
+    """A broker follows the controller of its own node so far. Raises StartupError."""
     if tuple(voter_ids) != (config.node_id,):
         raise StartupError(
             f"{config.metadata_log_dir}: the quorum has the voters"
-            f" {', '.join(map(str, voter_ids))}; kbroker serves a quorum whose only voter is this"
-            f" node ({config.node_id})"
+            f" {', '.join(map(str, voter_ids))}; a broker of this version serves a quorum whose"
+            f" only voter is its own node ({config.node_id})"
         )
 
 

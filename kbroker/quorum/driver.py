@@ -133,6 +133,11 @@ class QuorumDriver:
         return self._raft is not None and self._raft.is_leader and self.failure is None
 
     @property
+    def is_only_voter(self) -> bool:
+        """Whether this node is the whole quorum."""
+        return self._core.quorum.is_only_voter
+
+    @property
     def voter_ids(self) -> tuple[int, ...]:
         """The voters of the newest set in the log, committed or not."""
         return self._core.quorum.voters.ids

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.service import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
     from kbroker.ports import Offload, Timers
+    from kbroker.quorum.driver import QuorumDriver
     from kbroker.replication.manager import ReplicaManager
     from kbroker.replication.time_slices import FairSlices
     from kbroker.settings.broker import BrokerConfig
@@ -79,9 +80,10 @@ class Services(NodeServices):
 @dataclass(slots=True, kw_only=True)
 class ControllerServices(NodeServices):
     """The parts of one running controller, active or not. service: refuses with NOT_CONTROLLER what
-    is for the active controller while another node is it. leader_id: of the metadata quorum, -1 if
-    none is known.
+    is for the active controller while another node is it. quorum: answers the requests of the
+    quorum's APIs. leader_id: of the metadata quorum, -1 if none is known.
     """
 
     service: ControllerService
+    quorum: QuorumDriver
     leader_id: Callable[[], int]

@@ -1,0 +1,111 @@
+"""Three nodes with the controller role form a quorum over their controller listeners: one is
+active, the others stand by and replay what it commits, and one of them takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from kbroker.node.futures import as_future
+from kbroker.node.node import Broker
+from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from kbroker.quorum.format import format_directories
+from kbroker.settings.broker import BrokerConfig
+
+TIMES = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "controller.quorum.election.backoff.max.ms": "300",
+}
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def configs(root: Path) -> list[BrokerConfig]:
+    """Of a static quorum of three controllers."""
+    ports = free_ports(3)
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
+    return [
+        BrokerConfig.from_properties(
+            {
+                "node.id": str(number),
+                "process.roles": "controller",
+                "log.dirs": str(root / str(number)),
+                "listeners": f"CONTROLLER://127.0.0.1:{port}",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": voters,
+                **TIMES,
+            }
+        )
+        for number, port in enumerate(ports, 1)
+    ]
+
+
+async def until(is_done: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not is_done():  # noqa: ASYNC110  # no event tells of it
+            await asyncio.sleep(0.005)
+
+
+def active(nodes: list[Broker]) -> list[Broker]:
+    found = []
+    for node in nodes:
+        assert node.failure is None, node.failure
+        assert node._controller is not None
+        if node._controller.service.is_active:
+            found.append(node)
+    return found
+
+
+async def described(node: Broker) -> DescribeQuorumResponse:
+    assert node._log is not None
+    partition = DescribeQuorumRequest.PartitionData(partition_index=0)
+    topic = DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
+    request = DescribeQuorumRequest(topics=[topic])
+    answer = await as_future(
+        node._log.driver.handle(request, listener_name="CONTROLLER", version=2)
+    )
+    assert isinstance(answer, DescribeQuorumResponse)
+    return answer
+
+
+def test_a_standby_takes_over_with_everything_that_was_committed(tmp_path: Path) -> None:
+    async def script() -> None:
+        nodes = []
+        for config in configs(tmp_path):
+            format_directories(config, cluster_id="three", random=Random(config.node_id))
+            nodes.append(Broker(config))
+        for node in nodes:
+            await node.start()
+        await until(lambda: any(node.metadata.image.controllers for node in active(nodes)))
+        first = active(nodes)[0]
+        await until(lambda: all(node.metadata.image.features for node in nodes))
+        partition = (await described(first)).topics[0].partitions[0]
+        assert partition.leader_id == first.config.node_id
+        assert [each.replica_id for each in partition.current_voters] == [1, 2, 3]
+        begun = first.metadata.image
+        first.kill()
+        rest = [node for node in nodes if node is not first]
+        await until(lambda: any(len(node.metadata.image.controllers) > 1 for node in active(rest)))
+        second = active(rest)[0]
+        image = second.metadata.image
+        assert image.features == begun.features and image.epoch > begun.epoch
+        assert set(image.controllers) >= {first.config.node_id, second.config.node_id}
+        again = Broker(first.config)
+        await again.start()
+        await until(lambda: again.metadata.image.offset >= image.offset)
+        for node in (again, *rest):
+            await node.stop()
+            assert node.failure is None
+
+    asyncio.run(script())

@@ -1,0 +1,61 @@
+"""The quorum's APIs on a controller's listener: handed to the driver, refused in their own form."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.ports import Deferred
+from kbroker.protocol.apis import ApiKey, request_class, response_class, valid_versions
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
+from kbroker.quorum.raft.effects import RaftRequest, RaftResponse
+from kbroker.server.api_policy import ListenerType
+from kbroker.server.handlers import all_handlers, controller_handlers
+from kbroker.server.handlers.quorum import HANDLERS, handle_raft_request
+from kbroker.server.requests import RequestContext
+from kbroker.server.services import ControllerServices
+from kbroker.server.session import Session
+
+
+class Quorum:
+    """Answers each request with an empty VoteResponse. asked: (request, listener, version)."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[RaftRequest, str, int]] = []
+
+    def handle(
+        self, request: RaftRequest, *, listener_name: str, version: int
+    ) -> Deferred[RaftResponse]:
+        self.asked.append((request, listener_name, version))
+        return Deferred.of(VoteResponse())
+
+
+def test_a_request_is_handed_to_the_quorum_with_its_listener_and_version() -> None:
+    quorum = Quorum()
+    services = cast(ControllerServices, SimpleNamespace(quorum=quorum))
+    context = RequestContext(ApiKey.VOTE, 1, session=Session(listener_name="CONTROLLER"))
+    request = VoteRequest(topics=[])
+    answer = handle_raft_request(services, context, request)
+    assert isinstance(answer, Deferred) and answer.value == VoteResponse()
+    assert quorum.asked == [(request, "CONTROLLER", 1)]
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.api_key.name)
+def test_each_api_is_refused_in_its_own_form(handler: Any) -> None:
+    request = request_class(handler.api_key)
+    response = handler.error_response(request, ErrorCode.BROKER_NOT_AVAILABLE, "stopping")
+    assert type(response) is response_class(handler.api_key)
+    assert response.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert getattr(response, "error_message", "stopping") == "stopping"
+
+
+def test_only_controllers_serve_them_in_every_version() -> None:
+    keys = {handler.api_key for handler in HANDLERS}
+    for handler in HANDLERS:
+        assert (handler.min_version, handler.max_version) == valid_versions(handler.api_key)
+        assert handler.policy.listeners is ListenerType.CONTROLLER
+    assert keys <= {handler.api_key for handler in controller_handlers()}
+    assert keys & {handler.api_key for handler in all_handlers()} == {ApiKey.FETCH}
