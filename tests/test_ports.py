@@ -438,7 +438,7 @@ def test_a_raised_copy_is_the_same_error() -> None:
     copy = raised.value
     assert copy is not records
     assert (copy.code, copy.message, str(copy)) == (records.code, "no", str(records))
-    assert copy.extra == [1]  # type: ignore[attr-defined]
+    assert copy.extra == [1]  # type: ignore[attr-defined]  # of the subclass
 
 
 # memory

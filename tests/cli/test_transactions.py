@@ -80,7 +80,7 @@ def hang(broker: EmbeddedBroker, topic: str) -> int:
             origin=AppendOrigin.CLIENT,
         )
         assert outcome.error == 0  # type: ignore[union-attr]  # acks=1 is answered at once
-        return outcome.base_offset  # type: ignore[union-attr]
+        return outcome.base_offset  # type: ignore[union-attr]  # it was appended
 
     return broker.call(append)
 

@@ -130,7 +130,7 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
         "sticky": StickyPartitionAssignor,
     }
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
         def on_partitions_assigned(self, assigned: Any) -> None:
             say("partitions_assigned", partitions=partitions(assigned))
 

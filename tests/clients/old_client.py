@@ -27,7 +27,7 @@ def load_six() -> None:
             six = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = six
             spec.loader.exec_module(six)
-            hook = type(six._importer)  # type: ignore[attr-defined]
+            hook = type(six._importer)  # type: ignore[attr-defined]  # six has no types
 
             def find_spec(self: Any, name: str, path: Any, target: Any = None) -> Any:
                 known = name in self.known_modules

@@ -275,7 +275,7 @@ def test_a_bomb_is_refused_and_memory_comes_back(topics: Topics, config: dict[st
     )
     with socket.create_connection((topics.broker.host, topics.broker.port), timeout=60) as wire:
         for _ in range(5):
-            answer = call(wire, request, 9).responses[0].partition_responses[0]  # type: ignore[attr-defined]
+            answer = call(wire, request, 9).responses[0].partition_responses[0]  # type: ignore[attr-defined]  # a ProduceResponse
             assert answer.error_code in (
                 ErrorCode.MESSAGE_TOO_LARGE,
                 ErrorCode.CORRUPT_MESSAGE,

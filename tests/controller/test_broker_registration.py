@@ -211,7 +211,7 @@ def test_the_first_reason_is_the_answer() -> None:
     request = registration(1, incarnation_id=cluster.image.brokers[1].incarnation_id)
     for refusal in reversed(REFUSALS[:8]):
         change, code, message = refusal.values
-        change(request)  # type: ignore[operator]
+        change(request)  # type: ignore[operator]  # a row's function
         with pytest.raises(KafkaError, match=str(message)) as caught:
             register(cluster, request, has_valid_session=True)
         assert caught.value.code is code

@@ -201,7 +201,7 @@ class CountedTopics(dict[bytes, TopicImage]):
 
     looked_up = 0
 
-    def get(self, key: bytes, default: TopicImage | None = None) -> TopicImage | None:  # type: ignore[override]
+    def get(self, key: bytes, default: TopicImage | None = None) -> TopicImage | None:  # type: ignore[override]  # as a dict's get
         self.looked_up += 1
         return super().get(key, default)
 

@@ -30,7 +30,7 @@ def request(**fields: object) -> ControllerRegistrationRequest:
             Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)
         ],
     }
-    return ControllerRegistrationRequest(**{**values, **fields})  # type: ignore[arg-type]
+    return ControllerRegistrationRequest(**{**values, **fields})  # type: ignore[arg-type]  # fields of the request
 
 
 def replayed(before: MetadataImage, asked: ControllerRegistrationRequest) -> MetadataImage:

@@ -152,7 +152,7 @@ def test_proposals_fail_with_not_controller_when_leadership_is_lost() -> None:
     for name in ("a", "b"):
         node.create(name).on_done(
             lambda _: pytest.fail("answered"),
-            lambda error, name=name: outcomes.append((name, error.code)),  # type: ignore[misc]
+            lambda error, name=name: outcomes.append((name, error.code)),  # type: ignore[misc]  # bound now
         )
     unchanged = node.service.submit(lambda controller, _: controller.ensure_topic("a"))
     node.service.resign()

@@ -87,7 +87,7 @@ class Reader:
         answer: Any = call(self.connection, request, 2)
         if answer.error_code == ErrorCode.NONE:
             self.epoch += 1
-        return answer  # type: ignore[no-any-return]
+        return answer  # type: ignore[no-any-return]  # a ShareFetchResponse
 
     def read(self, **fields: Any) -> tuple[Ranges, list[int]]:
         """(first, last, delivery) of what was acquired, and the offsets of all records that
@@ -104,7 +104,7 @@ class Reader:
                     (one.first_offset, one.last_offset, one.delivery_count)
                     for one in data.acquired_records
                 ]
-                raw = bytes(data.records or b"")  # type: ignore[arg-type]
+                raw = bytes(data.records or b"")  # type: ignore[arg-type]  # bytes
                 for position, header in iter_batches(raw):
                     if not header.is_control:
                         offsets += [r.offset for r in iter_records(raw[position:], header)]
@@ -295,7 +295,7 @@ def test_compacted_records_do_not_block_a_share_group(
     def hide(running: Broker) -> None:
         """As if compaction had taken the batch 3 to 5."""
         replica = running.services.replicas.find(*partition)
-        read = replica.log.read  # type: ignore[union-attr]
+        read = replica.log.read  # type: ignore[union-attr]  # it is hosted
 
         def holed(offset: int, **limits: Any) -> Any:
             return read(6 if 3 <= offset < 6 else offset, **limits)

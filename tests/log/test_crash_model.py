@@ -29,7 +29,7 @@ class TestCrashes(Counted, CrashMachine.TestCase):  # type: ignore[misc]  # hypo
     settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 
 
-class TestCrashesOfACompactedLog(Counted, CompactingMachine.TestCase):  # type: ignore[misc]
+class TestCrashesOfACompactedLog(Counted, CompactingMachine.TestCase):  # type: ignore[misc]  # hypothesis makes the class
     machine = CompactingMachine
     settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 
@@ -41,7 +41,7 @@ AT_LENGTH = settings(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-class TestCrashesAtLength(Counted, CrashMachine.TestCase):  # type: ignore[misc]
+class TestCrashesAtLength(Counted, CrashMachine.TestCase):  # type: ignore[misc]  # hypothesis makes the class
     machine = CrashMachine
     settings = settings(AT_LENGTH, max_examples=6000)
 
@@ -50,7 +50,7 @@ class TestCrashesAtLength(Counted, CrashMachine.TestCase):  # type: ignore[misc]
 @pytest.mark.timeout(1500)
 class TestCrashesOfACompactedLogAtLength(
     Counted,
-    CompactingMachine.TestCase,  # type: ignore[misc]
+    CompactingMachine.TestCase,  # type: ignore[misc]  # hypothesis makes the class
 ):
     machine = CompactingMachine
     settings = settings(AT_LENGTH, max_examples=4500)

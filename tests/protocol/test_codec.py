@@ -461,7 +461,7 @@ def test_records_by_reference(version: int) -> None:
     assert parts[1] is payload
     assert parts[3] is big
     partitions[0].records = bytes(70000)
-    joined = b"".join(bytes(70000) if part is payload else part for part in parts)  # type: ignore[misc]
+    joined = b"".join(bytes(70000) if part is payload else part for part in parts)  # type: ignore[misc]  # bytes otherwise
     assert joined == encode(message, version)
 
 
@@ -475,17 +475,17 @@ def test_encode_refuses_records_by_reference() -> None:
     [
         pytest.param(Fixed(tiny=128), 0, id="int8 too large"),
         pytest.param(Fixed(port=-1), 0, id="negative uint16"),
-        pytest.param(Fixed(medium="1"), 0, id="not an int"),  # type: ignore[arg-type]
+        pytest.param(Fixed(medium="1"), 0, id="not an int"),  # type: ignore[arg-type]  # wrong on purpose
         pytest.param(Fixed(topic_id=bytes(15)), 0, id="short uuid"),
         pytest.param(Lists(ids=[bytes(16), bytes(17)]), 0, id="long uuid in an array"),
         pytest.param(Text(name="\ud800"), 2, id="half a surrogate pair"),
-        pytest.param(Fixed(topic_id="x"), 0, id="not bytes"),  # type: ignore[arg-type]
-        pytest.param(Text(name=None), 0, id="null"),  # type: ignore[arg-type]
+        pytest.param(Fixed(topic_id="x"), 0, id="not bytes"),  # type: ignore[arg-type]  # wrong on purpose
+        pytest.param(Text(name=None), 0, id="null"),  # type: ignore[arg-type]  # wrong on purpose
         pytest.param(Text(name="x" * 32768), 0, id="long classic string"),
         pytest.param(Text(name="x" * 32768), 2, id="long compact string"),
         pytest.param(Lists(numbers=[2**31]), 1, id="array element"),
-        pytest.param(Lists(ids=None), 1, id="null array"),  # type: ignore[arg-type]
-        pytest.param(Tagged(leader=None), 1, id="null struct"),  # type: ignore[arg-type]
+        pytest.param(Lists(ids=None), 1, id="null array"),  # type: ignore[arg-type]  # wrong on purpose
+        pytest.param(Tagged(leader=None), 1, id="null struct"),  # type: ignore[arg-type]  # wrong on purpose
         pytest.param(Loose(), 0, id="null records"),
     ],
 )

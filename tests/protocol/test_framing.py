@@ -66,7 +66,7 @@ def test_response_headers_agree_with_their_declaration(
 @pytest.mark.parametrize("version", [8, 9])
 def test_a_request_frame_comes_back(version: int) -> None:
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")])
-    frame = b"".join(encode_request_frame(request, version, 7, "client"))  # type: ignore[arg-type]
+    frame = b"".join(encode_request_frame(request, version, 7, "client"))  # type: ignore[arg-type]  # no file ranges
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header = decode_request_header(frame[4:])
     assert (header.api_key, header.correlation_id) == (ApiKey.METADATA, 7)

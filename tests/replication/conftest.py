@@ -14,7 +14,7 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     worlds: list[World] = []
 
     def make(**options: object) -> World:
-        worlds.append(World(tmp_path / str(len(worlds)), **options))  # type: ignore[arg-type]
+        worlds.append(World(tmp_path / str(len(worlds)), **options))  # type: ignore[arg-type]  # keywords of the callee
         return worlds[-1]
 
     yield make

@@ -31,14 +31,14 @@ SMALL_POOL = (1 << 20) // 3
 
 def opened(world: World, offsets: dict[int, int], **options: object) -> int:
     """A session over these partitions; its id."""
-    response = world.fetch_now(fetch_request(offsets, session=(0, 0), **options))  # type: ignore[arg-type]
+    response = world.fetch_now(fetch_request(offsets, session=(0, 0), **options))  # type: ignore[arg-type]  # keywords of the callee
     assert set(partitions_of(response)) == set(offsets)
     assert response.session_id
     return response.session_id
 
 
 def poll(world: World, session_id: int, epoch: int, **options: object) -> FetchResponse:
-    request = fetch_request(options.pop("offsets", {}), session=(session_id, epoch), **options)  # type: ignore[arg-type]
+    request = fetch_request(options.pop("offsets", {}), session=(session_id, epoch), **options)  # type: ignore[arg-type]  # keywords of the callee
     return world.fetch_now(request)
 
 

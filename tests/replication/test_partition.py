@@ -45,7 +45,7 @@ def partition(
         TopicPartition("t", 0),
         ID,
         1,
-        log or NumberLog(),  # type: ignore[arg-type]
+        log or NumberLog(),  # type: ignore[arg-type]  # a log of numbers only
         high_watermark=high_watermark,
     )
     made.become_leader(
@@ -60,7 +60,7 @@ def partition(
 
 
 def append(to: Partition, count: int = 1, size: int = 100) -> bool:
-    to.log.log_end_offset += count  # type: ignore[misc]
+    to.log.log_end_offset += count  # type: ignore[misc]  # a NumberLog
     return to.after_append(size, NOW_MS)
 
 
@@ -113,7 +113,7 @@ def test_with_one_replica_all_is_committed_at_once() -> None:
     made = partition()
     assert append(made, 3)
     assert made.high_watermark == made.last_stable_offset == 3
-    assert made.log.told[-1] == 3  # type: ignore[attr-defined]
+    assert made.log.told[-1] == 3  # type: ignore[attr-defined]  # a NumberLog
 
 
 def test_a_leader_alone_takes_its_log_end_over() -> None:
@@ -207,10 +207,10 @@ def test_min_isr_never_exceeds_the_replicas() -> None:
 
 def test_the_last_stable_offset_stops_at_an_open_transaction() -> None:
     made = partition()
-    made.log.first_unstable_offset = 2  # type: ignore[misc]
+    made.log.first_unstable_offset = 2  # type: ignore[misc]  # a NumberLog
     append(made, 5)
     assert (made.high_watermark, made.last_stable_offset) == (5, 2)
-    made.log.first_unstable_offset = None  # type: ignore[misc]
+    made.log.first_unstable_offset = None  # type: ignore[misc]  # a NumberLog
     append(made, 1)
     assert made.last_stable_offset == 6
 
@@ -247,9 +247,9 @@ def test_an_open_transaction_is_heard_of_when_it_ends() -> None:
     made = partition()
     consumer = Listener()
     made.watch(consumer)
-    made.log.first_unstable_offset = 0  # type: ignore[misc]
+    made.log.first_unstable_offset = 0  # type: ignore[misc]  # a NumberLog
     append(made, 1, 100)
-    made.log.first_unstable_offset = None  # type: ignore[misc]
+    made.log.first_unstable_offset = None  # type: ignore[misc]  # a NumberLog
     append(made, 1, 50)
     assert consumer.heard == [(100, 0), (50, 150)]
 
@@ -305,14 +305,14 @@ def test_the_ends_stay_in_order_whatever_happens(
             end = max(made.remotes[replica].log_end_offset, 0)
             fetched(made, replica, min(end + number, log.log_end_offset), now_ms)
         elif what == "open" and log.first_unstable_offset is None:
-            log.first_unstable_offset = log.log_end_offset  # type: ignore[misc]
+            log.first_unstable_offset = log.log_end_offset  # type: ignore[misc]  # a NumberLog
             append(made)
         elif what == "close":
-            log.first_unstable_offset = None  # type: ignore[misc]
+            log.first_unstable_offset = None  # type: ignore[misc]  # a NumberLog
             append(made)
         elif what == "retention":
             new_start = min(log.log_start_offset + number, made.high_watermark)
-            log.log_start_offset = new_start  # type: ignore[misc]
+            log.log_start_offset = new_start  # type: ignore[misc]  # a NumberLog
             made.log_start_moved()
         elif what == "isr":
             wanted = made.isr_to_propose(now_ms)

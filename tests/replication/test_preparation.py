@@ -140,7 +140,7 @@ def test_leadership_that_goes_meanwhile(world: World, offload: HeldOffload) -> N
     offload.run()
     offload.run()
     assert {value(answer).error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    assert world.replicas.partition(KEY).log.log_end_offset == 0  # type: ignore[union-attr]
+    assert world.replicas.partition(KEY).log.log_end_offset == 0  # type: ignore[union-attr]  # it is hosted
 
 
 def test_the_end_of_the_broker_answers_who_waits(world: World, offload: HeldOffload) -> None:

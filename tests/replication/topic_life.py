@@ -68,7 +68,7 @@ class BoundedTimers(SimTimers):
         super().__init__()
         self.calls = 0
 
-    def call_later(self, delay_ms: float, callback: Callable[[], None]):  # type: ignore[no-untyped-def]
+    def call_later(self, delay_ms: float, callback: Callable[[], None]):  # type: ignore[no-untyped-def]  # of SimTimers
         def counted() -> None:
             self.calls += 1
             assert self.calls <= MAX_CALLS, "timers call each other for ever"
@@ -215,7 +215,7 @@ class TopicLife:
         values: list[bytes | None],
         **options: object,
     ) -> ErrorCode:
-        data = build_batch(records, **options)  # type: ignore[arg-type]
+        data = build_batch(records, **options)  # type: ignore[arg-type]  # the keywords of build_batch
         outcome = self.world.replicas.append(
             self.key, data, acks=-1, timeout_ms=1000, produce_version=11
         )

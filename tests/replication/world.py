@@ -198,7 +198,7 @@ def record_bytes(data: FetchResponse.PartitionData) -> bytes:
     assert records is not None
     if isinstance(records, bytes | bytearray | memoryview):
         return bytes(records)
-    return records.read()  # type: ignore[attr-defined,no-any-return]
+    return records.read()  # type: ignore[attr-defined,no-any-return]  # a file range
 
 
 def records_of(data: FetchResponse.PartitionData) -> list[Record]:

@@ -69,7 +69,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def begin(sliced: Sliced, api_key: ApiKey, request: Any, *, version: int | None = None) -> Any:
     handler = HANDLER_OF[api_key]
     image = SimpleNamespace(partition=lambda topic, index: object())
-    sliced.image = image  # type: ignore[attr-defined]
+    sliced.image = image  # type: ignore[attr-defined]  # the fixture's
     context = RequestContext(api_key, handler.max_version if version is None else version)
     return handler.handle(sliced.services, context, request)
 

@@ -73,7 +73,7 @@ def request_of(handler: ApiHandler, count: int, version: int) -> Message:
         if field.type_name == "array" and version in field.versions:
             setattr(request, field.name, items_of(field, count))
     if handler.api_key == ApiKey.PRODUCE:
-        request.acks = 1  # type: ignore[attr-defined]
+        request.acks = 1  # type: ignore[attr-defined]  # a ProduceRequest
     return request
 
 

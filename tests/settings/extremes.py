@@ -120,5 +120,5 @@ def covering(settings: Sequence[Setting], random: Random) -> Iterator[dict[str, 
                     tuple(sorted(((name, text), known))) in missing for known in chosen.items()
                 ),
             )
-        missing -= {tuple(sorted(pair)) for pair in combinations(chosen.items(), 2)}  # type: ignore[misc]
+        missing -= {tuple(sorted(pair)) for pair in combinations(chosen.items(), 2)}  # type: ignore[misc]  # pairs of two
         yield chosen

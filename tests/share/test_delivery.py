@@ -160,7 +160,7 @@ def test_a_log_that_begins_later() -> None:
 def test_opening_is_told_of_while_the_state_is_read() -> None:
     world = World()
     state: Deferred[StateFound] = Deferred()
-    world.persister.read = lambda key, leader_epoch: state  # type: ignore[method-assign]
+    world.persister.read = lambda key, leader_epoch: state  # type: ignore[method-assign]  # a stand-in
     opening = finished(world.delivery.open(world.session))
     assert not opening.done
     assert world.delivery.wait_on(world.session) == []

@@ -30,6 +30,6 @@ def test_an_age_beyond_the_epoch_is_no_name_of_an_offset(age_ms: int, asked: int
     reset = f"by_duration:PT{age_ms // 1000}.{age_ms % 1000:03d}S"
     partitions = SharePartitions.__new__(SharePartitions)
     partitions._timers = SimTimers()
-    partitions._replicas = AskedReplicas()  # type: ignore[assignment]
+    partitions._replicas = AskedReplicas()  # type: ignore[assignment]  # a stand-in
     partitions._config_of = lambda group_id: replace(ShareGroupConfig(), auto_offset_reset=reset)
     assert partitions._first_offset("g", TopicPartition("t", 0)).value.timestamp == asked

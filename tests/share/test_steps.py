@@ -66,7 +66,7 @@ class World:
             self.released.append(member_id)
             return release(group_id, member_id)
 
-        partitions.acknowledge, partitions.release = counted, noted  # type: ignore[method-assign]
+        partitions.acknowledge, partitions.release = counted, noted  # type: ignore[method-assign]  # a stand-in
         self.reader = ShareReader(
             replicas, partitions, self.timers, lambda _: config, max_sessions=10
         )

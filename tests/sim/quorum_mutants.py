@@ -41,7 +41,7 @@ def old_epoch_committed_by_counting() -> AbstractContextManager[object]:
     original = LeaderState.__init__
 
     def init(leader: LeaderState, *arguments: object, **options: object) -> None:
-        original(leader, *arguments, **options)  # type: ignore[arg-type]
+        original(leader, *arguments, **options)  # type: ignore[arg-type]  # as it was called
         leader.epoch_start_offset = -1
 
     return mock.patch.object(LeaderState, "__init__", init)

@@ -285,7 +285,7 @@ class SimBroker:
         log = self.log_of(key)
         while begin < log.log_end_offset:
             records = log.read(begin, max_bytes=1 << 20).records
-            data = records if isinstance(records, bytes) else records.read()  # type: ignore[attr-defined]
+            data = records if isinstance(records, bytes) else records.read()  # type: ignore[attr-defined]  # a file range otherwise
             for position, header in iter_batches(data):
                 yield header, bytes(data[position : position + header.size_bytes])
                 begin = header.next_offset

@@ -25,6 +25,7 @@ from kbroker.client.node_api_versions import (
     api_versions_request,
     retry_version,
 )
+from kbroker.model import InvariantError
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
@@ -76,8 +77,19 @@ class NodeConnection:
     latter before its requests fail. connect_timeout_ms: for the connection and ApiVersions.
     """
 
-    __slots__ = ("_in_flight", "_name", "_on_lost", "_on_ready", "_setup_timer",
-                 "_stream", "_timers", "_versions", "_waiting", "address", "state")  # fmt: skip
+    __slots__ = (
+        "_in_flight",
+        "_name",
+        "_on_lost",
+        "_on_ready",
+        "_setup_timer",
+        "_stream",
+        "_timers",
+        "_versions",
+        "_waiting",
+        "address",
+        "state",
+    )
 
     def __init__(
         self,
@@ -180,7 +192,8 @@ class NodeConnection:
 
     def _send(self, pending: PendingRequest) -> None:
         versions = self._versions
-        assert versions is not None  # since the state is READY
+        if versions is None:
+            raise InvariantError(f"{self._name}: a request is sent before ApiVersions is answered")
         try:
             version = versions.version_of(pending.request.API_KEY, pending.max_version)
             frame, response = self._in_flight.add(pending.request, version)

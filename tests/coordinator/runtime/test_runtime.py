@@ -206,7 +206,7 @@ def test_a_small_load_buffer_loads_in_smaller_turns() -> None:
         sizes.append(max_bytes)
         return read(topic_partition, offset, max_bytes)
 
-    world.log.read = watched  # type: ignore[method-assign]
+    world.log.read = watched  # type: ignore[method-assign]  # counted
     world.lead()
     assert set(sizes) == {1_000}
     assert member.heartbeat() is ErrorCode.NONE

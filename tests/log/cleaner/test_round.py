@@ -24,7 +24,7 @@ CONFIG = LogConfig(segment_index_bytes=4096)
 
 def batch(base_offset: int, *keys: str, value_bytes: int = 1, **options: object) -> bytes:
     records = [(NOW_MS, key.encode(), bytes(value_bytes), []) for key in keys]
-    return bytes(build_batch(records, base_offset=base_offset, **options))  # type: ignore[arg-type]
+    return bytes(build_batch(records, base_offset=base_offset, **options))  # type: ignore[arg-type]  # the keywords of build_batch
 
 
 def source(folder: Path, base: int, following: int, *batches: bytes, **options: int) -> Source:

@@ -23,7 +23,7 @@ def marker(*, commit: bool, coordinator_epoch: int = 0) -> bytearray:
 
 
 def data(**options: object) -> bytearray:
-    return build_batch([(NOW_MS, None, b"v", [])], **options)  # type: ignore[arg-type]
+    return build_batch([(NOW_MS, None, b"v", [])], **options)  # type: ignore[arg-type]  # the keywords of build_batch
 
 
 def control(kind: int, **options: int) -> bytearray:

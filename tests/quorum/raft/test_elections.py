@@ -39,7 +39,7 @@ def ask_for_vote(
 
 def granted(replica: Replica, candidate: int) -> bool:
     response = replica.world.responses[-candidate]
-    return bool(response.topics[0].partitions[0].vote_granted)  # type: ignore[attr-defined]
+    return bool(response.topics[0].partitions[0].vote_granted)  # type: ignore[attr-defined]  # a VoteResponse
 
 
 @pytest.mark.parametrize("voters", [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4, 5)])

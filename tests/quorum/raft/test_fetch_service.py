@@ -171,7 +171,7 @@ def fetch_snapshot(leader: Replica, snapshot_id: SnapshotId, position: int) -> t
     response = leader.world.responses.pop(TOKEN)
     assert isinstance(response, FetchSnapshotResponse)
     found = response.topics[0].partitions[0]
-    return found.error_code, bytes(found.unaligned_records or b"")  # type: ignore[arg-type]
+    return found.error_code, bytes(found.unaligned_records or b"")  # type: ignore[arg-type]  # bytes, put in by `Replicas.answer`
 
 
 def test_a_snapshot_is_answered_in_pieces() -> None:

@@ -241,7 +241,7 @@ def describe_response(case: Case, respond: Respond) -> dict[str, Any]:
         "leaderEpoch": view.epoch,
     }
     if case["api"] == "Vote":
-        found["voteGranted"] = response.topics[0].partitions[0].vote_granted  # type: ignore[union-attr]
+        found["voteGranted"] = response.topics[0].partitions[0].vote_granted  # type: ignore[union-attr]  # a VoteResponse
     if isinstance(response, FetchResponse):
         partition = response.responses[0].partitions[0]
         end, snapshot = partition.diverging_epoch, partition.snapshot_id

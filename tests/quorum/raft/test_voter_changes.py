@@ -31,7 +31,7 @@ def ask(leader: Replica, request: RaftRequest) -> ErrorCode | None:
 
 def answer(leader: Replica) -> ErrorCode | None:
     response = leader.world.responses.pop(TOKEN, None)
-    return None if response is None else ErrorCode(response.error_code)  # type: ignore[attr-defined]
+    return None if response is None else ErrorCode(response.error_code)  # type: ignore[attr-defined]  # each of these responses has one
 
 
 def add(node_id: int, **fields: object) -> AddRaftVoterRequest:
@@ -44,7 +44,7 @@ def add(node_id: int, **fields: object) -> AddRaftVoterRequest:
         "voter_directory_id": directory_of(node_id),
         "listeners": [listener],
     }
-    return AddRaftVoterRequest(**(values | fields))  # type: ignore[arg-type]
+    return AddRaftVoterRequest(**(values | fields))  # type: ignore[arg-type]  # fields of the request
 
 
 def remove(node_id: int, **fields: object) -> RemoveRaftVoterRequest:
@@ -53,7 +53,7 @@ def remove(node_id: int, **fields: object) -> RemoveRaftVoterRequest:
         "voter_id": node_id,
         "voter_directory_id": directory_of(node_id),
     }
-    return RemoveRaftVoterRequest(**(values | fields))  # type: ignore[arg-type]
+    return RemoveRaftVoterRequest(**(values | fields))  # type: ignore[arg-type]  # fields of the request
 
 
 def update(leader: Replica, node_id: int, port: int, low: int = 0) -> UpdateRaftVoterRequest:
@@ -161,7 +161,7 @@ def test_one_change_at_a_time() -> None:
             -2, add(7), listener_name=LISTENER, version=1, now_ms=world.now_ms, wall_ms=0
         )
     )
-    assert world.responses.pop(-2).error_code == ErrorCode.REQUEST_TIMED_OUT  # type: ignore[attr-defined]
+    assert world.responses.pop(-2).error_code == ErrorCode.REQUEST_TIMED_OUT  # type: ignore[attr-defined]  # each of these responses has one
     world.advance(2000)
     assert answer(leader) == ErrorCode.REQUEST_TIMED_OUT
     assert ask(leader, add(7)) == ErrorCode.REQUEST_TIMED_OUT

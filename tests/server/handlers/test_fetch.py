@@ -95,7 +95,7 @@ def finished(steps: Steps) -> FetchResponse:
 
 def on_the_wire(response: FetchResponse, version: int) -> FetchResponse:
     parts = [
-        part if isinstance(part, bytes | bytearray | memoryview) else part.read()  # type: ignore[attr-defined]
+        part if isinstance(part, bytes | bytearray | memoryview) else part.read()  # type: ignore[attr-defined]  # a file range otherwise
         for part in encode_parts(response, version)
     ]
     decoded, end = decode(FetchResponse, b"".join(parts), version)
@@ -132,7 +132,7 @@ def test_every_version(world: World, version: int) -> None:
     if is_old:
         assert [record.offset for record in messages(data, 0 if version < 2 else 1)] == [1, 2]
     else:
-        assert bytes(data.records or b"") == bytes(made)  # type: ignore[arg-type]
+        assert bytes(data.records or b"") == bytes(made)  # type: ignore[arg-type]  # bytes
     assert (data.error_code, data.high_watermark) == (0, 3)
     assert data.last_stable_offset == (-1 if is_old else 3)
 
@@ -199,7 +199,7 @@ def test_empty_is_empty_not_null(world: World, version: int) -> None:
     received = on_the_wire(answered(handle(world, version, request)), version)
     for data in partitions_of(received).values():
         assert data.records is not None
-        assert len(data.records) == 0  # type: ignore[arg-type]
+        assert len(data.records) == 0  # type: ignore[arg-type]  # bytes
 
 
 @pytest.mark.parametrize("version", [15, 16, 18])

@@ -44,7 +44,7 @@ def ask(
     if ids is not None:
         entries = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids]
     context = RequestContext(ApiKey.METADATA, version)
-    request = MetadataRequest(topics=entries, **fields)  # type: ignore[arg-type]
+    request = MetadataRequest(topics=entries, **fields)  # type: ignore[arg-type]  # fields of the request
     return cast(MetadataResponse, answer(of, metadata.handle_metadata(of, context, request)))
 
 

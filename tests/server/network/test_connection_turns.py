@@ -165,7 +165,7 @@ def test_no_request_starts_while_a_large_one_before_it_is_handled(new_loop: NewL
                 large[-1].deferred = Deferred()
                 return large[-1]
 
-            script.dispatch_in_slices = in_slices  # type: ignore[method-assign]
+            script.dispatch_in_slices = in_slices  # type: ignore[method-assign]  # the script's own
             peer = await loopback.connect()
             produce = b"\0\0" + bytes(LARGE_REQUEST_BYTES)
             await peer.send(b"e before", b"e" + bytes(LARGE_REQUEST_BYTES), b"e behind", b"e last")

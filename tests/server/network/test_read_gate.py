@@ -49,8 +49,8 @@ class World:
         self.transport, self.watch = FakeTransport(peer), FakeWatch()
         self.seen: list[HangUp] = []
         self.gate = ReadGate(
-            self.transport,  # type: ignore[arg-type]
-            self.watch,  # type: ignore[arg-type]
+            self.transport,  # type: ignore[arg-type]  # a stand-in
+            self.watch,  # type: ignore[arg-type]  # a stand-in
             self.seen.append,
         )
 

@@ -28,7 +28,7 @@ def world_of(kind: str, max_size: int) -> World:
         f"group_{kind}_heartbeat_interval_ms": SESSION_MS - 1,
         f"group_{kind}_max_size": max_size,
     }
-    return World(config=GroupCoordinatorConfig(**settings))  # type: ignore[arg-type]
+    return World(config=GroupCoordinatorConfig(**settings))  # type: ignore[arg-type]  # a test's own settings
 
 
 def consumer(world: World) -> Callable[..., Any]:

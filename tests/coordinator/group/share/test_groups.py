@@ -296,7 +296,7 @@ def test_all_offsets_of_a_group_are_described_in_pieces() -> None:
         asked.append(len(places))
         return summarize(group_id, places)
 
-    shares.persister.summarize = counted  # type: ignore[method-assign]
+    shares.persister.summarize = counted  # type: ignore[method-assign]  # counted
     pieces = shares.coordinator.describe_all_offsets("s")
     assert asked == []
     first, continued = next(pieces)

@@ -143,7 +143,7 @@ def test_who_does_not_give_back_in_time_is_removed(world: World) -> None:
     world.timers.advance(200)
     assert say(world, "a", 3, tasks=ALL) == ("UNKNOWN_MEMBER_ID", 0, None)
     error, epoch, told = say(world, "b", 4, tasks=set())
-    assert (error, epoch, len(told or [])) == ("NONE", 5, 6)  # type: ignore[arg-type]
+    assert (error, epoch, len(told or [])) == ("NONE", 5, 6)  # type: ignore[arg-type]  # a list of assignments
 
 
 def test_who_is_silent_is_removed_also_after_a_reload(world: World) -> None:
@@ -220,7 +220,7 @@ def test_who_is_where(world: World) -> None:
         for place in answer.partitions_by_user_endpoint or ()
     }
     assert places == {
-        thread.fields["user_endpoint"].host: {  # type: ignore[attr-defined]
+        thread.fields["user_endpoint"].host: {  # type: ignore[attr-defined]  # an Endpoint
             ("other" if name == "0" else "s-rep", number) for name, number in thread.active
         }
         for thread in (one, two)
@@ -358,7 +358,7 @@ def test_a_state_of_a_later_kafka_is_given_up(world: World) -> None:
     assert say(world, "a", 3, tasks=ALL)[0] == "FENCED_MEMBER_EPOCH"
     assert say(world, "a", 3)[0] == "FENCED_MEMBER_EPOCH"
     error, epoch, told = say(world, "a", 0)
-    assert (error, epoch, len(told or [])) == ("NONE", 3, 6)  # type: ignore[arg-type]
+    assert (error, epoch, len(told or [])) == ("NONE", 3, 6)  # type: ignore[arg-type]  # a list of assignments
 
 
 def test_an_answer_waits_for_its_records(world: World) -> None:

@@ -30,7 +30,7 @@ def group_of(**members: tuple[str, CurrentTasks]) -> StreamsGroup:
             streams_current_record("s", member_id, current),  # compaction may put it first
             streams_member_record("s", member_id, StreamsMember(process_id=process_id)),
         ):
-            group.replay(record.key, record.value)  # type: ignore[arg-type]
+            group.replay(record.key, record.value)  # type: ignore[arg-type]  # records of this type only
     return group
 
 
