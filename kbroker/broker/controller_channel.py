@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistrationData:
-    """What a broker registers with (BrokerRegistrationRequest).
+    """The registration of a broker (BrokerRegistrationRequest).
 
     endpoints: the advertised listeners with their real ports, by name. log_dirs: the ids of all
     directories that are online. previous_broker_epoch: from `.kafka_cleanshutdown`, -1 without; it

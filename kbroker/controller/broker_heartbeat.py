@@ -24,7 +24,7 @@ CORDONED_DIRECTORIES_LEVEL: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """What a broker learns from a heartbeat (BrokerHeartbeatResponse). is_caught_up: it has read
+    """The answer to a heartbeat (BrokerHeartbeatResponse). is_caught_up: it has read
     its own registration. should_shut_down: it may stop.
     """
 

@@ -24,7 +24,7 @@ CLEAR: Final = -1
 
 
 def clean_up_incarnation(context: DecisionContext, broker_id: int, *, clean: bool) -> list[Message]:
-    """What remains to be done for the partitions of a broker whose previous incarnation has ended.
+    """The changes of partitions that end a broker's previous incarnation.
 
     clean: it ended with all its records on disk. Otherwise the broker is not eligible to lead any
     more; without ELR there is no difference.

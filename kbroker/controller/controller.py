@@ -189,7 +189,7 @@ class Controller:
         return ControllerResult([begin, *records, *extra, EndTransactionRecord()], None)
 
     def abort_transaction(self) -> AbortTransactionRecord:
-        """What a new leader writes behind a transaction that its predecessor did not end."""
+        """The record with which a new leader ends a transaction that its predecessor left open."""
         return AbortTransactionRecord(reason="Controller failover")
 
     def register_controller(self, request: ControllerRegistrationRequest) -> ControllerResult[None]:

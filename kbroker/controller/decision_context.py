@@ -1,4 +1,4 @@
-"""What decisions about partitions rest on: the image, the indexes over it, and the settings of
+"""The inputs of decisions about partitions: the image, the indexes over it, and the settings of
 topics. `change` begins a change of a partition with Kafka's rules for it.
 """
 

@@ -1,4 +1,4 @@
-"""What the active controller knows of brokers beside their registrations, and which state a
+"""The state of brokers at the active controller that is in no record, and the state that a
 heartbeat leads to. Kafka: BrokerHeartbeatManager.
 
     FENCED -> UNFENCED                  it has caught up with its registration
@@ -68,7 +68,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a heartbeat asks for, and what it says of the broker (BrokerHeartbeatRequest)."""
+    """The wishes of a heartbeat, and the newest offset of the broker (BrokerHeartbeatRequest)."""
 
     want_fence: bool
     want_shut_down: bool

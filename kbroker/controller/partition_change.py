@@ -48,7 +48,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChangeRules:
-    """What the change of a partition depends on beside the partition.
+    """The inputs of a partition's change beside the partition itself.
 
     is_acceptable_leader: whether the broker is active and its replica's directory online.
     default_directory: of a new replica on a broker. min_insync_replicas: at most the number of

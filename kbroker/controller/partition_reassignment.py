@@ -74,8 +74,8 @@ def start_reassignment(current: Sequence[int], target: Sequence[int]) -> Reassig
 
 @dataclass(frozen=True, slots=True)
 class RevertedReassignment:
-    """What a cancelled reassignment goes back to. unclean: no member of the ISR is an original
-    replica, so the first of these is taken as the ISR, and committed records may be lost.
+    """The assignment to which a cancelled reassignment returns. unclean: no member of the ISR is an
+    original replica, so the first of these is taken as the ISR, and committed records may be lost.
     """
 
     replicas: Replicas

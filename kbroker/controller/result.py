@@ -1,5 +1,5 @@
-"""What a decision of the controller is: records to append and the response to give once they are
-committed.
+"""The result of a decision of the controller: records to append and the response to give once they
+are committed.
 """
 
 from __future__ import annotations

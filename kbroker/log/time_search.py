@@ -78,7 +78,7 @@ class Candidate:
         return None
 
     def believe(self) -> TimestampOffset | None:
-        """What the header says: a reader that looks for the time is sent to the batch's start."""
+        """The answer by the header alone: the reader is sent to the start of the batch."""
         header = read_any_header(self._source.read(0, BATCH_OVERHEAD * 2))
         for offset in (header.base_offset, header.last_offset):
             if self._is_it(header.max_timestamp, offset):
@@ -168,7 +168,7 @@ def find_now(search: Search) -> TimestampOffset | None:
 
 
 def look_or_believe(candidate: Candidate, max_bytes: int) -> TimestampOffset | None:
-    """What is in the batch; of one that unpacks to more than max_bytes what its header says."""
+    """Search the batch's records, or believe its header if they unpack to more than max_bytes."""
     try:
         return candidate.look(max_bytes)
     except KafkaError as error:

@@ -103,8 +103,8 @@ def cluster_min_insync_record(settings: TopicSettings) -> ConfigRecord:
 def effective_value(
     settings: TopicSettings, image: MetadataImage, overrides: Mapping[str, str], name: str
 ) -> EffectiveValue:
-    """What a topic with these overrides has under that name: topic, broker, cluster, file, built-in
-    default.
+    """The effective value of a topic's setting, from the first of: the topic's overrides, the
+    broker, the cluster, the properties file, the built-in default.
     """
     if name in overrides:
         return EffectiveValue(overrides[name], ConfigSource.TOPIC_CONFIG)

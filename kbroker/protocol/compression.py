@@ -109,8 +109,8 @@ def _too_large(codec: Compression, max_bytes: int) -> KafkaError:
 
 
 class _Output:
-    """What is unpacked so far, and the size of the next step: doubling up to `_MAX_STEP_BYTES`, at
-    most one byte past the bound. In a buffer that grows in its place, so nothing is there twice.
+    """The unpacked bytes so far, and the size of the next step: doubling up to `_MAX_STEP_BYTES`,
+    at most one byte past the bound. In a buffer that grows in its place, so nothing is there twice.
     """
 
     __slots__ = ("_buffer", "codec", "max_bytes", "size_bytes", "step_bytes")

@@ -63,7 +63,7 @@ DEFAULT_CONTROLLER_ENDPOINT: Final = VoterEndpoint("CONTROLLER", "localhost", 90
 _DO_NOT_COUNT: Final = frozenset(
     {".lock", "lost+found", f"{META_PROPERTIES}.tmp", f"{BOOTSTRAP}.part"}
 )
-"""What may lie in a directory that counts as empty."""
+"""Names of files that may be in a directory that counts as empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ def _check_consistent(
 
 
 def _entries(path: Path) -> list[str]:
-    """What makes a directory count as not empty."""
+    """Files because of which a directory does not count as empty."""
     if not exists(path):
         return []
     entries = []

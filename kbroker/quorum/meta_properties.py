@@ -26,7 +26,7 @@ class DirectoryProperties(NamedTuple):
 
 
 def read_meta_properties(directory: Path) -> DirectoryProperties | None:
-    """What the directory's file says, None without one. Raises CorruptMetaProperties,
+    """The content of the directory's file, None without one. Raises CorruptMetaProperties,
     StartupError for one of a Kafka that is too old.
     """
     path = directory / META_PROPERTIES

@@ -17,9 +17,7 @@ QUORUM_STATE: Final = "quorum-state"
 
 
 def read_state(directory: Path) -> ElectionState | None:
-    """What the file says, None if there is none. Raises StartupError for one that makes no
-    sense.
-    """
+    """The content of the file, None if there is none. Raises StartupError for a damaged one."""
     path = directory / QUORUM_STATE
     data = read_file(path)
     if data is None:

@@ -1,4 +1,4 @@
-"""What the quorum keeps on disk: `__cluster_metadata-0` (a partition log), its snapshots,
+"""The quorum's files: `__cluster_metadata-0` (a partition log), its snapshots,
 `quorum-state`.
 
 Everything here blocks; the driver calls what syncs in a thread. None of it is in the log manager's
@@ -209,7 +209,7 @@ class QuorumStorage:
 
     @property
     def state(self) -> ElectionState:
-        """What quorum-state says."""
+        """The content of quorum-state."""
         return self._epoch_state
 
     def raft_log(self) -> RaftLog:
@@ -286,7 +286,7 @@ class QuorumStorage:
         self.snapshots = [snapshot_id]
 
     def begin_flush(self) -> Flush:
-        """What has to be synced, in a thread, before the flush is finished."""
+        """The files to sync in a thread before the flush is finished."""
         return self.log.begin_flush()
 
     # Reading.

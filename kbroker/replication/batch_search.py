@@ -40,7 +40,7 @@ class Look(Deferred[None]):
 
     @property
     def result(self) -> TimestampOffset | None:
-        """What was found. Raises what looking raised; to be asked for once."""
+        """The outcome. Raises the exception of the search; may be read once."""
         failure, self.failure = self.failure, None
         if failure is not None:
             try:

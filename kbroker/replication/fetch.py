@@ -75,7 +75,7 @@ class FetchLimits:
 
 
 class _Progress:
-    """What a pass over the partitions has found so far."""
+    """The results of a pass over the partitions so far."""
 
     __slots__ = ("outgoing", "size_bytes", "urgent")
 
@@ -372,7 +372,9 @@ def size_of(records: Records) -> int:
 
 
 def _held_bytes(fetch_set: FetchSet, progress: _Progress) -> int:
-    """What a fetch holds until its response; 0 if it is little. A session is accounted for."""
+    """Bytes that a fetch holds until its response; 0 if they are few. A session has its own
+    account.
+    """
     held_bytes = len(progress.outgoing) * ANSWER_BYTES
     if not fetch_set.lasts:
         held_bytes += fetch_set.held_bytes

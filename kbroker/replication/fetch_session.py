@@ -65,8 +65,8 @@ def next_epoch(epoch: int) -> int:
 
 
 class FetchContext:
-    """What a request is to be answered from. error: the whole request fails with it, and nothing
-    else is set.
+    """The partitions from which a request is answered. error: the whole request fails with it, and
+    nothing else is set.
 
     full: every partition is in the response; otherwise only those with something to say.
     """

@@ -201,7 +201,7 @@ class FetchSet:
                 self.names_bytes -= name_bytes(key)
 
     def set_isolation(self, *, read_committed: bool) -> None:
-        """What counts as readable for this request; a change makes every partition worth a look."""
+        """Set the isolation level of this request; after a change every partition is looked at."""
         if read_committed != self.read_committed:
             self.read_committed = read_committed
             for partition in self:

@@ -199,7 +199,7 @@ class LogMover:
             self._logs.truncate(key, end, is_future=True)
 
     def _next_chunk(self, source: PartitionLog, future: PartitionLog) -> FileSlice | None:
-        """What the future log does not have yet, None if it has everything."""
+        """The next records that the future log lacks, None if it has all."""
         if future.log_end_offset >= source.log_end_offset:
             return None
         chunk_bytes = min(CHUNK_BYTES, source.config.segment_bytes)

@@ -136,8 +136,8 @@ def _carry_out(
     is_here: Callable[[], bool],
     max_unpacked_bytes: int,
 ) -> Generator[Deferred[Any] | None, None, FoundOffset | None]:
-    """What the search finds; None also once the log is no longer here. Small batches are unpacked
-    on the loop, others by the searcher.
+    """The offset that the search finds; None also if the log was removed. Small batches are
+    unpacked on the loop, others by the searcher.
     """
     left = max_unpacked_bytes
     looked = 0
@@ -180,7 +180,7 @@ def _carry_out(
 def segment_offsets(
     partition: Partition, timestamp: int, *, max_count: int, now_ms: int, replica_id: int = -1
 ) -> list[int]:
-    """What ListOffsets v0 answers: at most max_count offsets at which a reader may begin, the
+    """The offsets of a ListOffsets v0 response: at most max_count at which a reader may begin, the
     largest first.
 
     They are the starts of segments, and the log's end if the last segment holds anything. LATEST:

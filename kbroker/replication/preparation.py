@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 MAPPED_BYTES: Final = 128 * 1024
 
 APPEND_TURN_BYTES: Final = 4 << 20
-"""What one turn of the loop appends of a queue; the rest has further turns."""
+"""Bytes of a queue that one turn of the loop appends; the rest has further turns."""
 
 
 Ready = ValidatedBatches | Refused | bytearray | memoryview
@@ -224,7 +224,7 @@ class Preparation:
 
 
 def _most_error_bytes(batches: bytearray | memoryview, config: LogConfig) -> int:
-    """What the refused records of a batch may take, if all it says it has are refused."""
+    """Size of the error messages of a batch if all the records it claims to have are refused."""
     if not config.needs_records or len(batches) < BATCH_OVERHEAD:
         return 0
     count: int = RECORD_COUNT_FIELD.unpack_from(batches)[0]

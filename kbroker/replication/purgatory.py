@@ -1,5 +1,4 @@
-"""What waits: requests that cannot be answered yet, woken by the partition they wait for, never by
-polling.
+"""Requests that cannot be answered yet, woken by the partition they wait for, never by polling.
 
 A partition knows its watchers and tells them that one of its ends moved (`partition`). Who has seen
 enough is put on the purgatory's list, and the list is worked off in a turn of the loop of its own:
@@ -75,7 +74,7 @@ class Waiter:
         self.ended = False
 
     def complete(self) -> None:
-        """What it waited for is there: answer. Called once, by the purgatory."""
+        """The condition is met: answer. Called once, by the purgatory."""
         raise NotImplementedError  # abstract: each kind of request answers in its own way
 
     def expire(self) -> None:

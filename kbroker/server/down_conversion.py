@@ -318,8 +318,8 @@ class DownConversion(Chained[FetchResponse]):
     def _behind(
         self, empty: list[tuple[PartitionData, _Conversion]]
     ) -> list[tuple[PartitionData, _Conversion]]:
-        """What follows the stretches that gave no record. The response of the first round is the
-        one that is sent.
+        """Read on behind the ranges that gave no record. The response of the first round is the one
+        that is sent.
         """
         topics = [
             FetchRequest.FetchTopic(

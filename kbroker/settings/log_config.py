@@ -72,7 +72,7 @@ class LogConfig:
     validate_records: bool = False
     """kbroker.validate.records: decode every produced record, as Kafka does."""
     max_unpacked_bytes: int = 20_971_520
-    """What one batch may unpack to where its records are looked at (`max_unpacked_bytes`)."""
+    """Largest size to which a batch may unpack where its records are decoded."""
 
     compact: bool = field(init=False, repr=False, compare=False)
     """Whether the latest record of each key is kept."""

@@ -27,7 +27,7 @@ times its bytes when it is decoded, handled and answered.
 
 MIN_LIST_BYTES: Final = 1024 * 1024
 FRAME_OVERHEAD_BYTES: Final = 256 * 1024
-"""What a receive buffer has beside its largest frame, at most."""
+"""Upper bound of a receive buffer's size above its largest frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class NetworkConfig:
 
     @property
     def pool_bytes(self) -> int:
-        """What the memory pool gives out."""
+        """Size of the memory pool."""
         return int(self.memory_limit_bytes * POOL_SHARE)
 
     @classmethod

@@ -266,7 +266,7 @@ class Interleaving:
         if len(self.members) < MAX_MEMBERS:
             name = f"m{self.next_number()}"
             kind = self.random.choice((ClientMember, Consumer))
-            self.members.append(kind(self.client, name))  # type: ignore[arg-type]  # a SimClient in the place of a Client
+            self.members.append(kind(self.client, name))  # type: ignore[arg-type]  # a GroupClient in the place of a Client
 
     def poll(self) -> None:
         if self.members:

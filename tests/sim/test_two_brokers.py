@@ -198,8 +198,8 @@ def live(
 def test_groups_are_replayed_by_the_other_broker_and_waits_fail(grouped: Cluster) -> None:
     one, two = grouped.brokers.values()
     client = GroupClient(grouped)
-    classics = [ClientMember(client, name) for name in "ab"]  # type: ignore[arg-type]  # a SimClient in the place of a Client
-    consumers = [Consumer(client, name) for name in "xy"]  # type: ignore[arg-type]  # a SimClient in the place of a Client
+    classics = [ClientMember(client, name) for name in "ab"]  # type: ignore[arg-type]  # a GroupClient in the place of a Client
+    consumers = [Consumer(client, name) for name in "xy"]  # type: ignore[arg-type]  # a GroupClient in the place of a Client
     live(grouped, [*classics, *consumers], ms=20_000)
     assert all(member.partitions for member in classics)
     assert {consumer.error for consumer in consumers} == {ErrorCode.NONE}
@@ -209,7 +209,7 @@ def test_groups_are_replayed_by_the_other_broker_and_waits_fail(grouped: Cluster
     grouped.settle()
     assert committed.value is ErrorCode.NONE
 
-    late = ClientMember(client, "late")  # type: ignore[arg-type]  # a SimClient in the place of a Client
+    late = ClientMember(client, "late")  # type: ignore[arg-type]  # a GroupClient in the place of a Client
     late.join()
     grouped.settle()
     assert late.joining  # it waits for the others to rejoin
@@ -233,8 +233,8 @@ def test_groups_are_replayed_by_the_other_broker_and_waits_fail(grouped: Cluster
 def test_a_session_ends_by_the_timers_of_the_broker_that_coordinates(grouped: Cluster) -> None:
     two = grouped.brokers[2]
     client = GroupClient(grouped)
-    stays, dies = ClientMember(client, "stays"), ClientMember(client, "dies")  # type: ignore[arg-type]  # a SimClient in the place of a Client
-    lives, ends = Consumer(client, "lives"), Consumer(client, "ends")  # type: ignore[arg-type]  # a SimClient in the place of a Client
+    stays, dies = ClientMember(client, "stays"), ClientMember(client, "dies")  # type: ignore[arg-type]  # a GroupClient in the place of a Client
+    lives, ends = Consumer(client, "lives"), Consumer(client, "ends")  # type: ignore[arg-type]  # a GroupClient in the place of a Client
     live(grouped, [stays, dies, lives, ends], ms=20_000)
     assert dies.partitions and stays.partitions
     move_groups(grouped)
@@ -247,7 +247,7 @@ def test_a_session_ends_by_the_timers_of_the_broker_that_coordinates(grouped: Cl
 
 def test_a_reload_knows_what_the_coordinator_knows(grouped: Cluster) -> None:
     client = GroupClient(grouped)
-    members = [ClientMember(client, "a"), Consumer(client, "x")]  # type: ignore[arg-type]  # a SimClient in the place of a Client
+    members = [ClientMember(client, "a"), Consumer(client, "x")]  # type: ignore[arg-type]  # a GroupClient in the place of a Client
     live(grouped, members, ms=10_000)
     client.commit("h", {0: 7})
     broker = grouped.leader_of(GROUP_PARTITION)

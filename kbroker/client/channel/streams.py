@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class StreamReceiver(Protocol):
-    """What the channel is told of one connection, on the loop thread: `connected`, then data, and
+    """The events of one connection, on the loop thread: `connected`, then data, and
     at last `connection_lost`, which comes at once where no connection could be made.
     """
 

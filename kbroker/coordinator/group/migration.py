@@ -233,8 +233,8 @@ def _as_consumer(group: ClassicGroup, member: Member) -> MemberMetadata:
 
 
 def _held(group: ClassicGroup, topics: ClusterTopics) -> dict[str, Assignment]:
-    """What each member has or may still have, by its id: a cooperative member
-    revokes partitions without an owner in this generation only once it was told so. No partition
+    """The partitions that each member owns or may still own, by member id: a cooperative member
+    revokes partitions without an owner in this generation only after it was told to. No partition
     has two members.
     """
     held: dict[str, dict[Uuid, frozenset[int]]] = {}

@@ -242,8 +242,8 @@ class LogCleaner:
         self._advance(cleaning)
 
     def _more_map_bytes(self) -> int:
-        """What the map of a round has beyond what it surely has: a smaller one means more rounds,
-        nothing else.
+        """Bytes of memory for the offset map above `sure_map_bytes`, as many as it grants. A
+        smaller map only means more rounds.
         """
         wanted = self.config.map_bytes - self.config.sure_map_bytes
         if self._memory is None:

@@ -1,4 +1,4 @@
-"""What a producer wrote before the last batch that a snapshot remembers of it.
+"""The batches of a producer that are older than its last batch, which alone is in a snapshot.
 
 A producer has up to five requests under way, and Kafka's snapshot format has room for one batch of
 each. If a segment is rolled while several are written and not answered, and the broker is killed,

@@ -24,8 +24,9 @@ MAX_CHECKED: Final = 1_000
 def lost_tail(
     segment: Segment, following: int, *, index_bytes: int, time_index_bytes: int, compacted: bool
 ) -> str | None:
-    """What of a closed segment's log is missing, as far as its indexes show: all of it, or the
-    batch of the last index entry. following: base offset of the next segment.
+    """The damage of a closed segment's log that its indexes show, None without any: the log is
+    empty, or the batch of the last index entry is missing. following: base offset of the next
+    segment.
     """
     if not segment.size:
         return "it is empty, its indexes are not" if index_bytes or time_index_bytes else None

@@ -72,8 +72,8 @@ class Flush:
 
 
 class FolderChanges:
-    """What of a log's folder may not be on disk yet, each as the number of its last change; 0 if it
-    is synced.
+    """The parts of a log's folder that may not be synced, each with the number of its last change;
+    0 if it is synced.
 
     names: of the files. topic_id: partition.metadata. folder: the folder's own name.
     """

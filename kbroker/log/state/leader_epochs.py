@@ -130,7 +130,7 @@ class LeaderEpochCache:
         self._starts.append(start)
 
     def _changed_at(self, offset: int) -> None:
-        """What holds from offset on is not what the file says."""
+        """The entries from offset on differ from those in the checkpoint file."""
         self._changed_from = min(self._changed_from, offset)
         self.change += 1
 
@@ -162,8 +162,8 @@ class LeaderEpochCache:
             self.write()
 
     def pending(self, log_end_offset: int) -> list[PendingEpochs | LogFile]:
-        """What a flush has to sync so that the checkpoint says what holds below that offset. Call
-        `synced` with the present `change` once it is.
+        """The files that a flush has to sync so that the checkpoint is right below that offset.
+        Call `synced` with the present `change` once it is.
         """
         if self._changed_from < log_end_offset:
             return [self._pending()]
@@ -174,7 +174,7 @@ class LeaderEpochCache:
         return []
 
     def synced(self, change: int) -> None:
-        """What was pending is on disk, as of that change; a later one is still to be flushed."""
+        """The pending files are synced as of that change; a later change is still to be flushed."""
         if change == self.change:
             self._changed_from = UNCHANGED
             self.unsynced = False

@@ -119,8 +119,8 @@ class SegmentFile:
     def _message_at(
         self, data: bytes, at: int, start: int, end: int
     ) -> tuple[int, int, int, int, int]:
-        """What `scan` says of a message of magic 0 or 1; of a wrapper it knows the last offset
-        only. start, end: positions of data and of the last byte to read.
+        """The fields that `scan` yields for a message of magic 0 or 1; for a wrapper only the last
+        offset is known. start, end: positions of data and of the last byte to read.
         """
         if is_legacy(data, at):
             with suppress(KafkaError):

@@ -28,7 +28,7 @@ from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint, endpoint_fields
 
 @dataclass(frozen=True, slots=True)
 class QuorumConfiguration:
-    """What control records say about the quorum itself: kraft.version and, from version 1 on, its
+    """The quorum's configuration by control records: kraft.version and, from version 1 on, the
     voters.
     """
 
@@ -135,7 +135,7 @@ def snapshot_footer() -> tuple[ControlType, Message]:
 
 
 def control_kind(record: Record) -> ControlType:
-    """What a control record is; UNKNOWN for one this release does not know, which is skipped."""
+    """The type of a control record; UNKNOWN, which is skipped, for one of a later release."""
     try:
         return control_type(record)
     except KafkaError:

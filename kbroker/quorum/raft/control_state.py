@@ -34,7 +34,7 @@ class ControlState:
         return 0 if last is None else last.value
 
     def configuration_at(self, offset: int) -> QuorumConfiguration:
-        """What the records at or before offset say: for a snapshot that ends after it."""
+        """kraft.version and voters as of offset (inclusive), for a snapshot that ends after it."""
         voters = self.voters.value_at(offset)
         return QuorumConfiguration(
             self._kraft_versions.value_at(offset) or 0, () if voters is None else tuple(voters)

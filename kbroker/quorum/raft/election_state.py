@@ -1,4 +1,4 @@
-"""What `quorum-state` keeps: the highest epoch seen, its leader, and this replica's vote in it."""
+"""The content of `quorum-state`: the highest epoch seen, its leader, this replica's vote in it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a leader knows of the replicas: their log ends, its high watermark, and whether a majority
-still fetches. KIP-595, KIP-853.
+"""A leader's view of the replicas: their log ends, the high watermark, and whether a majority still
+fetches. KIP-595, KIP-853.
 
 The high watermark counts only log ends above the start of the leader's epoch (Raft, section 5.4.2)
 and never decreases. The leader gives up if for 1.5 x the fetch timeout fewer voters fetched than

@@ -1,6 +1,4 @@
-"""What a node of the quorum is told at its start: its identity and the `controller.quorum.*`
-settings.
-"""
+"""A quorum node's configuration: its identity and the `controller.quorum.*` settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the responses of the quorum's APIs say of error, epoch and leader, by any class."""
+"""Error, epoch and leader in the responses of the quorum's APIs, whatever their class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _NodeEndpoint(Protocol):
 
 
 def view_response(response: RaftResponse, listener_name: str) -> ResponseView | None:
-    """What a response says of error, epoch and leader; None for one of another API, or one that
+    """Error, epoch and leader of a response; None for one of another API, or one that
     does not name the metadata partition.
     """
     match response:

@@ -288,8 +288,8 @@ def _acknowledgements(
     topics: Sequence[ShareFetchRequest.FetchTopic]
     | Sequence[ShareAcknowledgeRequest.AcknowledgeTopic],
 ) -> Generator[None, None, dict[TopicIdPartition, list[Acknowledgement]]]:
-    """What a request says of records, by share partition; in steps. Of a partition that is named
-    again the last one counts.
+    """The acknowledgements of a request by share partition, in steps. For a partition that is named
+    twice the last entry counts.
     """
     found: dict[TopicIdPartition, list[Acknowledgement]] = {}
     pace = Pace(CHEAP_ITEMS)

@@ -92,8 +92,8 @@ def known_error(error: ErrorCode, version: int) -> ErrorCode:
 def _results(
     topics: Iterable[_Topic], errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
 ) -> Generator[None, None, list[_TopicResult]]:
-    """What becomes of each partition, as often as it is named. otherwise: of those that are not in
-    errors.
+    """The result of each partition, as often as it is named. otherwise: the error of partitions
+    that are not in errors.
     """
     results: list[_TopicResult] = []
     pace = Pace(CHEAP_ITEMS)
@@ -164,8 +164,8 @@ def handle_add_partitions(
 
 
 class _Added(NamedTuple):
-    """What was asked of one transaction, and what becomes of each partition: its own error, or the
-    outcome of all others.
+    """The request of one transaction, and the errors of its partitions; those without one share the
+    outcome.
     """
 
     asked: _Transaction

@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
     # memory
 
     def _note_progress(self, now: float) -> None:
-        """What moves, or waits for the broker, is not idle."""
+        """Note the time if responses move or a request waits for the broker: both are activity."""
         writer, queue = self._responses.writer, self._responses.queue
         if not writer.idle:
             position = writer.position

@@ -21,7 +21,7 @@ from typing import Final
 from kbroker.protocol.errors import MalformedRequest
 
 INITIAL_BYTES: Final = 2048
-"""What an idle connection holds."""
+"""Size of the receive buffer of an idle connection."""
 
 SMALL_BYTES: Final = 16 * 1024
 """Up to here the buffer grows by itself."""

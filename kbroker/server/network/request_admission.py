@@ -61,7 +61,7 @@ class RequestAdmission:
             self._memory.give_back(given)
 
     def requests_handled(self) -> None:
-        """What is held serves the next request, whose pace is counted anew."""
+        """The held bytes serve the next request; its pace is measured from now on."""
         if (
             self._memory.contended
             or self._progress.request_sweeps

@@ -56,7 +56,7 @@ _BINARY: Final = (bytes, bytearray, memoryview)
 
 
 def held_bytes_of(parts: Iterable[Part]) -> int:
-    """What these parts hold in memory; file ranges hold nothing."""
+    """Bytes of these parts that are in memory; a file range holds none."""
     return sum(len(part) for part in parts if isinstance(part, _BINARY))
 
 
@@ -129,7 +129,7 @@ class ResponseWriter:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory until the peer takes it; file ranges are not."""
+        """Bytes kept in memory until the peer reads them; file ranges do not count."""
         buffered: int = self._transport.get_write_buffer_size()
         return buffered + held_bytes_of(self._parts)
 
@@ -179,7 +179,7 @@ class ResponseWriter:
             self._descriptors.give_back()
 
     def _unacknowledged_bytes(self) -> int:
-        """What the kernel holds of what was sent, 0 where it cannot be asked."""
+        """Sent bytes that the peer's kernel has not acknowledged; 0 where that is unknown."""
         wrapped = self._transport.get_extra_info("socket")
         if sys.platform == "win32" or wrapped is None:
             return 0

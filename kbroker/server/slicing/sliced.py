@@ -181,8 +181,8 @@ def describe_each(
 
 
 def estimated_bytes(value: object) -> int:
-    """What a struct of a response takes, roughly: in memory, and its variable parts once more on
-    the wire.
+    """The approximate size of a struct of a response: in memory, and its variable parts once more
+    on the wire.
     """
     if isinstance(value, Struct):
         fields = type(value).FIELDS
@@ -195,8 +195,8 @@ def estimated_bytes(value: object) -> int:
 
 
 class AnswerSize:
-    """What a list of answers grows to while it is built, by estimate: charged to the memory, and
-    refused beyond `kbroker.response.max.bytes`. A context manager.
+    """The estimated size of a list of answers while it is built: charged to the memory, and refused
+    beyond `kbroker.response.max.bytes`. A context manager.
     """
 
     __slots__ = ("_charged", "_limit", "_memory")

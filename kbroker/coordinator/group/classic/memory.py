@@ -1,5 +1,5 @@
-"""What classic groups hold for clients before any record has it: ids of members that are still to
-join, and what members said when they joined. Nothing but memory would bound it otherwise.
+"""Memory that classic groups hold for clients before it is in a record: ids of members that have
+not joined yet, and the metadata of members. It is bounded here.
 """
 
 from __future__ import annotations

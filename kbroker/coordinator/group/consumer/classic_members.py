@@ -111,7 +111,7 @@ def check_join(group: ConsumerGroup, join: Join, context: ConsumerContext) -> Jo
 
 
 def join_response(joining: Joining, epoch: int) -> JoinGroupResponse:
-    """What the member hears: it follows, in the generation of its epoch."""
+    """The response to a classic member: a follower in the generation of its member epoch."""
     return JoinGroupResponse(
         generation_id=epoch,
         protocol_type=PROTOCOL_TYPE,

@@ -28,8 +28,8 @@ Reported = Mapping[Uuid, frozenset[int]] | None
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a member says of itself now. replaced: the id of the static member whose place it takes;
-    reported: what it says it has.
+    """The state that a member reports. replaced: the id of the static member that it replaces;
+    reported: the partitions that it owns by its own account.
     """
 
     member_id: str

@@ -111,7 +111,7 @@ def _give_each_member_a_partition(
 def _still_valid(
     member: Subscriber, sharers: Mapping[TopicIdPartition, int]
 ) -> list[TopicIdPartition]:
-    """What the member had and may keep: it is assignable and subscribed to. In order."""
+    """The member's current partitions that it may keep: assignable, and subscribed to. In order."""
     return [
         place
         for topic_id in sorted(member.current)

@@ -152,8 +152,8 @@ def _taken(
     *,
     changed: bool,
 ) -> ShareCurrent:
-    """What the member has after this heartbeat: its target, without topics that it does not
-    subscribe to any more. changed: its subscription. current itself if nothing changes.
+    """The member's assignment after this heartbeat: its target, without topics that it no longer
+    subscribes to. changed: its subscription. current itself if nothing changes.
     """
     if current.member_epoch == target_epoch and not changed:
         return current
