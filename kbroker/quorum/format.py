@@ -22,6 +22,7 @@ from typing import Final
 
 from kbroker.log.storage.files import (
     LogDirectoryError,
+    atomic_write,
     exists,
     list_directory,
     make_directory,
@@ -61,7 +62,7 @@ METADATA_FOLDER: Final = "__cluster_metadata-0"
 DEFAULT_CONTROLLER_ENDPOINT: Final = VoterEndpoint("CONTROLLER", "localhost", 9093)
 
 _DO_NOT_COUNT: Final = frozenset(
-    {".lock", "lost+found", f"{META_PROPERTIES}.tmp", f"{BOOTSTRAP}.part"}
+    {".lock", "lost+found", f"{META_PROPERTIES}.tmp", f"{BOOTSTRAP}.tmp"}
 )
 """Names of files that may be in a directory that counts as empty."""
 
@@ -234,7 +235,8 @@ def _not_formatted(
     config: BrokerConfig, path: str, formatted: Mapping[str, DirectoryProperties]
 ) -> StartupError:
     known = next(iter(formatted.values()), None)
-    command = f"kbroker format {config.source} --cluster-id "
+    file = config.source if exists(Path(config.source)) else "CONFIGURATION"
+    command = f"kbroker format {file} --cluster-id "
     command += "ID" if known is None else f"{known.cluster_id} --ignore-formatted"
     return StartupError(
         f"log directory {path} has no {META_PROPERTIES}, and this node is not the only voter there "
@@ -418,4 +420,4 @@ def _write_bootstrap(directory: Path, plan: _Plan) -> None:
         last_contained_timestamp_ms=0,
         now_ms=int(time.time() * 1000),
     )
-    write_snapshot(directory / BOOTSTRAP, directory / f"{BOOTSTRAP}.part", content)
+    atomic_write(directory / BOOTSTRAP, b"".join(content))

@@ -186,6 +186,34 @@ def test_format(cli: Cli, tmp_path: Path) -> None:
     assert cli("format", "-o", override, "-g", "-t", "MkU3OEVBNTcwNTJENDM2Qk").code == 0
 
 
+def test_format_of_one_of_several_controllers(cli: Cli, tmp_path: Path) -> None:
+    """Its start does not format an empty directory: one line says what does."""
+    folder = tmp_path / "data"
+    settings = {
+        "log.dirs": folder,
+        "process.roles": "controller",
+        "listeners": "CONTROLLER://127.0.0.1:0",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+    }
+    overrides = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
+    started = cli("serve", *overrides)
+    assert started.code == 1
+    assert (
+        "run `kbroker format CONFIGURATION --cluster-id ID` first" in started.err.splitlines()[-1]
+    )
+    formatting = ("format", *overrides, "-t", "MkU3OEVBNTcwNTJENDM2Qk")
+    line = cli(*formatting).err
+    assert line.startswith("kbroker: Because controller.quorum.voters is not set")
+    assert line.count("\n") == 1
+    both = cli(*formatting, "--standalone", "-N")
+    assert both.code == 2
+    assert "give only one of --standalone" in both.err
+    made = cli(*formatting, "--standalone", "-r", "4.2", "-f", "streams.version=0")
+    assert (made.code, len(made.lines)) == (0, 1), made.err
+    assert made.out.endswith("with metadata.version 4.2-IV1.\n")
+
+
 def in_a_shell(line: str) -> tuple[int, str]:
     """Exit code and standard error of a command that a shell runs."""
     environment = {**os.environ, "K": f"{sys.executable} -m kbroker"}

@@ -59,7 +59,8 @@ def test_an_empty_directory_is_formatted(tmp_path: Path) -> None:
     assert load_bootstrap_records(config(directory)) == default_bootstrap_records()
     bootstrap = directory / "bootstrap.checkpoint"
     assert bootstrap.stat().st_size == 411  # as Kafka's
-    assert stat.S_IMODE(bootstrap.stat().st_mode) == 0o400
+    first = directory / "__cluster_metadata-0" / FIRST
+    assert stat.S_IMODE(first.stat().st_mode) == 0o400
     voters = read_snapshot(directory / "__cluster_metadata-0" / FIRST)
     assert voters.records == []
     assert voters.configuration.kraft_version == 1
@@ -248,7 +249,7 @@ def test_among_several_nothing_is_formatted_by_itself(
 ) -> None:
     """A voter that lost its disk could vote twice."""
     line = refused(tmp_path, **NODES[role], **quorum)
-    assert "run `kbroker format properties --cluster-id ID` first" in line
+    assert "run `kbroker format CONFIGURATION --cluster-id ID` first" in line
     assert not any(tmp_path.iterdir())
 
 
