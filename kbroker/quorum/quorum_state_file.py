@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kbroker.log.storage.files import atomic_write, read_file
 from kbroker.model import ZERO_UUID, StartupError, uuid_from_string, uuid_to_string
-from kbroker.quorum.raft.election_state import NOBODY, ElectionState
+from kbroker.quorum.raft.election_state import UNKNOWN_ID, ElectionState
 
 QUORUM_STATE: Final = "quorum-state"
 
@@ -35,7 +35,7 @@ def read_state(directory: Path) -> ElectionState | None:
             if version
             else ZERO_UUID,
         )
-        if state.epoch < 0 or state.leader_id < NOBODY or state.voted_id < NOBODY:
+        if state.epoch < 0 or state.leader_id < UNKNOWN_ID or state.voted_id < UNKNOWN_ID:
             raise ValueError(f"negative numbers: {state}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StartupError(

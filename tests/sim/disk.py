@@ -32,7 +32,7 @@ _descriptors = itertools.count(1 << 24)
 
 
 class Crashed(BaseException):
-    """The process is gone: nothing may catch this but the test."""
+    """The simulated process has ended; only the test catches this."""
 
 
 @dataclass
@@ -302,7 +302,7 @@ class SimDisk:
         return node
 
     def close(self, fd: int) -> None:
-        """os.close; nothing for descriptors of a process that is gone."""
+        """os.close; no effect on descriptors of a process that has ended."""
         node = self._descriptors.pop(fd, None)
         if node is not None and self._locked.get(node.number) == fd:
             del self._locked[node.number]
@@ -393,7 +393,7 @@ class SimDisk:
 
     @contextmanager
     def divided_fsync(self) -> Iterator[list[Callable[[], None]]]:
-        """Each fsync of a file within is only begun; those who end them are in the list."""
+        """Each fsync of a file within is only begun; the list has the calls that end them."""
         self._divided = ends = []
         try:
             yield ends

@@ -2,7 +2,7 @@
 
 - `log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset`; the high watermark
   of a leader never goes back, and a leader epoch has one leader.
-- Below a high watermark all leaders have the same batches, whoever leads later.
+- Below a high watermark all leaders have the same batches, also later ones.
 - A follower's batch is the one that the leader of that epoch wrote at that offset. A follower that
   found no divergence is a prefix of its leader.
 - Nodes that received the same metadata have the same image.

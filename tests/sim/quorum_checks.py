@@ -7,7 +7,7 @@ AssertionError, over what all nodes showed so far.
 - A leader commits only through a record of its own epoch, and what the core counts as flushed is
   durable.
 - What is committed is durable on a majority of voters at that time, is the same on all nodes, and
-  is in the log of every later leader; so an acknowledged change is never gone.
+  is in the log of every later leader; so an acknowledged change is never lost.
 - A node's voters are those of its log. One that does not lead keeps no request waiting. A leader
   without a majority that fetches gives up.
 """
@@ -75,12 +75,12 @@ class Ledger:
     # -- leaders, epochs, votes -------------------------------------------------------------------
 
     def one_leader_per_epoch(self, node: SimReplica, step: Step) -> None:
-        """Nobody else leads, or led, the epoch that this node leads or follows."""
+        """No other node leads, or led, the epoch that this node leads or follows."""
         epoch = node.epoch
         if step.is_whole and node.process is not None:
             says_that_it_leads = node.leader_id == node.node_id
             assert says_that_it_leads == node.is_leader, (
-                f"node {node.node_id} says that it leads: {says_that_it_leads}, and it is not so"
+                f"node {node.node_id} says that it leads: {says_that_it_leads}, which is wrong"
             )
         leader_id = node.node_id if node.is_leader else node.leader_id
         if leader_id >= 0 and step.is_whole:
@@ -260,7 +260,7 @@ class Ledger:
             place = self._places.get(proposal.base_offset)
             batch = None if place is None else self.committed[place]
             is_kept = batch is not None and (batch.epoch, batch.values) == proposal[2:]
-            assert is_kept, f"the acknowledged records at {proposal.base_offset} are gone"
+            assert is_kept, f"the acknowledged records at {proposal.base_offset} are lost"
 
     # -- voters and requests ----------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Ledger:
                 assert found == expected, f"{name} has voters {found.ids}, its log {expected.ids}"
 
     def only_a_leader_keeps_requests_waiting(self, node: SimReplica, step: Step) -> None:
-        """Who resigned or never led answers everything within the step."""
+        """A node that resigned, or never led, answers every request within the step."""
         if step.is_whole and node.unanswered and not node.is_leader:
             waiting = [type(each.request).__name__ for each in node.unanswered.values()]
             raise AssertionError(f"node {node.node_id} does not lead and keeps waiting: {waiting}")

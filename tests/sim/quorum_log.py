@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.raft_log import RaftLog
 from kbroker.quorum.snapshots import parse_snapshot
 from tests.sim.disk import SimDisk
 from tests.sim.quorum_mirror import Batches, LogBatch, LogMirror, StoredSnapshot
@@ -77,11 +78,16 @@ class QuorumLog(LogMirror):
         disk.fsync(self._file)
         self.durable_end_offset = end_offset
         latest = max(self.snapshots, default=None)
-        if latest is not None and end_offset < latest.end_offset:
-            self.install(latest)
+        if latest is not None and not self._raft_log().covers(latest):
+            self.install(latest)  # fetched, and the process ended before it replaced the log
         first = [each for each in self.snapshots if each.end_offset <= self.start_offset]
         if first:
             self._drop_snapshots(max(first))
+
+    def _raft_log(self) -> RaftLog:
+        return RaftLog(
+            start_offset=self.start_offset, end_offset=self.end_offset, epochs=self.epochs()
+        )
 
     def _read_state(self) -> ElectionState:
         epoch, leader_id, voted_id, directory_id = self._disk.read(STATE).split(b" ")

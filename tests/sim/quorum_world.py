@@ -262,7 +262,7 @@ class QuorumWorld:
         return [node for node in self._leaders() if len(self.nodes) > 1]
 
     def _client(self) -> None:
-        """Records for one that leads, also one that was overtaken and does not know it."""
+        """Propose records at a leader, perhaps one that was overtaken and does not know it yet."""
         leaders = self._leaders()
         if leaders:
             self.random.choice(leaders).propose(self.random.choice((1, 1, 3)))

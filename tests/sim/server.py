@@ -89,7 +89,7 @@ class ServerConnection:
         self._serve(self, header, cast(Request, request))
 
     def connection_lost(self, reason: str) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         self.lost = reason
         self._lost_callback(self)
 

@@ -242,7 +242,7 @@ class LogCleaner:
         self._advance(cleaning)
 
     def _more_map_bytes(self) -> int:
-        """Bytes of memory for the offset map above `sure_map_bytes`, as many as it grants. A
+        """Bytes of memory for the offset map above `sure_map_bytes`, as many as the pool grants. A
         smaller map only means more rounds.
         """
         wanted = self.config.map_bytes - self.config.sure_map_bytes

@@ -8,7 +8,8 @@ from typing import Final
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.quorum.raft.voter_set import ReplicaKey
 
-NOBODY: Final = -1
+UNKNOWN_ID: Final = -1
+"""No leader is known, or no vote was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +17,19 @@ class ElectionState:
     """leader_id, voted_id: -1 if none. voted_directory_id: ZERO_UUID if unknown."""
 
     epoch: int = 0
-    leader_id: int = NOBODY
-    voted_id: int = NOBODY
+    leader_id: int = UNKNOWN_ID
+    voted_id: int = UNKNOWN_ID
     voted_directory_id: Uuid = ZERO_UUID
 
     @classmethod
     def of(cls, epoch: int, leader_id: int, voted: ReplicaKey | None) -> ElectionState:
         """The state of that epoch, leader and vote."""
-        key = ReplicaKey(NOBODY) if voted is None else voted
+        key = ReplicaKey(UNKNOWN_ID) if voted is None else voted
         return cls(epoch, leader_id, key.id, key.directory_id)
 
     @property
     def voted_key(self) -> ReplicaKey | None:
         """The candidate that this replica voted for; None if it did not vote."""
-        if self.voted_id == NOBODY:
+        if self.voted_id == UNKNOWN_ID:
             return None
         return ReplicaKey(self.voted_id, self.voted_directory_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import Respond
-from kbroker.quorum.raft.election_state import NOBODY
+from kbroker.quorum.raft.election_state import UNKNOWN_ID
 from kbroker.quorum.raft.epoch_states import (
     Candidate,
     Follower,
@@ -60,7 +60,7 @@ class Elections:
         error = self._vote_error(partition)
         if not error:
             if partition.replica_epoch > quorum.epoch:
-                quorum.maybe_transition(partition.replica_epoch, NOBODY, (), now_ms)
+                quorum.maybe_transition(partition.replica_epoch, UNKNOWN_ID, (), now_ms)
             if quorum.is_local(voter):
                 is_granted = self._grant(partition, now_ms)
             else:

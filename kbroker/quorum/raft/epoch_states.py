@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kbroker.quorum.raft.election_state import NOBODY
+from kbroker.quorum.raft.election_state import UNKNOWN_ID
 from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint, VoterSet
 
@@ -140,7 +140,7 @@ EpochState: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader
 
 def leader_id_of(state: EpochState) -> int:
     """The leader of the state's epoch as far as it is known; a resigned one is its leader."""
-    return NOBODY if isinstance(state, Candidate) else state.leader_id
+    return UNKNOWN_ID if isinstance(state, Candidate) else state.leader_id
 
 
 def voted_key_of(state: EpochState) -> ReplicaKey | None:
@@ -169,4 +169,4 @@ def can_grant_vote(
                 return is_log_up_to_date
             if state.voted is not None:
                 return state.voted.names(candidate)
-            return state.leader_id == NOBODY and is_log_up_to_date
+            return state.leader_id == UNKNOWN_ID and is_log_up_to_date

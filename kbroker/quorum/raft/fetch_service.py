@@ -55,8 +55,8 @@ class ParkedFetch:
 
 
 class FetchService:
-    """Answers those who fetch. high_watermark_moved: set for `leadership`, which looks at it after
-    each Fetch.
+    """Answers requests of replicas. high_watermark_moved: set for `leadership`, which looks at it
+    after each Fetch.
     """
 
     __slots__ = ("_parked", "_quorum", "high_watermark_moved")

@@ -161,7 +161,7 @@ class LeaderState:
         if key.id < 0:
             return False
         if self.replica(key) is None:
-            self.observers(now_ms)  # before one more is kept, those that went away are forgotten
+            self.observers(now_ms)  # forget silent observers before one more is kept
         state = self._replica(key)
         state.fetched(fetch_offset, self._replica(self._local).end_offset, now_ms)
         self.contact(key, now_ms)
@@ -198,8 +198,8 @@ class LeaderState:
             self.check_quorum_deadline_ms = now_ms + self.check_quorum_ms
 
     def check_quorum_deadline(self) -> int | None:
-        """When the leader resigns for want of a majority; None, as in Kafka, if there is only one
-        voter, be it the leader or another.
+        """When the leader resigns without contact to a majority; None, as in Kafka, if there is
+        only one voter, which may be another node.
         """
         return None if len(self._voters) == 1 else self.check_quorum_deadline_ms
 

@@ -158,7 +158,7 @@ class Leadership:
         """Tell the voters, until the election timeout. Returns when to look again."""
         quorum = self._quorum
         if state.election_deadline_ms <= now_ms and not quorum.is_shutting_down:
-            # an observer begins no elections: it keeps its epoch, which nobody else can lead
+            # an observer begins no elections: it keeps its epoch, which no other node can lead
             epoch = state.epoch + 1 if quorum.is_voter else state.epoch
             leader_id = -1 if quorum.is_voter else state.leader_id
             quorum.to_unattached(epoch, leader_id, now_ms)

@@ -42,7 +42,7 @@ from kbroker.quorum.raft.effects import (
     RaftResponse,
     ShutdownComplete,
 )
-from kbroker.quorum.raft.election_state import NOBODY, ElectionState
+from kbroker.quorum.raft.election_state import UNKNOWN_ID, ElectionState
 from kbroker.quorum.raft.elections import Elections
 from kbroker.quorum.raft.epoch_states import (
     Candidate,
@@ -294,7 +294,7 @@ class RaftNode:
     # Answers of other nodes.
 
     def _handle_response(self, sent: Sent, response: RaftResponse, now_ms: int) -> bool:
-        """Returns False if the node is to be left alone for a while."""
+        """Returns whether the response was expected; if not, its node is backed off from."""
         if isinstance(response, ApiVersionsResponse):
             self._changes.versions_answered(sent, response, now_ms)
             return True
@@ -339,19 +339,19 @@ class RaftNode:
         if view.epoch < quorum.epoch or view.error is ErrorCode.UNKNOWN_LEADER_EPOCH:
             return True
         endpoints = view.endpoints or quorum.endpoints_of(view.leader_id)
-        is_news = view.epoch > quorum.epoch or view.error in (
+        had_stale_epoch = view.epoch > quorum.epoch or view.error in (
             ErrorCode.FENCED_LEADER_EPOCH,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         )
         # also a leader known by its id only: it may be the only node that can tell its endpoints
         is_leader_new = (
-            view.leader_id != NOBODY
-            and quorum.leader_id in (NOBODY, view.leader_id)
+            view.leader_id != UNKNOWN_ID
+            and quorum.leader_id in (UNKNOWN_ID, view.leader_id)
             and not quorum.leader_endpoints
         )
-        if is_news or is_leader_new:
+        if had_stale_epoch or is_leader_new:
             quorum.maybe_transition(view.epoch, view.leader_id, endpoints, now_ms)
-        return is_news
+        return had_stale_epoch
 
     # Time.
 

@@ -13,7 +13,7 @@ from random import Random
 from kbroker.model import InvariantError, StartupError
 from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Commit, Effect, LeaderChanged, PersistState
-from kbroker.quorum.raft.election_state import NOBODY, ElectionState
+from kbroker.quorum.raft.election_state import UNKNOWN_ID, ElectionState
 from kbroker.quorum.raft.epoch_states import (
     Candidate,
     Endpoints,
@@ -68,7 +68,7 @@ class QuorumState:
         self.is_shutting_down = False
         self._random = random
         self._effects: list[Effect] = []
-        self._announced = (-1, NOBODY)
+        self._announced = (-1, UNKNOWN_ID)
 
     # Effects.
 
@@ -108,7 +108,7 @@ class QuorumState:
         """
         state = self.state
         is_former = self.leader_id == self.local.id and not isinstance(state, Leader)
-        leader_id = NOBODY if is_former else self.leader_id
+        leader_id = UNKNOWN_ID if is_former else self.leader_id
         if (state.epoch, leader_id) != self._announced:
             self._announced = (state.epoch, leader_id)
             start = state.state.epoch_start_offset if isinstance(state, Leader) else None
@@ -126,7 +126,7 @@ class QuorumState:
 
     @property
     def leader_id(self) -> int:
-        """The leader of the epoch, NOBODY if it is unknown; a resigned leader is still its own."""
+        """The leader of the epoch, or UNKNOWN_ID; a resigned leader is still its own."""
         return leader_id_of(self.state)
 
     @property
@@ -156,7 +156,7 @@ class QuorumState:
         """Whether a request that names key as its receiver is meant for this replica: an unknown
         receiver (id -1) is any, an unknown directory id too.
         """
-        if key.id == NOBODY:
+        if key.id == UNKNOWN_ID:
             return True
         return key.names(self.local)
 
@@ -192,7 +192,7 @@ class QuorumState:
         if election.epoch < self.log.last_epoch:
             # quorum-state is older than the log: an unknown vote may have been given in between
             epoch = self.log.last_epoch
-            self._enter(Unattached(epoch, NOBODY, None, self._voter_deadline(deadline_ms)))
+            self._enter(Unattached(epoch, UNKNOWN_ID, None, self._voter_deadline(deadline_ms)))
             self._persist()
         elif election.leader_id == self.local.id:
             self._enter(
@@ -206,7 +206,7 @@ class QuorumState:
                 )
             votes = self._own_vote()
             self._enter(Candidate(election.epoch, self.local, votes, deadline_ms))
-        elif election.leader_id != NOBODY and endpoints:
+        elif election.leader_id != UNKNOWN_ID and endpoints:
             fetch_deadline_ms = now_ms + self.config.fetch_timeout_ms
             self._enter(
                 Follower(election.epoch, election.leader_id, endpoints, voted, fetch_deadline_ms)
@@ -340,16 +340,16 @@ class QuorumState:
 
     def has_consistent_leader(self, epoch: int, leader_id: int) -> bool:
         """Whether leader_id can be the leader of epoch as far as this replica knows."""
-        if epoch != self.epoch or leader_id == NOBODY:
+        if epoch != self.epoch or leader_id == UNKNOWN_ID:
             return True
-        if self.leader_id == NOBODY:
+        if self.leader_id == UNKNOWN_ID:
             return leader_id != self.local.id or not isinstance(self.state, Candidate)
         return leader_id == self.leader_id
 
     def maybe_transition(
         self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int
     ) -> None:
-        """Another node knows this epoch and, unless leader_id is NOBODY, its leader. Raises
+        """Another node knows this epoch and, unless leader_id is UNKNOWN_ID, its leader. Raises
         InvariantError for a second leader in one epoch.
         """
         if epoch < self.epoch:
@@ -360,14 +360,14 @@ class QuorumState:
                 f"{self.leader_id} ({self.state})"
             )
         if epoch > self.epoch:
-            if leader_id in (NOBODY, self.local.id) or not endpoints:
+            if leader_id in (UNKNOWN_ID, self.local.id) or not endpoints:
                 # this replica led that epoch with another disk: it neither leads nor votes in it
                 self.to_unattached(epoch, leader_id, now_ms)
             else:
                 self.to_follower(epoch, leader_id, endpoints, now_ms)
         elif leader_id == self.local.id:
             self._led_here_before()
-        elif leader_id != NOBODY and len(endpoints) > len(self.leader_endpoints):
+        elif leader_id != UNKNOWN_ID and len(endpoints) > len(self.leader_endpoints):
             self.to_follower(epoch, leader_id, endpoints, now_ms)
 
     def _led_here_before(self) -> None:
@@ -375,6 +375,6 @@ class QuorumState:
         quorum-state was lost.
         """
         state = self.state
-        if isinstance(state, Unattached | Prospective) and state.leader_id == NOBODY:
+        if isinstance(state, Unattached | Prospective) and state.leader_id == UNKNOWN_ID:
             state.leader_id = self.local.id
             self._persist()
