@@ -49,6 +49,8 @@ class MetadataLog:
         """The epoch that this node leads and has replayed everything before; None if it does not
         lead.
         """
+        self.caught_up: Deferred[None] = Deferred()
+        """Resolves when the loader begins to publish."""
         self.driver = driver = QuorumDriver.from_config(
             config,
             properties=properties,
@@ -90,20 +92,25 @@ class MetadataLog:
         self._lost_listeners.append(callback)
 
     async def start(self) -> None:
-        """Open the log and replay it; the loader then has the committed image. Raises StartupError
+        """Open the log and replay it. The only voter has the committed image then; any other node
+        when `caught_up` resolves, since a leader has to say what is committed. Raises StartupError
         for a log that cannot be read.
         """
         try:
             await as_future(self.driver.start())
             if self.driver.failure is not None:
                 raise self.driver.failure
-            self.loader.caught_up()
         except InvariantError as error:
             raise StartupError(
                 f"{self._directory}: the metadata log cannot be replayed: {error}"
             ) from error
         self._replay = TimeSlices(self._timers)
+
+    def _publish(self) -> None:
+        """The log was replayed up to what is known to be committed: later commits are news."""
+        self.loader.caught_up()
         self.snapshotter.activate()
+        self.caught_up.resolve(None)
 
     async def stop(self) -> None:
         """Commit what was proposed, close the log, replay what was committed."""
@@ -165,6 +172,9 @@ class MetadataLog:
             raise
 
     def _replayed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
+        next_offset = base_offset + max(len(records), 1)
+        if not self.caught_up.done and next_offset >= self.driver.high_watermark:
+            self._publish()
         self.snapshotter.committed(sum(map(len, records)))
         for listener in self._listeners:
             listener(base_offset, epoch, records)

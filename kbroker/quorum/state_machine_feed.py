@@ -17,7 +17,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.storage import StoredBatch
 
 CommitListener = Callable[[int, int, Sequence[bytes]], None]
-"""(base offset, epoch, records) of a committed batch; no records for a control batch."""
+"""(base offset, epoch, records) of a committed batch. A control batch has no records; the offset is
+that of its last one.
+"""
 
 SnapshotListener = Callable[[Iterable[bytes], int, int], None]
 """(records, end offset (exclusive), epoch) of a snapshot. It replaces everything that was handed on
@@ -105,8 +107,9 @@ class StateMachineFeed:
         while uncommitted and uncommitted[0].next_offset <= high_watermark:
             batch = uncommitted.popleft()
             self.applied_offset = batch.next_offset
+            base_offset = batch.base_offset if batch.records else batch.next_offset - 1
             for listener in self._commit_listeners:
-                listener(batch.base_offset, batch.epoch, batch.records)
+                listener(base_offset, batch.epoch, batch.records)
         while self._waiting and self._waiting[0][0] < high_watermark:
             last_offset, deferred = self._waiting.popleft()
             deferred.resolve(last_offset)

@@ -21,7 +21,12 @@ SERVED_KEYS: Final = _words(
     broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
     compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
-    controller.listener.names controller.quorum.bootstrap.servers controller.quorum.voters
+    controller.listener.names controller.quorum.auto.join.enable
+    controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
+    controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
+    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
+    controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
+    controller.quorum.voters
     cordoned.log.dirs default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors

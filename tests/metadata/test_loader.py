@@ -106,6 +106,26 @@ def test_a_snapshot_is_the_start() -> None:
     assert second.loader.image.cluster_id == "cluster"
 
 
+def test_a_snapshot_that_is_fetched_later_is_published_as_a_whole() -> None:
+    """A standby that was away so long that the leader has no longer the log before its snapshot."""
+    leader = Log()
+    leader.commit(level("metadata.version", VERSION), level("new"), level("changed", 2))
+    leader.loader.caught_up()
+    records = [encode_record(record, VERSION) for record in image_records(leader.loader.image)]
+    standby = Log()
+    standby.commit(level("metadata.version", VERSION), level("gone"), level("changed", 1))
+    standby.loader.caught_up()
+    standby.published.clear()
+    standby.loader.snapshot_read(records, 10, 4)
+    ((old, new),) = standby.published
+    assert set(old.features) == {"metadata.version", "gone", "changed"}
+    assert new.features == {"metadata.version": VERSION, "new": 1, "changed": 2}
+    assert (new.offset, new.epoch) == (9, 4)
+    standby.next_offset = 10
+    standby.commit(level("later"))
+    assert set(standby.loader.image.features) == {"metadata.version", "new", "changed", "later"}
+
+
 def test_a_listener_that_comes_late_gets_the_present_image() -> None:
     log = Log()
     log.commit(level("a"))

@@ -13,7 +13,7 @@ from random import Random
 from kbroker.node.futures import as_future
 from kbroker.node.node import Broker
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kbroker.quorum.format import format_directories
+from kbroker.quorum.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 
 TIMES = {
@@ -83,7 +83,8 @@ def test_a_standby_takes_over_with_everything_that_was_committed(tmp_path: Path)
     async def script() -> None:
         nodes = []
         for config in configs(tmp_path):
-            format_directories(config, cluster_id="three", random=Random(config.node_id))
+            options = FormatOptions(cluster_id="three")
+            format_directories(config, options, random=Random(config.node_id))
             nodes.append(Broker(config))
         for node in nodes:
             await node.start()

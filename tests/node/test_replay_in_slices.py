@@ -112,6 +112,29 @@ def test_a_killed_node_publishes_nothing_more(tmp_path: Path) -> None:
     run(script)
 
 
+def test_leadership_is_lost_after_everything_that_was_seen_committed(tmp_path: Path) -> None:
+    async def script() -> None:
+        sliced = SlicedNode(await start(tmp_path))
+        log, told = sliced.node.log, list[str]()
+        log.on_leadership_lost(lambda: told.append("lost"))
+        log.on_leadership_gained(lambda epoch: told.append(f"gained {epoch}"))
+        assert told == ["gained 1"]
+        big = sliced.create("big", PARTITIONS)
+        big.on_done(lambda _: told.append("answered"))
+        await sliced.committed()
+        log.driver.feed.leadership_lost()
+        assert told == ["gained 1"] and log.led_epoch == 1
+        sliced.finish()
+        assert told == ["gained 1", "answered", "lost"] and log.led_epoch is None
+        assert not sliced.node.role.service.is_active
+        log._leadership_gained(9)  # by now the node leads no longer, or another epoch
+        sliced.finish()
+        assert told[3:] == [] and log.led_epoch is None
+        await sliced.node.stop()
+
+    run(script)
+
+
 def test_after_a_record_that_cannot_be_replayed_nothing_is_published_or_answered(
     tmp_path: Path,
 ) -> None:

@@ -112,7 +112,7 @@ def test_first_start(tmp_path: Path, timers: StillTimers) -> None:
     async def script() -> None:
         node = await restarted(tmp_path, timers)
         assert (node.driver.epoch, node.driver.next_offset, node.driver.kraft_version) == (1, 3, 1)
-        assert node.batches == [(0, 1, [])]
+        assert node.batches == [(2, 1, [])]  # a control batch of three records
         first = node.driver.append([b"a", b"b"])
         second = node.driver.append([b"c"])
         assert not first.done

@@ -49,6 +49,13 @@ def test_batches_are_handed_on_once_they_are_committed() -> None:
     assert told.new() == [(1, [b"a", b"b"])] and told.feed.applied_offset == 3
 
 
+def test_a_control_batch_is_told_with_the_offset_of_its_last_record() -> None:
+    told = Told()
+    told.feed.appended(StoredBatch(0, 3, 1, ()), batch(3, b"a"))
+    told.feed.committed(4)
+    assert told.new() == [(2, []), (3, [b"a"])]
+
+
 def test_what_is_truncated_is_never_handed_on() -> None:
     told = Told()
     told.feed.appended(batch(0, b"kept"), batch(1, b"gone"), batch(2, b"gone"))

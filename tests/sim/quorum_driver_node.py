@@ -271,7 +271,8 @@ class DriverNode(SimReplica):
     # -- the state machine ------------------------------------------------------------------------
 
     def _committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
-        assert base_offset == self.applied_offset, "a batch was left out"
+        if records:
+            assert base_offset == self.applied_offset, "a batch was left out"
         self.state += records
         self.applied_offset = self.driver.feed.applied_offset
         self._applied_epoch = epoch
