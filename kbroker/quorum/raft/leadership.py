@@ -23,9 +23,8 @@ from kbroker.quorum.raft.epoch_states import Follower, Leader, Resigned
 from kbroker.quorum.raft.log_writer import LogWriter
 from kbroker.quorum.raft.messages import (
     begin_quorum_epoch_request,
-    begin_quorum_epoch_response,
     end_quorum_epoch_request,
-    end_quorum_epoch_response,
+    epoch_response,
     leader_view,
     metadata_partition,
 )
@@ -212,7 +211,12 @@ class Leadership:
             if not quorum.is_local(voter):
                 error = ErrorCode.INVALID_VOTER_KEY
         leader = leader_view(quorum, listener_name)
-        quorum.emit(Respond(token, begin_quorum_epoch_response(leader, error, version=version)))
+        quorum.emit(
+            Respond(
+                token,
+                epoch_response(BeginQuorumEpochResponse, leader, error, version=version),
+            )
+        )
 
     def end_quorum_epoch(
         self,
@@ -243,7 +247,12 @@ class Leadership:
                 )
                 state.fetch_deadline_ms = now_ms + backoff_ms
         leader = leader_view(quorum, listener_name)
-        quorum.emit(Respond(token, end_quorum_epoch_response(leader, error, version=version)))
+        quorum.emit(
+            Respond(
+                token,
+                epoch_response(EndQuorumEpochResponse, leader, error, version=version),
+            )
+        )
 
     def _request_error(self, cluster_id: str | None, has_partition: bool) -> ErrorCode:
         if cluster_id is not None and cluster_id != self._quorum.config.cluster_id:

@@ -38,6 +38,9 @@ FETCH_ENDPOINTS_VERSION: Final = 16
 T = TypeVar("T")
 N = TypeVar("N")
 N_co = TypeVar("N_co", covariant=True)
+EpochResponse = TypeVar(
+    "EpochResponse", VoteResponse, BeginQuorumEpochResponse, EndQuorumEpochResponse
+)
 
 
 class _Partition(Protocol):
@@ -269,59 +272,29 @@ def fetch_snapshot_request(
 # Responses.
 
 
+def epoch_response(
+    response_class: type[EpochResponse], leader: LeaderView, error: ErrorCode, *, version: int
+) -> EpochResponse:
+    """The answer to a request about an epoch, with what this node knows of the leader."""
+    partition = response_class.PartitionData(
+        partition_index=METADATA_PARTITION.partition,
+        error_code=error,
+        leader_id=leader.leader_id,
+        leader_epoch=leader.epoch,
+    )
+    topic = response_class.TopicData(topic_name=METADATA_PARTITION.topic, partitions=[partition])
+    response = response_class(topics=[topic])
+    if version >= ENDPOINTS_VERSION:
+        response.node_endpoints = _leader_node(response_class.NodeEndpoint, leader)
+    return response
+
+
 def vote_response(
     leader: LeaderView, error: ErrorCode, *, is_granted: bool, version: int
 ) -> VoteResponse:
     """The answer to a vote request."""
-    partition = VoteResponse.PartitionData(
-        partition_index=METADATA_PARTITION.partition,
-        error_code=error,
-        leader_id=leader.leader_id,
-        leader_epoch=leader.epoch,
-        vote_granted=is_granted,
-    )
-    topic = VoteResponse.TopicData(topic_name=METADATA_PARTITION.topic, partitions=[partition])
-    response = VoteResponse(topics=[topic])
-    if version >= ENDPOINTS_VERSION:
-        response.node_endpoints = _leader_node(VoteResponse.NodeEndpoint, leader)
-    return response
-
-
-def begin_quorum_epoch_response(
-    leader: LeaderView, error: ErrorCode, *, version: int
-) -> BeginQuorumEpochResponse:
-    """The answer of a voter that was told who leads."""
-    partition = BeginQuorumEpochResponse.PartitionData(
-        partition_index=METADATA_PARTITION.partition,
-        error_code=error,
-        leader_id=leader.leader_id,
-        leader_epoch=leader.epoch,
-    )
-    topic = BeginQuorumEpochResponse.TopicData(
-        topic_name=METADATA_PARTITION.topic, partitions=[partition]
-    )
-    response = BeginQuorumEpochResponse(topics=[topic])
-    if version >= ENDPOINTS_VERSION:
-        response.node_endpoints = _leader_node(BeginQuorumEpochResponse.NodeEndpoint, leader)
-    return response
-
-
-def end_quorum_epoch_response(
-    leader: LeaderView, error: ErrorCode, *, version: int
-) -> EndQuorumEpochResponse:
-    """The answer of a voter that was told of its leader's resignation."""
-    partition = EndQuorumEpochResponse.PartitionData(
-        partition_index=METADATA_PARTITION.partition,
-        error_code=error,
-        leader_id=leader.leader_id,
-        leader_epoch=leader.epoch,
-    )
-    topic = EndQuorumEpochResponse.TopicData(
-        topic_name=METADATA_PARTITION.topic, partitions=[partition]
-    )
-    response = EndQuorumEpochResponse(topics=[topic])
-    if version >= ENDPOINTS_VERSION:
-        response.node_endpoints = _leader_node(EndQuorumEpochResponse.NodeEndpoint, leader)
+    response = epoch_response(VoteResponse, leader, error, version=version)
+    response.topics[0].partitions[0].vote_granted = is_granted
     return response
 
 

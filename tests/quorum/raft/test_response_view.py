@@ -8,14 +8,15 @@ from kbroker.protocol import codec
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import (
     AddRaftVoterResponse,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
     UpdateRaftVoterResponse,
     VoteResponse,
 )
 from kbroker.quorum.raft.effects import RaftResponse
 from kbroker.quorum.raft.messages import (
     LeaderView,
-    begin_quorum_epoch_response,
-    end_quorum_epoch_response,
+    epoch_response,
     fetch_response,
     fetch_snapshot_response,
     vote_response,
@@ -32,8 +33,8 @@ def responses(version: int, fetch_version: int) -> list[tuple[RaftResponse, int]
     """Each response in that version."""
     return [
         (vote_response(LEADER, ERROR, is_granted=False, version=version), version),
-        (begin_quorum_epoch_response(LEADER, ERROR, version=version), version),
-        (end_quorum_epoch_response(LEADER, ERROR, version=version), version),
+        (epoch_response(BeginQuorumEpochResponse, LEADER, ERROR, version=version), version),
+        (epoch_response(EndQuorumEpochResponse, LEADER, ERROR, version=version), version),
         (
             fetch_response(
                 LEADER,
