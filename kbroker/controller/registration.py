@@ -86,13 +86,17 @@ class ControllerRegistrar:
         self._is_open = False
 
     def start(self) -> None:
-        """The active controller can be reached from now on."""
+        """The active controller may be reached now: try at once, whatever failed before."""
         self._is_open = True
+        self._stop_timer()
         self._register()
 
     def close(self) -> None:
         """Send nothing more."""
         self._is_open = False
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

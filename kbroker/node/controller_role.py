@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from kbroker.broker.controller_channel import LocalControllerChannel
+from kbroker.broker.controller_requests import ControllerRequests
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.controller.controller import Controller
 from kbroker.controller.registration import ControllerRegistrar, registration_request
@@ -18,12 +22,19 @@ from kbroker.model import random_uuid
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.ports import Deferred, Timers
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from kbroker.quorum.format import MetaProperties, load_bootstrap_records, own_endpoints
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import ControllerServices
 from kbroker.settings.broker import BrokerConfig
+
+if TYPE_CHECKING:
+    from kbroker.client.channel.channel import Channel
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +58,7 @@ class ControllerRole:
         self._properties = properties
         self._timers = timers
         self._log = log
-        self.service = service = ControllerService(
+        self.service = ControllerService(
             Controller(config, random=random, node_id=properties.node_id),
             log.driver,
             slices=TimeSlices(timers),
@@ -61,11 +72,15 @@ class ControllerRole:
                 incarnation_id=random_uuid(random),
                 endpoints=(endpoints or _unbound_endpoints(config)).values(),
             ),
-            lambda request: service.submit(
-                lambda controller, now_ms: controller.register_controller(request)
-            ),
+            self._send_registration,
             timers,
             random,
+        )
+        self._requests = ControllerRequests(
+            partial(_open_channel, properties.node_id, timers, random),
+            lambda: (log.driver.feed.leader[1], log.driver.leader_endpoints),
+            listener_name=next(iter(config.controller_listener_names), ""),
+            timeout_ms=config.get_int("controller.socket.timeout.ms"),
         )
         self._bootstrapped: Deferred[None] = Deferred()
         log.on_commit(self.service.committed)
@@ -97,12 +112,22 @@ class ControllerRole:
             leader_id=lambda: driver.feed.leader[1],
         )
 
+    def _send_registration(self, request: ControllerRegistrationRequest) -> Deferred[None]:
+        """To the active controller: this one, or over the wire."""
+        if self.service.is_active:
+            return self.service.submit(
+                lambda controller, now_ms: controller.register_controller(request)
+            )
+        answer = self._requests.send(request, ControllerRegistrationResponse)
+        return answer.then(_check_registered)
+
     async def start(self) -> None:
         """Take part in the quorum, whose log has been started: this controller is the active one
         with each epoch that this node leads, and otherwise stands by. Returns when the only voter
         is registered; one of several voters at once.
         """
         self._log.on_leadership_gained(self._claim)
+        self._registrar.start()
         if self._log.driver.is_only_voter:
             await as_future(self._bootstrapped)
             await as_future(self.service.submit(lambda controller, _: ControllerResult([], None)))
@@ -136,11 +161,31 @@ class ControllerRole:
     def close(self) -> None:
         """Accept no more requests; those under way are answered until the log is closed."""
         self._registrar.close()
+        self._requests.close()
         self.service.close()
+
+    def kill(self) -> None:
+        """Send nothing more, as after a crash."""
+        self._registrar.close()
+        self._requests.close()
 
     def closed(self) -> None:
         """The log is closed: fail what was not committed."""
         self.service.resign()
+
+
+def _check_registered(response: ControllerRegistrationResponse) -> None:
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+
+
+def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:
+    """The way to the active controller. A node that is the quorum imports none of it."""
+    from kbroker.client.channel.asyncio_streams import AsyncioStreams
+    from kbroker.client.channel.channel import Channel
+
+    streams = AsyncioStreams(asyncio.get_running_loop())
+    return Channel(streams, timers, random, client_id=f"controller-client-{node_id}")
 
 
 def _unbound_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:

@@ -312,6 +312,8 @@ class Broker:
             self._servers.close()
         if self._role is not None:
             self._role.kill()
+        if self._controller is not None:
+            self._controller.kill()
         if self._log is not None:
             self._log.kill()
         if self._logs is not None:

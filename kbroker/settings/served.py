@@ -27,7 +27,7 @@ SERVED_KEYS: Final = _words(
     controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
     controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
     controller.quorum.voters
-    cordoned.log.dirs default.replication.factor delete.topic.enable
+    controller.socket.timeout.ms cordoned.log.dirs default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
     group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms

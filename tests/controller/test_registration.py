@@ -98,6 +98,19 @@ def test_a_refusal_is_tried_again_after_a_growing_pause() -> None:
     assert all(BACKOFF_MAX_MS * 0.98 <= pause <= BACKOFF_MAX_MS * 1.02 for pause in pauses[-3:])
 
 
+def test_a_new_chance_is_taken_at_once() -> None:
+    """This node leads now: the pause after earlier failures is over."""
+    world = World()
+    world.registrar.start()
+    world.sent[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    world.registrar.start()
+    assert len(world.sent) == 2
+    world.commit()
+    world.sent[1].resolve(None)
+    world.timers.advance(BACKOFF_MAX_MS)
+    assert len(world.sent) == 2
+
+
 def test_a_refusal_that_is_raised_counts_too() -> None:
     world = World()
     world.refuses = True

@@ -10,9 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from kbroker.client.connection import BrokerConnection
 from kbroker.node.futures import as_future
 from kbroker.node.node import Broker
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.quorum.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 
@@ -106,6 +110,46 @@ def test_a_standby_takes_over_with_everything_that_was_committed(tmp_path: Path)
         await again.start()
         await until(lambda: again.metadata.image.offset >= image.offset)
         for node in (again, *rest):
+            await node.stop()
+            assert node.failure is None
+
+    asyncio.run(script())
+
+
+def test_every_controller_registers_with_the_active_one(tmp_path: Path) -> None:
+    """An AdminClient learns all of them from any of them (KIP-919)."""
+
+    async def script() -> None:
+        nodes = []
+        for config in configs(tmp_path):
+            format_directories(
+                config, FormatOptions(cluster_id="three"), random=Random(config.node_id)
+            )
+            nodes.append(Broker(config))
+        for node in nodes:
+            await node.start()
+        await until(lambda: all(len(node.metadata.image.controllers) == 3 for node in nodes))
+        leader = active(nodes)[0].config.node_id
+        ports = {node.config.node_id: node.bound_listeners[0].port for node in nodes}
+        for node in nodes:
+            port = ports[node.config.node_id]
+            async with await BrokerConnection.connect("127.0.0.1", port) as connection:
+                cluster = await connection.request(
+                    DescribeClusterRequest(endpoint_type=2), DescribeClusterResponse
+                )
+                assert cluster.controller_id == leader
+                assert {each.broker_id: each.port for each in cluster.brokers} == ports
+                topic = CreateTopicsRequest.CreatableTopic(
+                    name="t", num_partitions=1, replication_factor=1
+                )
+                created = await connection.request(
+                    CreateTopicsRequest(topics=[topic]), CreateTopicsResponse
+                )
+                is_leader = node.config.node_id == leader
+                assert created.topics[0].error_code == (
+                    ErrorCode.INVALID_REPLICATION_FACTOR if is_leader else ErrorCode.NOT_CONTROLLER
+                )
+        for node in nodes:
             await node.stop()
             assert node.failure is None
 
