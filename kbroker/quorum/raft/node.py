@@ -282,7 +282,9 @@ class RaftNode:
 
     def shutdown(self, timeout_ms: int, now_ms: int) -> list[Effect]:
         """This node stops: a leader resigns and names its successors. ShutdownComplete follows
-        once another epoch has begun or no other voter is there, or after timeout_ms.
+        once another epoch has begun, so many voters know of it that they can elect one of
+        themselves, or no other voter is there; or after timeout_ms. (Kafka waits for the epoch,
+        which a node whose listeners are closed seldom hears of.)
         """
         self.quorum.is_shutting_down = True
         self._shutdown_deadline_ms = now_ms + timeout_ms
@@ -403,10 +405,13 @@ class RaftNode:
         deadline_ms, quorum = self._shutdown_deadline_ms, self.quorum
         if deadline_ms is None:
             return None
-        is_resigned = isinstance(quorum.state, Resigned) and quorum.epoch == self._shutdown_epoch
-        has_others = any(voter_id != quorum.local.id for voter_id in quorum.voters.ids)
-        if is_resigned and has_others and now_ms < deadline_ms:
-            return deadline_ms
+        state = quorum.state
+        is_resigned = isinstance(state, Resigned) and quorum.epoch == self._shutdown_epoch
+        others = [voter_id for voter_id in quorum.voters.ids if voter_id != quorum.local.id]
+        if isinstance(state, Resigned) and is_resigned and others and now_ms < deadline_ms:
+            told = sum(voter_id not in state.unacknowledged for voter_id in others)
+            if told < quorum.voters.majority:
+                return deadline_ms
         self._shutdown_deadline_ms = None
         quorum.emit(ShutdownComplete())
         return None

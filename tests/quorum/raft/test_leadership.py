@@ -104,6 +104,22 @@ def test_the_only_voter_stops_at_once() -> None:
     assert world[1].has_shut_down
 
 
+def test_a_leader_stops_once_the_others_can_elect_one_of_them() -> None:
+    world = Replicas(1, 2, 3, 4)
+    leader = world.elect()
+    others = [each for each in (1, 2, 3, 4) if each != leader.id]
+    cut_off(world, others[0])
+    leader.do(leader.node.shutdown(5000, world.now_ms))
+    world.deliver()
+    assert not leader.has_shut_down  # two of four know: no majority
+    world = Replicas(1, 2, 3)
+    leader = world.elect()
+    leader.do(leader.node.shutdown(5000, world.now_ms))
+    assert not leader.has_shut_down
+    world.deliver()
+    assert leader.has_shut_down
+
+
 def test_a_shutdown_does_not_wait_longer_than_its_timeout() -> None:
     world = Replicas(1, 2, 3)
     leader = world.elect()
