@@ -51,6 +51,7 @@ CONTROLLER_MODULES: Final = (
     "features",
     "alter_configs",
     "controllers",
+    "brokers",
     "quorum",
 )
 """Modules with APIs that controller listeners serve."""

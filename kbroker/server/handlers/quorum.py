@@ -39,8 +39,10 @@ from kbroker.server.api_policy import (
     Access,
     ApiPolicy,
     Extent,
+    Forward,
     ListenerType,
     MemoryClass,
+    Quota,
     Versions,
 )
 from kbroker.server.requests import Outcome, RequestContext
@@ -87,6 +89,8 @@ def _api(
     error_response: Callable[[Any, ErrorCode, str], Message],
     *,
     waits_for_others: bool = False,
+    quota: Quota = Quota.REQUEST,
+    forward: Forward = Forward.NEVER,
 ) -> ApiHandler[ControllerServices]:
     return ApiHandler(
         api_key,
@@ -96,6 +100,8 @@ def _api(
             Versions(*versions),
             (access,),
             listeners=ListenerType.CONTROLLER,
+            forward=forward,
+            quota=quota,
             memory_class=MemoryClass.SMALL_RESPONSE,
             waits_for_others=waits_for_others,
         ),
@@ -103,18 +109,38 @@ def _api(
 
 
 HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
-    _api(ApiKey.VOTE, (0, 2), CLUSTER_ACTION, _error_code(VoteResponse)),
-    _api(ApiKey.BEGIN_QUORUM_EPOCH, (0, 1), CLUSTER_ACTION, _error_code(BeginQuorumEpochResponse)),
-    _api(ApiKey.END_QUORUM_EPOCH, (0, 1), CLUSTER_ACTION, _error_code(EndQuorumEpochResponse)),
+    _api(ApiKey.VOTE, (0, 2), CLUSTER_ACTION, _error_code(VoteResponse), quota=Quota.EXEMPT),
+    _api(
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        (0, 1),
+        CLUSTER_ACTION,
+        _error_code(BeginQuorumEpochResponse),
+        quota=Quota.EXEMPT,
+    ),
+    _api(
+        ApiKey.END_QUORUM_EPOCH,
+        (0, 1),
+        CLUSTER_ACTION,
+        _error_code(EndQuorumEpochResponse),
+        quota=Quota.EXEMPT,
+    ),
     _api(ApiKey.FETCH, (4, 18), CLUSTER_ACTION, _error_code(FetchResponse), waits_for_others=True),
     _api(ApiKey.FETCH_SNAPSHOT, (0, 1), CLUSTER_ACTION, _error_code(FetchSnapshotResponse)),
-    _api(ApiKey.DESCRIBE_QUORUM, (0, 2), DESCRIBE_CLUSTER, _error_message(DescribeQuorumResponse)),
+    _api(
+        ApiKey.DESCRIBE_QUORUM,
+        (0, 2),
+        DESCRIBE_CLUSTER,
+        _error_message(DescribeQuorumResponse),
+        quota=Quota.EXEMPT,
+        forward=Forward.TO_CONTROLLER,
+    ),
     _api(
         ApiKey.ADD_RAFT_VOTER,
         (0, 1),
         ALTER_CLUSTER,
         _error_message(AddRaftVoterResponse),
         waits_for_others=True,
+        forward=Forward.TO_CONTROLLER,
     ),
     _api(
         ApiKey.REMOVE_RAFT_VOTER,
@@ -122,6 +148,7 @@ HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
         ALTER_CLUSTER,
         _error_message(RemoveRaftVoterResponse),
         waits_for_others=True,
+        forward=Forward.TO_CONTROLLER,
     ),
     _api(ApiKey.UPDATE_RAFT_VOTER, (0, 0), CLUSTER_ACTION, _error_code(UpdateRaftVoterResponse)),
 )
