@@ -72,12 +72,16 @@ class MetadataLoader:
         if self._is_published:
             listener(MetadataImage(cluster_id=self.image.cluster_id), self.image)
 
-    def snapshot_read(self, records: Iterable[bytes], end_offset: int, epoch: int) -> None:
-        """Start from a snapshot, or again from one that was fetched from the leader: then its image
-        is published. end_offset: exclusive, as in the name of its file.
+    def snapshot_read(
+        self, records: Iterable[bytes], end_offset: int, epoch: int
+    ) -> Iterator[None]:
+        """Steps that start from a snapshot, or again from one that was fetched from the leader:
+        then the last step publishes its image. end_offset: exclusive, as in the name of its file.
         """
         self._delta = MetadataDelta(MetadataImage(cluster_id=self.image.cluster_id))
-        for record in records:
+        for count, record in enumerate(records):
+            if count and count % RECORDS_PER_STEP == 0:
+                yield
             self._delta.replay(decode_record(record))
         self._last_offset, self._epoch = end_offset - 1, epoch
         if self._is_publishing:

@@ -130,8 +130,7 @@ class MetadataLog:
     def _replay_snapshot(
         self, records: Iterable[bytes], end_offset: int, epoch: int
     ) -> Iterator[None]:
-        yield
-        self.loader.snapshot_read(records, end_offset, epoch)
+        yield from self.loader.snapshot_read(records, end_offset, epoch)
         self.snapshotter.snapshot_read(end_offset)
 
     def _leadership_gained(self, epoch: int) -> None:

@@ -40,6 +40,10 @@ class Log:
             self.steps += 1
         self.next_offset += max(len(records), 1)
 
+    def load(self, records: list[bytes], end_offset: int, epoch: int) -> None:
+        for _ in self.loader.snapshot_read(records, end_offset, epoch):
+            self.steps += 1
+
 
 def test_loading_publishes_once_and_then_each_batch() -> None:
     log = Log()
@@ -97,7 +101,7 @@ def test_a_snapshot_is_the_start() -> None:
     first.loader.caught_up()
     second = Log()
     records = [encode_record(record, VERSION) for record in image_records(first.loader.image)]
-    second.loader.snapshot_read(records, first.next_offset, 1)
+    second.load(records, first.next_offset, 1)
     second.next_offset = first.next_offset
     second.commit(level("b"))
     second.loader.caught_up()
@@ -116,7 +120,7 @@ def test_a_snapshot_that_is_fetched_later_is_published_as_a_whole() -> None:
     standby.commit(level("metadata.version", VERSION), level("gone"), level("changed", 1))
     standby.loader.caught_up()
     standby.published.clear()
-    standby.loader.snapshot_read(records, 10, 4)
+    standby.load(records, 10, 4)
     ((old, new),) = standby.published
     assert set(old.features) == {"metadata.version", "gone", "changed"}
     assert new.features == {"metadata.version": VERSION, "new": 1, "changed": 2}
@@ -124,6 +128,20 @@ def test_a_snapshot_that_is_fetched_later_is_published_as_a_whole() -> None:
     standby.next_offset = 10
     standby.commit(level("later"))
     assert set(standby.loader.image.features) == {"metadata.version", "new", "changed", "later"}
+
+
+def test_a_large_snapshot_is_read_in_steps_and_published_by_the_last_one() -> None:
+    log = Log()
+    log.commit(level("old"))
+    log.loader.caught_up()
+    log.published.clear()
+    records = [encode_record(level(f"f{i}"), VERSION) for i in range(2 * RECORDS_PER_STEP + 1)]
+    steps = log.loader.snapshot_read(records, 10, 4)
+    for _ in range(2):
+        next(steps)
+        assert not log.published and set(log.loader.image.features) == {"old"}
+    assert next(steps, "over") == "over"
+    assert len(log.published) == 1 and len(log.loader.image.features) == len(records)
 
 
 def test_a_listener_that_comes_late_gets_the_present_image() -> None:
