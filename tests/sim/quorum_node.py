@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, assert_never, cast
+from typing import NamedTuple, assert_never
 
-from kbroker.client.channel.channel import Channel
-from kbroker.client.channel.streams import Stream, StreamReceiver
-from kbroker.client.cluster_view import BrokerAddress
 from kbroker.model import Uuid
-from kbroker.protocol.apis import ApiKey, response_class, valid_versions
+from kbroker.protocol.apis import valid_versions
 from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.framing import RequestHeader
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
@@ -33,7 +29,6 @@ from kbroker.quorum.raft.effects import (
     AppendControl,
     AppendRecords,
     Commit,
-    Destination,
     Effect,
     FinishSnapshot,
     Flush,
@@ -59,9 +54,8 @@ from tests.sim.process import SimProcess
 from tests.sim.quorum_log import QuorumLog
 from tests.sim.quorum_mirror import Batches, LogBatch
 from tests.sim.quorum_replica import LISTENER, Origin, Proposal, SimReplica, Step, Watchers, short
-from tests.sim.server import ALL_VERSIONS, ServerConnection, api_versions
+from tests.sim.server import ALL_VERSIONS, api_versions
 from tests.sim.simulation import Simulation
-from tests.sim.streams import SimStreams
 from tests.sim.timers import SimTimer
 
 
@@ -86,9 +80,7 @@ CoreFactory = Callable[["QuorumNode"], RaftNode]
 
 
 class QuorumNode(SimReplica):
-    """uses_channel: whether requests go over `kbroker.client.channel` as bytes on connections,
-    instead of as values, each on its own.
-    """
+    """Requests and answers are values, each on its own way: the harshest network."""
 
     log: QuorumLog
 
@@ -101,7 +93,6 @@ class QuorumNode(SimReplica):
         known: Batches,
         make_core: CoreFactory,
         watchers: Watchers,
-        uses_channel: bool = False,
         old_nodes: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(node_id, directory_id, simulation, watchers=watchers, old_nodes=old_nodes)
@@ -110,8 +101,6 @@ class QuorumNode(SimReplica):
         self._answers: list[tuple[RaftRequest, RaftResponse]] = []
         self._known = known
         self._sent: dict[int, SimTimer | None] = {}
-        self._uses_channel = uses_channel
-        self._channel: Channel | None = None
         self._next_token = 0
         self._abandoned: set[int] = set()
         self._deadline: tuple[int, SimTimer] | None = None
@@ -152,15 +141,7 @@ class QuorumNode(SimReplica):
         self.core = self._make_core(self)
         self._watchers.started(self)
         network = self.simulation.network
-        network.attach(self.node_id, process, receive=self._receive, accept=self._accept)
-        if self._uses_channel:
-            self._channel = Channel(
-                SimStreams(network, self.node_id),
-                process,
-                self.random,
-                client_id=f"node-{self.node_id}",
-                connect_timeout_ms=1_000,
-            )
+        network.attach(self.node_id, process, receive=self._receive)
         process.run(partial(self.step, self.core.start))
 
     def _process_ended(self) -> None:
@@ -314,10 +295,6 @@ class QuorumNode(SimReplica):
             refusal = partial(self._answered, correlation_id, ErrorCode.UNSUPPORTED_VERSION)
             process.call_later(1, refusal)
             return
-        if self._channel is not None:
-            self._sent[correlation_id] = None
-            self._send_on_channel(self._channel, effect)
-            return
         self._sent[correlation_id] = process.call_later(
             effect.timeout_ms,
             partial(self._answered, correlation_id, ErrorCode.REQUEST_TIMED_OUT),
@@ -337,29 +314,6 @@ class QuorumNode(SimReplica):
             and effect.destination.port in self.old_nodes
         )
 
-    def _send_on_channel(self, channel: Channel, effect: Send) -> None:
-        request, correlation_id = effect.request, effect.correlation_id
-        is_fetch = isinstance(request, FetchRequest | FetchSnapshotRequest)
-        answer = channel.send(
-            BrokerAddress(*_address_of(effect.destination)),
-            "fetch" if is_fetch else "quorum",
-            request,
-            response_class(request.API_KEY),
-            timeout_ms=effect.timeout_ms,
-        )
-
-        def failed(error: KafkaError) -> None:
-            is_network = error.code is ErrorCode.NETWORK_EXCEPTION
-            code = ErrorCode.BROKER_NOT_AVAILABLE if is_network else error.code
-            # a failure may be known within the step that sends
-            self._process_later(partial(self._answered, correlation_id, code))
-
-        answer.on_done(partial(self._answered, correlation_id), failed)
-
-    def _process_later(self, event: Callable[[], None]) -> None:
-        if self.process is not None:
-            self.process.call_later(0, event)
-
     def _receive(self, source: int, message: object) -> None:
         """A message, not of a connection, has arrived."""
         process = self.process
@@ -377,26 +331,6 @@ class QuorumNode(SimReplica):
 
         version = valid_versions(message.request.API_KEY)[1]
         self.request(Origin(source, self.simulation.elapsed_ms, message.request, version, reply))
-
-    def _accept(self, stream: Stream) -> StreamReceiver:
-        """Another node has connected."""
-
-        def serve(connection: ServerConnection, header: RequestHeader, request: object) -> None:
-            if header.api_key == ApiKey.API_VERSIONS:
-                connection.answer(header, api_versions(ALL_VERSIONS))
-                return
-            reply = partial(connection.answer, header)
-            self.request(
-                Origin(
-                    connection,
-                    self.simulation.elapsed_ms,
-                    cast(RaftRequest, request),
-                    header.api_version,
-                    reply,
-                )
-            )
-
-        return ServerConnection(stream, serve, lost_callback=self.abandon)
 
     def _answered(self, correlation_id: int, response: RaftResponse | ErrorCode) -> None:
         if correlation_id not in self._sent:
@@ -544,7 +478,3 @@ class QuorumNode(SimReplica):
         if not self.is_stopping:
             self.is_stopping = True
             self.step(lambda now_ms: self.core.shutdown(timeout_ms, now_ms))
-
-
-def _address_of(destination: Destination) -> tuple[int, str, int]:
-    return destination.node_id, destination.host, destination.port

@@ -42,10 +42,8 @@ SETTLE_UNITS = 60.0
 UNITS_MS = (100, 300, 1_000)
 STABLE_SHARE = 0.1
 STABLE_UNITS = 20
-CHANNEL_SHARE = 0.1
-"""In how many seeds the nodes speak over the channel, and encode what they say."""
 DRIVER_SHARE = 0.1
-"""In how many seeds the nodes run kbroker's driver and storage, also over the channel."""
+"""In how many seeds the nodes run kbroker's driver and storage, and speak over its channel."""
 
 
 def directory_of(node_id: int) -> Uuid:
@@ -86,12 +84,8 @@ class QuorumWorld:
         self._lost_keys: list[ReplicaKey] = []
         """Replicas whose disks were replaced."""
         self.can_clean = random.random() < 0.5
-        self.uses_channel = random.random() < CHANNEL_SHARE
-        self.uses_driver = (
-            self.simulation.random("driver").random() < DRIVER_SHARE
-            if uses_driver is None
-            else uses_driver
-        )
+        is_driver_seed = random.random() < DRIVER_SHARE
+        self.uses_driver = is_driver_seed if uses_driver is None else uses_driver
         self._disks = NodeDisks()
         self._make_node = make_node
         self._known = Batches()
@@ -147,7 +141,6 @@ class QuorumWorld:
             known=self._known,
             make_core=self._core,
             watchers=watchers,
-            uses_channel=self.uses_channel,
             old_nodes=old_nodes,
         )
 
