@@ -341,8 +341,16 @@ class Controller:
     def create_partitions(
         self, request: CreatePartitionsRequest
     ) -> ControllerResult[CreatePartitionsResponse]:
-        """CreatePartitions. Raises KafkaError for too many records."""
-        return _bounded(create_partitions(self._image, request, random=self._random))
+        """CreatePartitions. Raises KafkaError for too many records, before any is made."""
+        topics = self._image.topics
+        added = (
+            asked.count - len(topics[asked.name].partitions)
+            for asked in request.topics
+            if asked.name in topics
+        )
+        if sum(max(count, 0) for count in added) > MAX_RECORDS_PER_OPERATION:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+        return create_partitions(self._image, request, random=self._random)
 
     # Leaders and replicas.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kbroker.controller.placement import (
     Draws,
     bad_assignment,
@@ -18,26 +20,37 @@ from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePart
 from kbroker.protocol.schema import Message
 
 CreatePartitionsTopic = CreatePartitionsRequest.CreatePartitionsTopic
+CreatePartitionsTopicResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 def create_partitions(
     image: MetadataImage, request: CreatePartitionsRequest, *, random: Draws
 ) -> ControllerResult[CreatePartitionsResponse]:
-    """An outcome per topic, in the order of the request."""
+    """An outcome per topic: of those that are named twice, then of the others in the order of the
+    request.
+    """
+    counts = Counter(asked.name for asked in request.topics)
     records: list[Message] = []
-    response = CreatePartitionsResponse()
+    results = [
+        _result(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        for name, count in counts.items()
+        if count > 1
+    ]
     for asked in request.topics:
-        code, message = ErrorCode.NONE, None
+        if counts[asked.name] > 1:
+            continue
         try:
             records += _grow(image, asked, random)
         except KafkaError as error:
-            code, message = error.code, error.message or None
-        response.results.append(
-            CreatePartitionsResponse.CreatePartitionsTopicResult(
-                name=asked.name, error_code=code, error_message=message
-            )
-        )
+            results.append(_result(asked.name, error.code, error.message or None))
+        else:
+            results.append(_result(asked.name, ErrorCode.NONE, None))
+    response = CreatePartitionsResponse(results=results)
     return ControllerResult([] if request.validate_only else records, response)
+
+
+def _result(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
 
 
 def _grow(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kbroker.controller.create_partitions import CreatePartitionsTopic, create_partitions
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreatePartitionsRequest
 from tests.controller.cluster import Cluster, topic
 from tests.controller.decisions import (
@@ -74,3 +76,28 @@ def test_a_topic_grows() -> None:
     assert list(partitions) == [0, 1, 2, 3]
     assert {len(set(each.replicas)) for each in partitions.values()} == {2}
     assert all(each.leader == each.replicas[0] for each in partitions.values())
+
+
+def test_a_topic_that_is_named_twice_does_not_grow() -> None:
+    cluster = Cluster()
+    cluster.create(topic("t", 1, 1), topic("u", 1, 1))
+    asked = [wanted(name, count, None) for name, count in (("t", 2), ("u", 2), ("t", 3))]
+    response = cluster.run(
+        cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked))
+    )
+    assert [(each.name, each.error_code) for each in response.results] == [
+        ("t", ErrorCode.INVALID_REQUEST),
+        ("u", ErrorCode.NONE),
+    ]
+    assert [len(cluster.image.topics[name].partitions) for name in "tu"] == [1, 2]
+
+
+@pytest.mark.parametrize("counts", [[2_147_483_647], [5_001, 5_002]])
+def test_too_many_partitions_are_refused_before_they_are_placed(counts: list[int]) -> None:
+    cluster = Cluster()
+    names = [f"t{number}" for number in range(len(counts))]
+    cluster.create(*(topic(name, 1, 1) for name in names))
+    asked = [wanted(name, count, None) for name, count in zip(names, counts, strict=True)]
+    with pytest.raises(KafkaError) as refused:
+        cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked))
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
