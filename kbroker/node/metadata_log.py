@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.snapshotter import Snapshotter
 from kbroker.model import InvariantError, StartupError
@@ -38,7 +39,9 @@ class MetadataLog:
         *,
         offload: ClosableOffload,
         random: Random,
+        endpoints: Iterable[Endpoint] = (),
     ) -> None:
+        """endpoints: this node's controller listeners as other nodes reach them."""
         self._directory = config.metadata_log_dir
         self._timers = timers
         self._replay = TimeSlices(None)  # until the start is over the node does nothing else
@@ -58,6 +61,7 @@ class MetadataLog:
             offload=offload,
             random=random,
             open_transport=partial(_open_transport, config.node_id, timers, random),
+            endpoints=endpoints,
         )
         self.loader = loader = MetadataLoader(properties.cluster_id, node_id=properties.node_id)
         self.snapshotter = Snapshotter(

@@ -178,12 +178,14 @@ class Broker:
             on_failed=logs.directory_failed,
         )
         logs.set_directory_ids(properties.directory_ids)
+        endpoints = servers.endpoints(config.advertised_controller_listeners)
         self._log = log = MetadataLog(
             config,
             properties,
             timers,
             offload=self.resources.offload("quorum", 1),
             random=self.resources.random,
+            endpoints=endpoints.values(),
         )
         log.driver.on_fatal(self.fail)
         self._controller = controller = ControllerRole(
@@ -192,7 +194,7 @@ class Broker:
             timers,
             log,
             self.resources.random,
-            endpoints=servers.endpoints(config.advertised_controller_listeners),
+            endpoints=endpoints,
         )
         if config.controller_listeners:
             await self._open_controller(servers, controller)

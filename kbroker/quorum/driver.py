@@ -29,7 +29,7 @@ from kbroker.quorum.raft.effects import MAX_BATCH_BYTES, Effect, RaftRequest, Ra
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import VoterEndpoint
+from kbroker.quorum.raft.voter_set import EndpointFields, VoterEndpoint
 from kbroker.quorum.raft_settings import raft_config
 from kbroker.quorum.state_machine_feed import StateMachineFeed, not_controller
 from kbroker.quorum.storage import QuorumStorage, storage_from_config
@@ -98,8 +98,11 @@ class QuorumDriver:
         offload: ClosableOffload,
         random: Random,
         open_transport: Callable[[], Transport],
+        endpoints: Iterable[EndpointFields] = (),
     ) -> QuorumDriver:
-        """A driver over the metadata log directory of that configuration."""
+        """A driver over the metadata log directory of that configuration. endpoints: see
+        `raft_config`.
+        """
         storage = storage_from_config(
             config,
             directory_id=properties.directory_ids[config.metadata_log_dir],
@@ -107,7 +110,7 @@ class QuorumDriver:
         )
         return cls(
             storage,
-            raft_config(config, properties),
+            raft_config(config, properties, endpoints),
             timers=timers,
             offload=offload,
             random=random,

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from kbroker.quorum.format import DEFAULT_CONTROLLER_ENDPOINT, MetaProperties, own_endpoints
+from collections.abc import Iterable
+
+from kbroker.quorum.format import DEFAULT_CONTROLLER_ENDPOINT, MetaProperties
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.voter_set import EndpointFields, ReplicaKey, VoterEndpoint
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.quorum import QuorumConfig
 
 
-def raft_config(config: BrokerConfig, properties: MetaProperties) -> RaftConfig:
-    """What the core is told of this node."""
+def raft_config(
+    config: BrokerConfig, properties: MetaProperties, endpoints: Iterable[EndpointFields]
+) -> RaftConfig:
+    """The core's configuration. endpoints: this node's advertised controller listeners with their
+    real hosts and ports, which the leader writes into the voters' record.
+    """
     quorum, names = QuorumConfig.from_broker(config), config.controller_listener_names
     return RaftConfig(
         ReplicaKey(config.node_id, properties.directory_ids[config.metadata_log_dir]),
         properties.cluster_id,
         listener_name=names[0] if names else DEFAULT_CONTROLLER_ENDPOINT.name,
-        endpoints=own_endpoints(config) if config.controller_listeners else (),
+        endpoints=VoterEndpoint.all_of(endpoints),
         bootstrap_servers=quorum.bootstrap_servers,
         can_be_voter=config.is_controller,
         auto_join=quorum.auto_join,

@@ -22,6 +22,7 @@ ROLES: Final = "process.roles"
 LISTENERS: Final = "listeners"
 LISTENER_NAMES: Final = "controller.listener.names"
 INTER_BROKER: Final = "inter.broker.listener.name"
+METRICS: Final = "kbroker.metrics.listener"
 
 _ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
 
@@ -46,6 +47,7 @@ class RoleSettings(Protocol):
     def get_bool(self, name: str) -> bool: ...
     def get_int(self, name: str) -> int: ...
     def get_list(self, name: str) -> tuple[str, ...]: ...
+    def get_string(self, name: str) -> str: ...
     def get_optional_string(self, name: str) -> str | None: ...
 
 
@@ -93,7 +95,7 @@ def check_roles(config: RoleSettings, protocols: Mapping[str, str]) -> None:
 
 
 def role_warnings(config: RoleSettings) -> list[str]:
-    """Lines for combinations that Kafka warns of and takes."""
+    """Lines for combinations that are taken and do not do what they say."""
     lines = []
     heartbeat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
     interval_ms, timeout_ms = config.get_int(heartbeat), config.get_int(session)
@@ -102,6 +104,8 @@ def role_warnings(config: RoleSettings) -> list[str]:
             f"{heartbeat} ({interval_ms}) should be at most half of {session} ({timeout_ms}), or "
             "the controller fences a broker between two heartbeats"
         )
+    if BROKER not in config.process_roles and config.get_string(METRICS):
+        lines.append(f"{METRICS} has no effect on a node that is a controller only")
     names = config.controller_listener_names
     if set(config.process_roles) == {BROKER} and len(names) > 1:
         lines.append(

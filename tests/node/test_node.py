@@ -230,3 +230,22 @@ def test_a_controller_alone_has_no_broker(tmp_path: Path) -> None:
             assert running.metadata.image.controllers[7].id == 7
 
     asyncio.run(script())
+
+
+def test_the_voters_are_told_where_the_controller_is_reached(tmp_path: Path) -> None:
+    """Not at "localhost" and port 0, which the format wrote for a listener on every interface."""
+
+    async def script() -> None:
+        free_port = {**BOTH, "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://:0"}
+        async with started(tmp_path, free_port) as running:
+            (registered,) = running.metadata.image.controllers[7].endpoints.values()
+            assert registered.port == running.bound_listeners[1].port
+            assert running._log is not None
+            (voter,) = running._log.driver.leader_endpoints
+            assert (voter.name, voter.host, voter.port) == (
+                "CONTROLLER",
+                registered.host,
+                registered.port,
+            )
+
+    asyncio.run(script())
