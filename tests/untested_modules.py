@@ -51,6 +51,10 @@ REASONS: Mapping[str, Reason] = {
         "client/channel/test_channel.py",
         "a port; both implementations run the same tests",
     ),
+    "node/controller_connection.py": Reason(
+        "node/test_controller_quorum.py",
+        "wiring: three controllers register with the active one over it",
+    ),
     "cli/consume.py": Reason(
         "cli/test_commands.py",
         "a command over the wire: what it prints is compared with what was produced",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
-from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Final
 
 from kbroker.broker.controller_channel import LocalControllerChannel
-from kbroker.broker.controller_requests import ControllerRequests
 from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.node_to_controller import NodeToController
 from kbroker.controller.controller import Controller
 from kbroker.controller.registration import ControllerRegistrar, registration_request
 from kbroker.controller.result import ControllerResult
@@ -33,15 +31,16 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import ControllerServices
 from kbroker.settings.broker import BrokerConfig
 
-if TYPE_CHECKING:
-    from kbroker.client.channel.channel import Channel
-
 logger = logging.getLogger(__name__)
+
+REGISTRATION: Final = "controller registration"
+REGISTRATION_RETRY_MS: Final = 5_000
+"""For how long one attempt is sent again, as in Kafka; the registrar then makes another."""
 
 
 class ControllerRole:
     """The controller of one node. service: takes requests while it leads the quorum. endpoints:
-    the advertised controller listeners with their real ports.
+    the advertised controller listeners with their real ports. requests: to the active controller.
     """
 
     def __init__(
@@ -53,6 +52,7 @@ class ControllerRole:
         random: Random,
         *,
         endpoints: Mapping[str, Endpoint],
+        requests: NodeToController,
     ) -> None:
         self._config = config
         self._properties = properties
@@ -76,12 +76,7 @@ class ControllerRole:
             timers,
             random,
         )
-        self._requests = ControllerRequests(
-            partial(_open_channel, properties.node_id, timers, random),
-            lambda: (log.driver.feed.leader[1], log.driver.leader_endpoints),
-            listener_name=next(iter(config.controller_listener_names), ""),
-            timeout_ms=config.get_int("controller.socket.timeout.ms"),
-        )
+        self._requests = requests
         self._bootstrapped: Deferred[None] = Deferred()
         log.on_commit(self.service.committed)
         log.on_leadership_lost(self.service.resign)
@@ -118,7 +113,12 @@ class ControllerRole:
             return self.service.submit(
                 lambda controller, now_ms: controller.register_controller(request)
             )
-        answer = self._requests.send(request, ControllerRegistrationResponse)
+        answer = self._requests.send(
+            request,
+            ControllerRegistrationResponse,
+            purpose=REGISTRATION,
+            retry_ms=REGISTRATION_RETRY_MS,
+        )
         return answer.then(_check_registered)
 
     async def start(self) -> None:
@@ -161,13 +161,11 @@ class ControllerRole:
     def close(self) -> None:
         """Accept no more requests; those under way are answered until the log is closed."""
         self._registrar.close()
-        self._requests.close()
         self.service.close()
 
     def kill(self) -> None:
         """Send nothing more, as after a crash."""
         self._registrar.close()
-        self._requests.close()
 
     def closed(self) -> None:
         """The log is closed: fail what was not committed."""
@@ -177,15 +175,6 @@ class ControllerRole:
 def _check_registered(response: ControllerRegistrationResponse) -> None:
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
-
-
-def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:
-    """The way to the active controller. A node that is the quorum imports none of it."""
-    from kbroker.client.channel.asyncio_streams import AsyncioStreams
-    from kbroker.client.channel.channel import Channel
-
-    streams = AsyncioStreams(asyncio.get_running_loop())
-    return Channel(streams, timers, random, client_id=f"controller-client-{node_id}")
 
 
 def _unbound_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:

@@ -19,11 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.broker.controller_channel import LocalControllerChannel
+from kbroker.broker.node_to_controller import NodeToController
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError
 from kbroker.node.broker_role import BrokerRole
+from kbroker.node.controller_connection import build_node_to_controller
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
@@ -73,6 +75,7 @@ class Broker:
         self._releasing: asyncio.Future[None] | None = None
         self._logs: LogManager | None = None
         self._log: MetadataLog | None = None
+        self._to_controller: NodeToController | None = None
         self._controller: ControllerRole | None = None
         self._role: BrokerRole | None = None
         self._dispatcher: Dispatcher[Services] | None = None
@@ -188,6 +191,9 @@ class Broker:
             endpoints=endpoints.values(),
         )
         log.driver.on_fatal(self.fail)
+        self._to_controller = to_controller = build_node_to_controller(
+            config, log.driver, timers, self.resources.random
+        )
         self._controller = controller = ControllerRole(
             config,
             properties,
@@ -195,6 +201,7 @@ class Broker:
             log,
             self.resources.random,
             endpoints=endpoints,
+            requests=to_controller,
         )
         if config.controller_listeners:
             await self._open_controller(servers, controller)
@@ -316,6 +323,8 @@ class Broker:
             self._role.kill()
         if self._controller is not None:
             self._controller.kill()
+        if self._to_controller is not None:
+            self._to_controller.close()
         if self._log is not None:
             self._log.kill()
         if self._logs is not None:
@@ -341,6 +350,8 @@ class Broker:
             await self._role.close()
         if self._controller is not None:
             self._controller.close()
+        if self._to_controller is not None:
+            self._to_controller.close()
         if self._log is not None:
             await self._log.stop()
         if self._controller is not None:

@@ -18,6 +18,7 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
+from kbroker.node.controller_connection import build_node_to_controller
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
@@ -74,7 +75,10 @@ class MetadataNode:
             offload=ExecutorOffload(ThreadPoolExecutor(1)),
             random=Random(1),
         )
-        self.role = ControllerRole(config, meta, TIMERS, self.log, Random(2), endpoints={})
+        requests = build_node_to_controller(config, self.log.driver, TIMERS, Random(2))
+        self.role = ControllerRole(
+            config, meta, TIMERS, self.log, Random(2), endpoints={}, requests=requests
+        )
         self.channel = LocalControllerChannel(
             self.role.service, when_applied=lambda: Deferred.of(None)
         )

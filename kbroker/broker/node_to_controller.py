@@ -1,0 +1,296 @@
+"""Requests of this node for the active controller, over the wire (Kafka's
+NodeToControllerChannelManager).
+
+A request is sent to the leader of the metadata quorum as this node knows it. It is sent again, to
+the leader that is known by then, after a lost connection, a missing response and NOT_CONTROLLER,
+until its retry time is over. So the controller may carry out a request twice, as in Kafka
+(CreateTopics then answers TOPIC_ALREADY_EXISTS). No I/O and no clock of its own: it uses the
+channel between nodes and `ports.Timers`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from kbroker.client.cluster_view import BrokerAddress
+from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import Request, Response, Struct
+
+if TYPE_CHECKING:
+    from kbroker.client.channel.channel import Channel
+
+FORWARDING: Final = "forwarding"
+HEARTBEAT: Final = "heartbeat"
+"""Purposes of connections, see `Channel.send`: a heartbeat must not wait behind the requests of
+clients.
+"""
+
+POLL_MS: Final = 100
+"""How often the quorum is asked for the leader while none is known and a request waits."""
+
+BACKOFF_MS: Final = 50
+BACKOFF_MAX_MS: Final = 1_000
+"""Pause after a failure; it doubles with each further one at the same controller and epoch."""
+
+FORWARDING_RETRY_MS: Final = 60_000
+"""For how long a request is sent again unless its sender says otherwise, as in Kafka."""
+
+MAX_PENDING_REQUESTS: Final = 1_000
+MAX_IN_FLIGHT: Final = 100
+"""Requests per purpose that are sent before the first of them is answered."""
+
+_RETRIED: Final = frozenset(
+    {ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER}
+)
+
+R = TypeVar("R", bound=Response)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveController:
+    """The leader of the metadata quorum in an epoch, and its controller listener."""
+
+    epoch: int
+    address: BrokerAddress
+
+
+class _Pending:
+    """A request without an outcome. deadline_ms: monotonic; nothing is sent after it."""
+
+    __slots__ = (
+        "deadline_ms",
+        "is_in_flight",
+        "purpose",
+        "request",
+        "response_type",
+        "result",
+        "timer",
+    )
+
+    timer: TimerHandle
+
+    def __init__(
+        self, request: Request, response_type: type[Response], purpose: str, deadline_ms: int
+    ) -> None:
+        self.request = request
+        self.response_type = response_type
+        self.purpose = purpose
+        self.deadline_ms = deadline_ms
+        self.is_in_flight = False
+        self.result: Deferred[Response] = Deferred()
+
+
+class NodeToController:
+    """Of one node. Requests of the same purpose are sent in order, also when they are sent again.
+    Loop thread only.
+
+    open_channel: called with the first request; the channel is this object's own, since it knows
+    nodes by id and a combined node has two addresses. find: the active controller as this node
+    knows it. request_timeout_ms: controller.socket.timeout.ms.
+    """
+
+    def __init__(
+        self,
+        open_channel: Callable[[], Channel],
+        find: Callable[[], ActiveController | None],
+        timers: Timers,
+        *,
+        request_timeout_ms: int,
+    ) -> None:
+        self._open_channel = open_channel
+        self._find = find
+        self._timers = timers
+        self._request_timeout_ms = request_timeout_ms
+        self._channel: Channel | None = None
+        self._pending: dict[_Pending, None] = {}
+        self._in_flight: Counter[str] = Counter()
+        self._controller: ActiveController | None = None
+        self._failures = 0
+        self._not_before_ms = 0
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+
+    def send(
+        self,
+        request: Request,
+        response_type: type[R],
+        *,
+        purpose: str = FORWARDING,
+        retry_ms: int = FORWARDING_RETRY_MS,
+    ) -> Deferred[R]:
+        """Send a request to the active controller; its response has no NOT_CONTROLLER in it, other
+        error codes are the caller's to check.
+
+        Fails with REQUEST_TIMED_OUT if no controller has answered within retry_ms, with
+        BROKER_NOT_AVAILABLE once this is closed, with UNSUPPORTED_VERSION if the controller has no
+        version of the API that can carry the request.
+        """
+        if self._is_closed:
+            return Deferred.failed(broker_stopping())
+        if len(self._pending) >= MAX_PENDING_REQUESTS:
+            message = f"{len(self._pending)} requests wait for the active controller"
+            return Deferred.failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
+        deadline_ms = self._timers.monotonic_ms() + retry_ms
+        pending = _Pending(request, response_type, purpose, deadline_ms)
+        pending.timer = self._timers.call_later(retry_ms, partial(self._expired, pending))
+        self._pending[pending] = None
+        self._send_waiting()
+        return cast("Deferred[R]", pending.result)
+
+    def leader_changed(self) -> None:
+        """The quorum has another leader or epoch: requests that wait may be sent at once."""
+        if self._pending:
+            self._send_waiting()
+
+    def close(self) -> None:
+        """Send nothing more; every pending request fails with BROKER_NOT_AVAILABLE."""
+        self._is_closed = True
+        self._stop_timer()
+        if self._channel is not None:
+            self._channel.close()
+        for pending in list(self._pending):
+            self._fail(pending, broker_stopping())
+
+    # sending
+
+    def _send_waiting(self) -> None:
+        """Send what is not in flight, in order, unless the active controller is unknown or was
+        tried in vain just now: then later.
+        """
+        for pending in list(self._pending):
+            if pending.is_in_flight or pending not in self._pending:
+                continue
+            controller, wait_ms = self._target()
+            if controller is None or wait_ms > 0:
+                self._wake_in(wait_ms)
+                return
+            if self._in_flight[pending.purpose] < MAX_IN_FLIGHT:
+                self._transmit(pending, controller)
+
+    def _target(self) -> tuple[ActiveController | None, int]:
+        """Where requests go now, and how long they have to wait before."""
+        if self._is_closed:
+            return None, POLL_MS
+        controller = self._find()
+        if controller is None:
+            return None, POLL_MS
+        if controller != self._controller:
+            self._controller = controller
+            self._settled()
+        return controller, self._not_before_ms - self._timers.monotonic_ms()
+
+    def _transmit(self, pending: _Pending, controller: ActiveController) -> None:
+        if self._channel is None:
+            self._channel = self._open_channel()
+        left_ms = max(pending.deadline_ms - self._timers.monotonic_ms(), 1)
+        pending.is_in_flight = True
+        self._in_flight[pending.purpose] += 1
+        response = self._channel.send(
+            controller.address,
+            pending.purpose,
+            pending.request,
+            pending.response_type,
+            timeout_ms=min(self._request_timeout_ms, left_ms),
+        )
+        response.on_done(
+            partial(self._answered, pending, controller), partial(self._failed, pending, controller)
+        )
+
+    # outcomes
+
+    def _answered(
+        self, pending: _Pending, controller: ActiveController, response: Response
+    ) -> None:
+        if ErrorCode.NOT_CONTROLLER in _error_codes(response):
+            name = ApiKey(pending.request.API_KEY).name
+            message = f"node {controller.address.node_id} refused {name}"
+            self._failed(pending, controller, KafkaError(ErrorCode.NOT_CONTROLLER, message))
+            if self._channel is not None:  # requests behind this one are to stay behind it
+                self._channel.disconnect(controller.address.node_id)
+            return
+        self._landed(pending)
+        if controller == self._controller:
+            self._settled()
+        if self._take(pending):
+            pending.result.resolve(response)
+        self._send_waiting()
+
+    def _failed(self, pending: _Pending, controller: ActiveController, error: KafkaError) -> None:
+        self._landed(pending)
+        if self._is_closed or pending not in self._pending:
+            return
+        if error.code not in _RETRIED:
+            self._fail(pending, error)
+            self._send_waiting()
+            return
+        now_ms = self._timers.monotonic_ms()
+        if controller == self._controller and now_ms >= self._not_before_ms:
+            # during the pause, further failures have the same cause and count once
+            delay_ms = min(BACKOFF_MS << min(self._failures, 16), BACKOFF_MAX_MS)
+            if self._channel is not None:
+                delay_ms = max(delay_ms, self._channel.backoff_ms(controller.address.node_id))
+            self._failures += 1
+            self._not_before_ms = now_ms + delay_ms
+        if now_ms >= pending.deadline_ms:
+            self._expired(pending)
+        self._wake_in(max(self._not_before_ms - now_ms, 1))
+
+    def _landed(self, pending: _Pending) -> None:
+        pending.is_in_flight = False
+        self._in_flight[pending.purpose] -= 1
+
+    def _settled(self) -> None:
+        """The present controller answers, or has not been tried: no pause."""
+        self._failures = self._not_before_ms = 0
+
+    def _expired(self, pending: _Pending) -> None:
+        name = ApiKey(pending.request.API_KEY).name
+        message = f"the active controller has not answered {name} in time"
+        self._fail(pending, KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
+
+    def _fail(self, pending: _Pending, error: KafkaError) -> None:
+        if self._take(pending):
+            pending.result.fail(error)
+
+    def _take(self, pending: _Pending) -> bool:
+        """Whether the request had no outcome yet; from now on it has."""
+        pending.timer.cancel()
+        was_pending = pending in self._pending
+        self._pending.pop(pending, None)
+        return was_pending
+
+    # time
+
+    def _wake_in(self, delay_ms: int) -> None:
+        if self._timer is None and self._pending and not self._is_closed:
+            self._timer = self._timers.call_later(delay_ms, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._send_waiting()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _error_codes(value: Struct) -> Iterator[int]:
+    """Every error code in a response, at its top and in its structs."""
+    for field in value.FIELDS:
+        content = getattr(value, field.name)
+        if field.type_name == "int16":
+            if field.name == "error_code":
+                yield content
+        elif field.type_name == "struct":
+            if content is not None:
+                yield from _error_codes(content)
+        elif field.type_name == "array" and field.element == "struct":
+            for item in content or ():
+                yield from _error_codes(item)
