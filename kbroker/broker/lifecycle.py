@@ -5,7 +5,7 @@ unfence, controlled shutdown.
 the ports `ControllerChannel` and `Timers`. The controller's side is `controller/broker_heartbeat`.
 
     NOT_RUNNING -> STARTING                      start
-    STARTING -> RECOVERY                         registered, with a broker epoch; fenced
+    STARTING -> RECOVERY                         registered, and its metadata has the registration
     RECOVERY -> RUNNING                          a heartbeat unfenced the broker
     RUNNING -> PENDING_CONTROLLED_SHUTDOWN       shut_down
     PENDING_CONTROLLED_SHUTDOWN -> SHUTTING_DOWN the controller has fenced the broker
@@ -28,6 +28,13 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 100
 """Doubled with each failure in a row, up to the heartbeat interval."""
+
+CATCH_UP_MS: Final = 10
+LEAVING_MS: Final = 50
+"""The first pauses before the controller is asked whether this broker has caught up, and whether it
+may stop. They double up to the heartbeat interval; Kafka repeats the first and makes one of the
+second.
+"""
 
 
 class BrokerState(IntEnum):
@@ -63,6 +70,11 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """This broker's metadata contains its registration, and so all that was committed before."""
+
+
+@dataclass(frozen=True, slots=True)
 class RegistrationRefused:
     """The broker cannot start."""
 
@@ -83,6 +95,7 @@ Effect = (
     SendRegistration
     | SendHeartbeat
     | Registered
+    | CaughtUp
     | RegistrationRefused
     | Unfenced
     | ShutDownComplete
@@ -105,6 +118,7 @@ class LifecycleCore:
         self._due_ms: int | None = None
         self._want_fence = True
         self._told_want_fence = True
+        self._catch_up_requests = 0
         self._shut_down_requests = 0
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_BROKER_EPOCH
@@ -138,12 +152,13 @@ class LifecycleCore:
         return self._send()
 
     def registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
-        """The controller's response to a registration."""
+        """The controller's response to a registration: ask at once whether the metadata here
+        contains it.
+        """
+        del now_ms
         self._answered()
         self.broker_epoch = broker_epoch
-        if self.state is BrokerState.STARTING:
-            self.state = BrokerState.RECOVERY
-        return [Registered(broker_epoch), *self._send_next(now_ms)]
+        return [Registered(broker_epoch), *self._send()]
 
     def registration_failed(self, error: KafkaError, now_ms: int) -> list[Effect]:
         """Retried until `registration_timeout_ms` if the error may pass: the controller changes, or
@@ -165,10 +180,15 @@ class LifecycleCore:
                 self.state = BrokerState.SHUTTING_DOWN
                 self._due_ms = None
                 return [ShutDownComplete()]
-        elif self.state is BrokerState.RECOVERY and not reply.is_fenced:
+            return self._send_next(now_ms)
+        changes: list[Effect] = []
+        if self.state is BrokerState.STARTING and reply.is_caught_up:
+            self.state = BrokerState.RECOVERY
+            changes.append(CaughtUp())
+        if self.state is BrokerState.RECOVERY and not reply.is_fenced:
             self.state = BrokerState.RUNNING
-            return [Unfenced(), *self._send_next(now_ms)]
-        return self._send_next(now_ms)
+            changes.append(Unfenced())
+        return [*changes, *self._send_next(now_ms)]
 
     def heartbeat_failed(self, error: KafkaError, now_ms: int) -> list[Effect]:
         """Sent again: the controller fences a broker whose heartbeats do not arrive."""
@@ -196,14 +216,20 @@ class LifecycleCore:
     def _send_next(self, now_ms: int) -> list[Effect]:
         """After a response: at once if the controller does not know yet that this broker wants to
         lead, or to shut down; also after the first request to shut down, whose answer says only
-        that the leaderships are being moved. Otherwise after an interval.
+        that the leaderships are being moved. Otherwise after a pause.
         """
         is_leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if self._want_fence != self._told_want_fence or (
             is_leaving and self._shut_down_requests < 2
         ):
             return self._send()
-        self._due_ms = now_ms + self._interval_ms
+        pause_ms = self._interval_ms
+        if is_leaving:
+            pause_ms = min(pause_ms, LEAVING_MS << min(self._shut_down_requests - 2, 16))
+        elif self.state is BrokerState.STARTING:
+            pause_ms = min(pause_ms, CATCH_UP_MS << min(self._catch_up_requests, 16))
+            self._catch_up_requests += 1
+        self._due_ms = now_ms + pause_ms
         return []
 
     def _send(self) -> list[Effect]:
@@ -236,6 +262,7 @@ class BrokerLifecycle:
         self._registration = registration
         self._timer: TimerHandle | None = None
         self._registered = Deferred[int]()
+        self._caught_up = Deferred[None]()
         self._unfenced = Deferred[None]()
         self._shut_down = Deferred[None]()
         self._is_closed = False
@@ -257,6 +284,12 @@ class BrokerLifecycle:
         self._carry_out(self._core.start(self._timers.monotonic_ms()))
         return self._registered
 
+    def when_caught_up(self) -> Deferred[None]:
+        """Resolves once the metadata here contains this broker's registration, with everything
+        that was committed before it.
+        """
+        return self._caught_up
+
     def unfence(self) -> Deferred[None]:
         """This broker is ready to lead; resolves once it is unfenced."""
         self._carry_out(self._core.unfence(self._timers.monotonic_ms()))
@@ -273,7 +306,7 @@ class BrokerLifecycle:
         """Send nothing more; what was not completed fails with BROKER_NOT_AVAILABLE."""
         self._is_closed = True
         self._cancel_timer()
-        for deferred in (self._registered, self._unfenced, self._shut_down):
+        for deferred in (self._registered, self._caught_up, self._unfenced, self._shut_down):
             if not deferred.done:
                 deferred.on_done(lambda _: None, lambda _: None)  # the caller may have given up
                 deferred.fail(broker_stopping())
@@ -289,6 +322,8 @@ class BrokerLifecycle:
                     self._send_heartbeat(effect)
                 case Registered():
                     self._registered.resolve(effect.broker_epoch)
+                case CaughtUp():
+                    self._caught_up.resolve(None)
                 case RegistrationRefused():
                     self._registered.fail(effect.error)
                 case Unfenced():

@@ -66,6 +66,7 @@ class _Pending:
     __slots__ = (
         "deadline_ms",
         "is_in_flight",
+        "max_version",
         "purpose",
         "request",
         "response_type",
@@ -76,9 +77,16 @@ class _Pending:
     timer: TimerHandle
 
     def __init__(
-        self, request: Request, response_type: type[Response], purpose: str, deadline_ms: int
+        self,
+        request: Request,
+        response_type: type[Response],
+        *,
+        purpose: str,
+        max_version: int | None,
+        deadline_ms: int,
     ) -> None:
         self.request = request
+        self.max_version = max_version
         self.response_type = response_type
         self.purpose = purpose
         self.deadline_ms = deadline_ms
@@ -123,9 +131,10 @@ class NodeToController:
         *,
         purpose: str = FORWARDING,
         retry_ms: int = FORWARDING_RETRY_MS,
+        max_version: int | None = None,
     ) -> Deferred[R]:
         """Send a request to the active controller; its response has no NOT_CONTROLLER in it, other
-        error codes are the caller's to check.
+        error codes are the caller's to check. max_version: see `Channel.send`.
 
         Fails with REQUEST_TIMED_OUT if no controller has answered within retry_ms, with
         BROKER_NOT_AVAILABLE once this is closed, with UNSUPPORTED_VERSION if the controller has no
@@ -137,7 +146,13 @@ class NodeToController:
             message = f"{len(self._pending)} requests wait for the active controller"
             return Deferred.failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
         deadline_ms = self._timers.monotonic_ms() + retry_ms
-        pending = _Pending(request, response_type, purpose, deadline_ms)
+        pending = _Pending(
+            request,
+            response_type,
+            purpose=purpose,
+            max_version=max_version,
+            deadline_ms=deadline_ms,
+        )
         pending.timer = self._timers.call_later(retry_ms, partial(self._expired, pending))
         self._pending[pending] = None
         self._send_waiting()
@@ -197,6 +212,7 @@ class NodeToController:
             pending.request,
             pending.response_type,
             timeout_ms=min(self._request_timeout_ms, left_ms),
+            max_version=pending.max_version,
         )
         response.on_done(
             partial(self._answered, pending, controller), partial(self._failed, pending, controller)

@@ -25,13 +25,14 @@ CORDONED_DIRECTORIES_LEVEL: Final = 30
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """The answer to a heartbeat (BrokerHeartbeatResponse). is_caught_up: it has read
-    its own registration. should_shut_down: it may stop.
+    its own registration. should_shut_down: it may stop. in_controlled_shutdown: known to the
+    controller only.
     """
 
     is_caught_up: bool
     is_fenced: bool
-    in_controlled_shutdown: bool
     should_shut_down: bool
+    in_controlled_shutdown: bool = False
 
 
 def broker_heartbeat(

@@ -321,16 +321,7 @@ class Controller:
         wanted = internal_topic(name, self._config)
         if wanted is None:
             return ControllerResult([], ErrorCode.INVALID_TOPIC_EXCEPTION)
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=name,
-            num_partitions=wanted.partition_count,
-            replication_factor=wanted.replication_factor,
-            configs=[
-                CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
-                for key, value in wanted.configs.items()
-            ],
-        )
-        return self._ensure(topic)
+        return self._ensure(wanted.creation())
 
     def _ensure(self, topic: CreateTopicsRequest.CreatableTopic) -> ControllerResult[ErrorCode]:
         if topic.name in self.image.topics:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 SHARE_GROUP_STATE: Final = "__share_group_state"
@@ -27,6 +29,18 @@ class InternalTopic:
     partition_count: int
     replication_factor: int
     configs: Mapping[str, str]
+
+    def creation(self) -> CreateTopicsRequest.CreatableTopic:
+        """The topic as a CreateTopics request has it."""
+        return CreateTopicsRequest.CreatableTopic(
+            name=self.name,
+            num_partitions=self.partition_count,
+            replication_factor=self.replication_factor,
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                for key, value in self.configs.items()
+            ],
+        )
 
 
 def internal_topic(name: str, config: IntConfig) -> InternalTopic | None:

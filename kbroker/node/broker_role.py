@@ -24,7 +24,7 @@ from kbroker.broker.transaction_gate import PartitionGate
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
 from kbroker.log.manager import LogManager
-from kbroker.metadata.image import Endpoint
+from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, random_uuid
 from kbroker.node.coordinators import (
@@ -51,7 +51,10 @@ from kbroker.settings.share_groups import ShareGroupConfig
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 3.0
-"""How long a stop waits for the controlled shutdown."""
+CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
+"""How long a stop waits for the controlled shutdown: of a node that is its whole cluster, and of a
+broker whose leaderships others take over, which all have to read of it first.
+"""
 
 
 class ChannelFactory(Protocol):
@@ -109,26 +112,63 @@ class BrokerRole:
         return NO_BROKER_EPOCH if self._lifecycle is None else self._lifecycle.broker_epoch
 
     async def start(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Open the logs, register, unfence, host what the metadata says. Returns once all
-        partitions are hosted. endpoints: the advertised listeners with their real ports.
+        """Register, catch up with the metadata, open the logs, unfence, host what the metadata
+        says. Returns once all partitions are hosted. endpoints: the advertised listeners with their
+        real ports.
+
+        Only metadata that contains this registration says which logs are strays: an older image,
+        perhaps of a leader that was deposed, may lack topics that have data here. Raises
+        StartupError if the controller does not register this broker.
         """
+        channel = self._make_channel(when_applied=self._when_applied)
+        self._logs.read_broker_epochs()
+        self._lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
+        try:
+            await as_future(lifecycle.start())
+        except KafkaError as error:
+            raise StartupError(
+                f"broker {self._config.node_id} is not registered at the active controller: {error}"
+            ) from error
+        await as_future(lifecycle.when_caught_up())
+        registered = self._logs.directory_ids()
         await self._load_logs()
         replicas = self._host_nothing_yet()
         if self._config.metadata_log_dir in self._logs.offline_paths:
             raise StartupError(
                 f"the metadata log directory {self._config.metadata_log_dir} is offline"
             )
-        channel = self._make_channel(when_applied=replicas.when_applied)
-        self._lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
         self._report_directories(channel, replicas, lifecycle)
         self._services = services = self._build_services(channel, replicas, lifecycle)
-        await as_future(lifecycle.start())
+        failed = sorted(set(registered) - set(self._logs.directory_ids()))
+        if failed:
+            await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
         await as_future(lifecycle.unfence())
+        await as_future(self._when_unfenced_here(lifecycle.broker_epoch))
         # only now: each partition is hosted once, in its new leader epoch
         self._log.loader.on_image(self._build_listener(services).on_image)
         await as_future(replicas.when_applied())
         replicas.start()
         self.is_started = True
+
+    def _when_applied(self) -> Deferred[None]:
+        """Resolves once all images published so far are carried out."""
+        return Deferred.of(None) if self._replicas is None else self._replicas.when_applied()
+
+    def _when_unfenced_here(self, broker_epoch: int) -> Deferred[None]:
+        """Resolves once this node's own metadata has the broker unfenced: until then its clients
+        would be told of a cluster without it.
+        """
+        unfenced: Deferred[None] = Deferred()
+
+        def look(_: MetadataImage, new: MetadataImage) -> None:
+            broker = new.brokers.get(self._config.node_id)
+            if unfenced.done or broker is None or broker.epoch != broker_epoch:
+                return
+            if not broker.fenced:
+                unfenced.resolve(None)
+
+        self._log.loader.on_image(look)
+        return unfenced
 
     async def _load_logs(self) -> None:
         self._loading = asyncio.get_running_loop().run_in_executor(
@@ -273,8 +313,9 @@ class BrokerRole:
         if self._lifecycle is None or self._replicas is None:
             return
         self._replicas.finish_orders()
+        is_alone = self._config.is_single_node
         try:
-            async with asyncio.timeout(SHUTDOWN_SECONDS):
+            async with asyncio.timeout(SHUTDOWN_SECONDS if is_alone else CLUSTER_SHUTDOWN_SECONDS):
                 await as_future(self._lifecycle.shut_down())
         except (KafkaError, TimeoutError) as error:
             logger.warning("stopping without a controlled shutdown: %s", error)

@@ -2,11 +2,12 @@
 
 Start: bind the listeners (`servers`; their real ports are registered), lock and perhaps format the
 log directories, accept connections of controller listeners, replay the metadata log
-(`metadata_log`), become the active controller (`controller_role`); on a broker also open the logs,
-register, unfence and host partitions (`broker_role`), then accept connections of clients. Stop:
-accept no connections, read no requests, controlled shutdown (which answers every waiting request),
-send what is answered, close the roles and the metadata log, flush the logs, write checkpoints and
-the clean-shutdown marker.
+(`metadata_log`), take part in the quorum (`controller_role`); on a broker also register, catch up
+with the metadata, open the logs, unfence and host partitions (`broker_role`), then accept
+connections of clients. Stop: controlled shutdown, accept no connections, read no requests, send
+what is answered, close the roles and the metadata log, flush the logs, write checkpoints and the
+clean-shutdown marker. A node that is its whole cluster stops reading first, since no other broker
+could take over: its controlled shutdown answers every waiting request.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.broker.controller_channel import LocalControllerChannel
+from kbroker.broker.controller_channel import ControllerChannel, LocalControllerChannel
 from kbroker.broker.node_to_controller import NodeToController
+from kbroker.broker.remote_controller_channel import RemoteControllerChannel
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.loader import MetadataLoader
@@ -32,6 +34,7 @@ from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
 from kbroker.node.stall_probe import StallProbe
 from kbroker.node.timers import LoopTimers
+from kbroker.ports import Deferred
 from kbroker.quorum.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import ListenerType
@@ -154,7 +157,6 @@ class Broker:
     async def _start(self) -> None:
         started = time.monotonic()
         config = self.config
-        _check_roles(config)
         timers = LoopTimers(asyncio.get_running_loop())
         self.stalls.start()
         self._servers = servers = NodeServers(
@@ -194,35 +196,66 @@ class Broker:
         self._to_controller = to_controller = build_node_to_controller(
             config, log.driver, timers, self.resources.random
         )
-        self._controller = controller = ControllerRole(
-            config,
-            properties,
-            timers,
-            log,
-            self.resources.random,
-            endpoints=endpoints,
-            requests=to_controller,
-        )
-        if config.controller_listeners:
-            await self._open_controller(servers, controller)
-        await log.start()
-        if config.is_broker:
-            _check_voters(config, log.driver.voter_ids)
-        await controller.start()
-        if config.is_broker:
-            self._role = BrokerRole(
+        if config.is_controller:
+            self._controller = ControllerRole(
                 config,
-                resources=self.resources,
-                timers=timers,
-                memory=self.memory,
-                logs=logs,
-                log=log,
-                channel=partial(LocalControllerChannel, controller.service),
-                fail=self.fail,
+                properties,
+                timers,
+                log,
+                self.resources.random,
+                endpoints=endpoints,
+                requests=to_controller,
             )
-            await self._role.start(servers.endpoints(config.advertised_listeners))
-            await self._open_broker(servers)
+            if config.controller_listeners:
+                await self._open_controller(servers, self._controller)
+        await log.start()
+        if config.is_single_node:
+            _check_voters(config, log.driver.voter_ids)
+        if self._controller is not None:
+            await self._controller.start()
+        if config.is_broker:
+            await self._start_broker(servers, timers, logs, log, to_controller)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
+
+    async def _start_broker(
+        self,
+        servers: NodeServers,
+        timers: LoopTimers,
+        logs: LogManager,
+        log: MetadataLog,
+        to_controller: NodeToController,
+    ) -> None:
+        self._role = BrokerRole(
+            self.config,
+            resources=self.resources,
+            timers=timers,
+            memory=self.memory,
+            logs=logs,
+            log=log,
+            channel=partial(self._controller_channel, log, to_controller),
+            fail=self.fail,
+        )
+        await self._role.start(servers.endpoints(self.config.advertised_listeners))
+        await self._open_broker(servers)
+
+    def _controller_channel(
+        self,
+        log: MetadataLog,
+        to_controller: NodeToController,
+        *,
+        when_applied: Callable[[], Deferred[None]],
+    ) -> ControllerChannel:
+        """A node that is its whole cluster calls its controller in the process. Any other broker
+        asks the active controller over the wire, also while that is its own node.
+        """
+        if self.config.is_single_node and self._controller is not None:
+            return LocalControllerChannel(self._controller.service, when_applied=when_applied)
+        return RemoteControllerChannel(
+            self.config,
+            to_controller,
+            cluster_id=log.loader.image.cluster_id,
+            metadata_offset=lambda: log.loader.image.offset,
+        )
 
     async def _open_controller(self, servers: NodeServers, controller: ControllerRole) -> None:
         """Other nodes may ask this controller before it knows who leads."""
@@ -293,17 +326,23 @@ class Broker:
             return
         self._stopped = True
         logger.info("stopping")
+        if not self.config.is_single_node:
+            await self._leave_cluster()  # other brokers take over while this one still serves
         self._stop_accepting()
         if self._servers is not None:
             self._servers.stop_reading()
+        if self.config.is_single_node:
+            await self._leave_cluster()
         if self._role is not None:
-            if self._role.is_started and self.failure is None:
-                await self._role.shut_down()
             self._role.close_coordinators()
         if self._servers is not None:
             await self._servers.drain(DRAIN_SECONDS)
         await self._release()
         logger.info("stopped")
+
+    async def _leave_cluster(self) -> None:
+        if self._role is not None and self._role.is_started and self.failure is None:
+            await self._role.shut_down()
 
     def _stop_accepting(self) -> None:
         if self._servers is not None:
@@ -365,23 +404,15 @@ class Broker:
         self.resources.close()
 
 
-def _check_roles(config: BrokerConfig) -> None:
-    """A broker follows the controller of its own node so far. Raises StartupError."""
-    if not config.is_controller:
-        raise StartupError(
-            f"{config.source}: process.roles={','.join(config.process_roles)}: this version has no"
-            " broker that follows the controller of another node; set"
-            " process.roles=broker,controller"
-        )
-
-
 def _check_voters(config: BrokerConfig, voter_ids: Sequence[int]) -> None:
-    """A broker follows the controller of its own node so far. Raises StartupError."""
+    """The settings say that this node is its whole cluster. Raises StartupError if the log has
+    other voters.
+    """
     if tuple(voter_ids) != (config.node_id,):
         raise StartupError(
             f"{config.metadata_log_dir}: the quorum has the voters"
-            f" {', '.join(map(str, voter_ids))}; a broker of this version serves a quorum whose"
-            f" only voter is its own node ({config.node_id})"
+            f" {', '.join(map(str, voter_ids))}, and the settings name none but this node"
+            f" ({config.node_id}): set controller.quorum.bootstrap.servers"
         )
 
 

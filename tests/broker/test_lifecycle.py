@@ -11,6 +11,7 @@ from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.lifecycle import (
     BrokerLifecycle,
     BrokerState,
+    CaughtUp,
     Effect,
     LifecycleCore,
     Registered,
@@ -29,9 +30,8 @@ INTERVAL_MS = 2000
 TIMEOUT_MS = 10_000
 EPOCH = 7
 
-FENCED = HeartbeatReply(
-    is_caught_up=True, is_fenced=True, in_controlled_shutdown=False, should_shut_down=False
-)
+FENCED = HeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=False)
+BEHIND = replace(FENCED, is_caught_up=False)
 IN_SERVICE = replace(FENCED, is_fenced=False)
 MAY_STOP = replace(FENCED, should_shut_down=True)
 NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -79,7 +79,8 @@ def lost(core: LifecycleCore, now_ms: int) -> list[Effect]:
 
 REGISTER: list[Step] = [
     (0, start, [SendRegistration()], None),
-    (5, registered, [Registered(EPOCH)], 2005),
+    (5, registered, [Registered(EPOCH), beat(want_fence=True)], None),
+    (5, reply(FENCED), [CaughtUp()], 2005),
 ]
 RUN: list[Step] = [
     *REGISTER,
@@ -124,10 +125,26 @@ LEAVE: list[Step] = [
                 (0, start, [SendRegistration()], None),
                 (3, unfence, [], None),
                 (5, registered, [Registered(EPOCH), beat()], None),
-                (6, reply(IN_SERVICE), [Unfenced()], 2006),
+                (6, reply(IN_SERVICE), [CaughtUp(), Unfenced()], 2006),
             ],
             BrokerState.RUNNING,
             id="ready before the registration is answered",
+        ),
+        pytest.param(
+            [
+                *REGISTER[:2],
+                (6, reply(BEHIND), [], 16),
+                (16, due, [beat(want_fence=True)], None),
+                (17, reply(BEHIND), [], 37),
+                (37, due, [beat(want_fence=True)], None),
+                (38, lost, [], 138),
+                (138, due, [beat(want_fence=True)], None),
+                (139, reply(BEHIND), [], 179),
+                (179, due, [beat(want_fence=True)], None),
+                (180, reply(FENCED), [CaughtUp()], 2180),
+            ],
+            BrokerState.RECOVERY,
+            id="starting until the metadata contains the registration",
         ),
         pytest.param(
             [
@@ -159,9 +176,11 @@ LEAVE: list[Step] = [
             [
                 *LEAVE,
                 (101, reply(IN_SERVICE), [beat(want_shut_down=True)], None),
-                (102, reply(IN_SERVICE), [], 2102),
-                (2102, due, [beat(want_shut_down=True)], None),
-                (2103, reply(MAY_STOP), [ShutDownComplete()], None),
+                (102, reply(IN_SERVICE), [], 152),
+                (152, due, [beat(want_shut_down=True)], None),
+                (153, reply(IN_SERVICE), [], 253),
+                (253, due, [beat(want_shut_down=True)], None),
+                (254, reply(MAY_STOP), [ShutDownComplete()], None),
             ],
             BrokerState.SHUTTING_DOWN,
             id="the controller needs more time for the shutdown",
@@ -186,9 +205,9 @@ LEAVE: list[Step] = [
                 (101, due, [SendRegistration()], None),
                 (102, refused(KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)), [], 302),
                 (302, due, [SendRegistration()], None),
-                (303, registered, [Registered(EPOCH)], 2303),
+                (303, registered, [Registered(EPOCH), beat(want_fence=True)], None),
             ],
-            BrokerState.RECOVERY,
+            BrokerState.STARTING,
             id="a registration is repeated while the error may pass",
         ),
         pytest.param(
@@ -221,6 +240,7 @@ def test_retries_are_no_rarer_than_heartbeats() -> None:
     core = LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS)
     core.start(0)
     core.registered(EPOCH, 0)
+    core.heartbeat_answered(FENCED, 0)
     pauses = []
     for _ in range(7):
         core.heartbeat_failed(NOT_CONTROLLER, 0)
@@ -273,11 +293,14 @@ def test_the_loop_from_start_to_stop() -> None:
     assert lifecycle.broker_epoch == -1 and not started.done
     channel.registrations[0].resolve(EPOCH)
     assert started.value == lifecycle.broker_epoch == EPOCH
+    assert not lifecycle.when_caught_up().done
+    channel.answer(FENCED)
+    assert lifecycle.when_caught_up().done
     unfenced = lifecycle.unfence()
     channel.answer(IN_SERVICE)
     assert unfenced.done and lifecycle.state is BrokerState.RUNNING
     world.timers.advance(INTERVAL_MS)
-    assert [sent for sent, _ in channel.heartbeats] == [beat(), beat()]
+    assert [sent for sent, _ in channel.heartbeats] == [beat(want_fence=True), beat(), beat()]
     channel.answer(IN_SERVICE)
     stopped = lifecycle.shut_down()
     channel.answer(IN_SERVICE)
@@ -285,16 +308,17 @@ def test_the_loop_from_start_to_stop() -> None:
     channel.answer(MAY_STOP)
     assert stopped.done
     world.timers.advance(10 * INTERVAL_MS)
-    assert len(channel.heartbeats) == 4
+    assert len(channel.heartbeats) == 5
 
 
 def test_a_channel_that_raises_is_asked_again() -> None:
     world = World()
     world.lifecycle.start()
     world.channel.registrations[0].resolve(EPOCH)
+    world.channel.answer(FENCED)
     world.channel.refuses = True
     unfenced = world.lifecycle.unfence()
-    assert world.channel.heartbeats == []
+    assert len(world.channel.heartbeats) == 1
     world.channel.refuses = False
     world.timers.advance(100)
     world.channel.answer(IN_SERVICE)

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from kbroker.log.directories.directory import LogDirectory, LogUsage
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.log_state import LogState
+from kbroker.log.storage.checkpoint import read_clean_shutdown
 from kbroker.log.storage.damaged import DamagedLog
 from kbroker.log.storage.files import (
     LogDirectoryError,
@@ -101,6 +102,18 @@ class LogDirectories:
         by_path = {Path(path).absolute(): directory_id for path, directory_id in ids.items()}
         for directory in self.all_directories:
             directory.directory_id = by_path.get(directory.path, directory.directory_id)
+
+    def read_broker_epochs(self) -> None:
+        """Read what the last clean stop wrote, for `previous_broker_epoch`: a broker registers
+        before its logs are loaded, which removes the markers.
+        """
+        for directory in self.online():
+            try:
+                epoch = read_clean_shutdown(directory.path)
+            except LogDirectoryError as error:
+                self.fail(directory, error)
+                continue
+            directory.broker_epoch = NO_BROKER_EPOCH if epoch is None else epoch
 
     # -- logs -------------------------------------------------------------------------------------
 

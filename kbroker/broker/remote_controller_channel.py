@@ -1,0 +1,353 @@
+"""`ControllerChannel` of a broker whose controller is elsewhere: each method is a request of
+Kafka's protocol to the active controller (`node_to_controller`).
+
+The answer says that the change is committed. As in Kafka, it does not wait for this broker's own
+image: a client may ask this broker for a new topic before the broker has read of it. Requests of
+clients are sent as the broker's own, so the controller checks no authorisation of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from kbroker.broker.controller_channel import BrokerRegistrationData
+from kbroker.broker.node_to_controller import HEARTBEAT, NodeToController
+from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.configs import Alteration, AlteredResource, Outcome
+from kbroker.controller.directories import Assignment
+from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.metadata.internal_topics import internal_topic
+from kbroker.metadata.topic_names import name_error
+from kbroker.model import Uuid
+from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.cluster import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.settings.broker import BrokerConfig
+
+DIRECTORIES: Final = "directory assignments"
+PRODUCER_IDS: Final = "producer ids"
+"""Purposes of connections, beside those of `node_to_controller`."""
+
+
+class RemoteControllerChannel:
+    """See `ControllerChannel`. metadata_offset: the last offset of the metadata log that this
+    broker's image contains. Loop thread only.
+    """
+
+    __slots__ = (
+        "_cluster_id",
+        "_config",
+        "_creating",
+        "_metadata_offset",
+        "_offline_directories",
+        "_requests",
+        "_session_retry_ms",
+        "_wishes",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        requests: NodeToController,
+        *,
+        cluster_id: str,
+        metadata_offset: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._requests = requests
+        self._cluster_id = cluster_id
+        self._metadata_offset = metadata_offset
+        self._session_retry_ms = config.get_int("broker.session.timeout.ms") // 2
+        self._offline_directories: dict[Uuid, None] = {}
+        self._wishes = (True, False)
+        self._creating: dict[str, Deferred[ErrorCode]] = {}
+
+    # The broker itself.
+
+    def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
+        """See ControllerChannel."""
+        request: BrokerRegistrationRequest = registration.request(
+            broker_id=self._config.node_id, cluster_id=self._cluster_id
+        )
+        return self._requests.send(
+            request,
+            BrokerRegistrationResponse,
+            purpose=HEARTBEAT,
+            retry_ms=self._session_retry_ms,
+        ).then(_broker_epoch)
+
+    def heartbeat(
+        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+    ) -> Deferred[HeartbeatReply]:
+        """See ControllerChannel. Each heartbeat names all directories that failed."""
+        self._wishes = want_fence, want_shut_down
+        request = BrokerHeartbeatRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=broker_epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+            offline_log_dirs=list(self._offline_directories),
+        )
+        return self._requests.send(
+            request, BrokerHeartbeatResponse, purpose=HEARTBEAT, retry_ms=self._session_retry_ms
+        ).then(_heartbeat_reply)
+
+    def directories_failed(self, broker_epoch: int, failed: Sequence[Uuid]) -> Deferred[None]:
+        """See ControllerChannel. Sent at once, in a heartbeat that changes nothing else."""
+        self._offline_directories.update(dict.fromkeys(failed))
+        want_fence, want_shut_down = self._wishes
+        return self.heartbeat(
+            broker_epoch, want_fence=want_fence, want_shut_down=want_shut_down
+        ).then(lambda _: None)
+
+    def assign_directories(
+        self, broker_epoch: int, assignments: Sequence[Assignment]
+    ) -> Deferred[None]:
+        """See ControllerChannel."""
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=broker_epoch,
+            directories=_by_directory(assignments),
+        )
+        return self._requests.send(request, AssignReplicasToDirsResponse, purpose=DIRECTORIES).then(
+            _check_assigned
+        )
+
+    def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
+        """See ControllerChannel."""
+        request = AllocateProducerIdsRequest(
+            broker_id=self._config.node_id, broker_epoch=broker_epoch
+        )
+        return self._requests.send(request, AllocateProducerIdsResponse, purpose=PRODUCER_IDS).then(
+            _producer_ids
+        )
+
+    # Topics that the broker creates.
+
+    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+        """See ControllerChannel. One request per topic is under way (AutoTopicCreationManager)."""
+        if name_error(name) is not None:
+            return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return self._ensure(
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=self._config.get_int("num.partitions"),
+                replication_factor=self._config.get_int("default.replication.factor"),
+            )
+        )
+
+    def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """See ControllerChannel."""
+        wanted = internal_topic(name, self._config)
+        if wanted is None:
+            return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return self._ensure(wanted.creation())
+
+    def _ensure(self, topic: CreateTopicsRequest.CreatableTopic) -> Deferred[ErrorCode]:
+        name = topic.name
+        under_way = self._creating.get(name)
+        if under_way is not None:
+            return under_way
+        request = CreateTopicsRequest(topics=[topic])
+        created = self._requests.send(request, CreateTopicsResponse).then(_created)
+        if not created.done:
+            self._creating[name] = created
+            created.on_done(partial(self._end_creation, name), partial(self._end_creation, name))
+        return created
+
+    def _end_creation(self, name: str, outcome: ErrorCode | KafkaError) -> None:
+        del outcome  # the callers have it
+        del self._creating[name]
+
+    # Requests of clients.
+
+    def create_topics(
+        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+    ) -> Deferred[CreateTopicsResponse]:
+        """See ControllerChannel."""
+        return self._requests.send(request, CreateTopicsResponse).then(
+            lambda response: _withheld(response, describable)
+        )
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int
+    ) -> Deferred[DeleteTopicsResponse]:
+        """See ControllerChannel. api_version decides by which field the topics are named."""
+        return self._requests.send(request, DeleteTopicsResponse, max_version=api_version)
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int
+    ) -> Deferred[UpdateFeaturesResponse]:
+        """See ControllerChannel."""
+        return self._requests.send(request, UpdateFeaturesResponse, max_version=api_version)
+
+    def alter_configs(
+        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
+    ) -> Deferred[list[Outcome]]:
+        """See ControllerChannel."""
+        if incremental:
+            return self._requests.send(
+                _incremental_request(resources, validate_only), IncrementalAlterConfigsResponse
+            ).then(lambda response: _outcomes(resources, response))
+        return self._requests.send(
+            _whole_request(resources, validate_only), AlterConfigsResponse
+        ).then(lambda response: _outcomes(resources, response))
+
+
+def _check(error_code: int) -> None:
+    if error_code:
+        raise KafkaError(ErrorCode(error_code), "the active controller refused it")
+
+
+def _broker_epoch(response: BrokerRegistrationResponse) -> int:
+    _check(response.error_code)
+    return response.broker_epoch
+
+
+def _heartbeat_reply(response: BrokerHeartbeatResponse) -> HeartbeatReply:
+    _check(response.error_code)
+    return HeartbeatReply(
+        is_caught_up=response.is_caught_up,
+        is_fenced=response.is_fenced,
+        should_shut_down=response.should_shut_down,
+    )
+
+
+def _check_assigned(response: AssignReplicasToDirsResponse) -> None:
+    """The first error counts: the caller reports all of them again."""
+    _check(response.error_code)
+    for directory in response.directories:
+        for topic in directory.topics:
+            for partition in topic.partitions:
+                _check(partition.error_code)
+
+
+def _producer_ids(response: AllocateProducerIdsResponse) -> ProducerIdBlock:
+    _check(response.error_code)
+    return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+
+
+def _by_directory(
+    assignments: Sequence[Assignment],
+) -> list[AssignReplicasToDirsRequest.DirectoryData]:
+    found: dict[Uuid, dict[Uuid, list[int]]] = {}
+    for each in assignments:
+        topics = found.setdefault(each.directory_id, {})
+        topics.setdefault(each.topic_id, []).append(each.partition)
+    return [
+        AssignReplicasToDirsRequest.DirectoryData(
+            id=directory_id,
+            topics=[
+                AssignReplicasToDirsRequest.TopicData(
+                    topic_id=topic_id,
+                    partitions=[
+                        AssignReplicasToDirsRequest.PartitionData(partition_index=index)
+                        for index in indexes
+                    ],
+                )
+                for topic_id, indexes in topics.items()
+            ],
+        )
+        for directory_id, topics in found.items()
+    ]
+
+
+def _created(response: CreateTopicsResponse) -> ErrorCode:
+    code = ErrorCode(response.topics[0].error_code)
+    return ErrorCode.NONE if code is ErrorCode.TOPIC_ALREADY_EXISTS else code
+
+
+def _withheld(
+    response: CreateTopicsResponse, describable: frozenset[str] | None
+) -> CreateTopicsResponse:
+    """The response without the settings of topics that the client may not describe."""
+    for topic in response.topics:
+        if describable is None or topic.error_code or topic.name in describable:
+            continue
+        topic.num_partitions = topic.replication_factor = -1
+        topic.configs = None
+        topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return response
+
+
+def _incremental_request(
+    resources: Sequence[AlteredResource], validate_only: bool
+) -> IncrementalAlterConfigsRequest:
+    def config(alteration: Alteration) -> IncrementalAlterConfigsRequest.AlterableConfig:
+        return IncrementalAlterConfigsRequest.AlterableConfig(
+            name=alteration.name,
+            config_operation=alteration.operation or 0,
+            value=alteration.value,
+        )
+
+    return IncrementalAlterConfigsRequest(
+        validate_only=validate_only,
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=each.resource_type,
+                resource_name=each.name,
+                configs=[config(alteration) for alteration in each.alterations],
+            )
+            for each in resources
+        ],
+    )
+
+
+def _whole_request(
+    resources: Sequence[AlteredResource], validate_only: bool
+) -> AlterConfigsRequest:
+    return AlterConfigsRequest(
+        validate_only=validate_only,
+        resources=[
+            AlterConfigsRequest.AlterConfigsResource(
+                resource_type=each.resource_type,
+                resource_name=each.name,
+                configs=[
+                    AlterConfigsRequest.AlterableConfig(name=name, value=value)
+                    for name, _, value in each.alterations
+                ],
+            )
+            for each in resources
+        ],
+    )
+
+
+def _outcomes(
+    resources: Sequence[AlteredResource],
+    response: AlterConfigsResponse | IncrementalAlterConfigsResponse,
+) -> list[Outcome]:
+    """An outcome per resource, in their order; the response may have another one."""
+    found: Mapping[tuple[int, str], Outcome] = {
+        (each.resource_type, each.resource_name): Outcome(
+            ErrorCode(each.error_code), each.error_message
+        )
+        for each in response.responses
+    }
+    missing = Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the active controller did not answer it")
+    return [found.get((each.resource_type, each.name), missing) for each in resources]

@@ -1,0 +1,424 @@
+"""The channel of a broker whose controller is elsewhere: what it sends, and what it makes of the
+responses. When requests are sent again is in `test_node_to_controller`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from kbroker.broker.controller_channel import BrokerRegistrationData
+from kbroker.broker.node_to_controller import ActiveController, NodeToController
+from kbroker.broker.remote_controller_channel import RemoteControllerChannel
+from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.configs import Alteration, AlteredResource, Operation, Outcome
+from kbroker.controller.directories import Assignment
+from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.metadata.image import Endpoint
+from kbroker.ports import Deferred
+from kbroker.protocol.apis import ApiKey, valid_versions
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.protocol.schema import Request, Response
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.keys import ResourceType
+from tests.client.channel.peers import SILENT, SimWorld, channel_of
+
+T = TypeVar("T")
+Q = TypeVar("Q", bound=Request)
+
+EPOCH = 40
+TOPIC_ID, OTHER_ID = bytes(15) + b"\xaa", bytes(15) + b"\xbb"
+HERE, THERE = bytes(15) + b"\xd1", bytes(15) + b"\xd2"
+APIS = (
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.UPDATE_FEATURES,
+)
+
+
+class World:
+    """Broker 4 and the active controller, which answers as the test says."""
+
+    def __init__(self) -> None:
+        self.world = SimWorld()
+        self.peer = self.world.peer(1)
+        for key in APIS:
+            self.peer.versions[int(key)] = valid_versions(key)
+        self.metadata_offset = 17
+        config = BrokerConfig.from_properties(
+            {
+                "process.roles": "broker",
+                "node.id": "4",
+                "controller.quorum.voters": "1@localhost:9093",
+                "controller.listener.names": "CONTROLLER",
+                "listeners": "PLAINTEXT://localhost:9092",
+                "log.dirs": "/nowhere",
+                "num.partitions": "5",
+                "default.replication.factor": "2",
+                "offsets.topic.num.partitions": "8",
+            }
+        )
+        requests = NodeToController(
+            lambda: channel_of(self.world),
+            lambda: ActiveController(1, self.world.address(1)),
+            self.world.timers,
+            request_timeout_ms=1_000,
+        )
+        self.channel = RemoteControllerChannel(
+            config, requests, cluster_id="the-cluster", metadata_offset=lambda: self.metadata_offset
+        )
+
+    def given(self, *answers: object) -> None:
+        """The controller's next answers, each to a request of its API."""
+        for answer in answers:
+            assert isinstance(answer, Response)
+            self.peer.script(ApiKey(answer.API_KEY), answer)
+
+    def value(self, answer: Deferred[T]) -> T:
+        self.world.until(lambda: answer.done)
+        return answer.value
+
+    def error(self, answer: Deferred[T]) -> ErrorCode:
+        self.world.until(lambda: answer.done)
+        assert answer.error is not None
+        return answer.error.code
+
+    def sent(self, kind: type[Q]) -> list[Q]:
+        """The requests of that class which the controller got."""
+        return [request for _, _, request in self.peer.requests if isinstance(request, kind)]
+
+    def versions(self, key: ApiKey) -> list[int]:
+        return [version for _, version in self.peer.asked(key)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+REGISTRATION = BrokerRegistrationData(
+    incarnation_id=bytes(15) + b"\x09",
+    endpoints={"PLAINTEXT": Endpoint("PLAINTEXT", "broker", 9092)},
+    log_dirs=(HERE, THERE),
+    previous_broker_epoch=33,
+    rack="r",
+)
+
+
+def test_a_broker_registers(world: World) -> None:
+    world.given(BrokerRegistrationResponse(broker_epoch=EPOCH))
+    assert world.value(world.channel.register_broker(REGISTRATION)) == EPOCH
+    (request,) = world.sent(BrokerRegistrationRequest)
+    assert (request.broker_id, request.cluster_id, request.rack) == (4, "the-cluster", "r")
+    assert (request.log_dirs, request.previous_broker_epoch) == ([HERE, THERE], 33)
+    assert [(each.name, each.host, each.port) for each in request.listeners] == [
+        ("PLAINTEXT", "broker", 9092)
+    ]
+    assert "metadata.version" in {each.name for each in request.features}
+
+
+def test_a_registration_that_is_refused(world: World) -> None:
+    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    world.given(BrokerRegistrationResponse(error_code=code))
+    assert world.error(world.channel.register_broker(REGISTRATION)) is code
+
+
+def test_a_heartbeat_names_the_metadata_this_broker_has(world: World) -> None:
+    world.given(
+        BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=False),
+        BrokerHeartbeatResponse(is_caught_up=False, is_fenced=True, should_shut_down=True),
+        BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
+    )
+    beat = world.channel.heartbeat
+    assert world.value(beat(EPOCH, want_fence=False, want_shut_down=False)) == HeartbeatReply(
+        is_caught_up=True, is_fenced=False, should_shut_down=False
+    )
+    world.metadata_offset = 30
+    assert world.value(beat(EPOCH, want_fence=True, want_shut_down=True)) == HeartbeatReply(
+        is_caught_up=False, is_fenced=True, should_shut_down=True
+    )
+    stale = beat(EPOCH, want_fence=False, want_shut_down=False)
+    assert world.error(stale) is ErrorCode.STALE_BROKER_EPOCH
+    first, second, _ = world.sent(BrokerHeartbeatRequest)
+    assert (first.broker_id, first.broker_epoch) == (4, EPOCH)
+    assert (first.current_metadata_offset, second.current_metadata_offset) == (17, 30)
+    assert (first.want_fence, first.want_shut_down) == (False, False)
+    assert (second.want_fence, second.want_shut_down) == (True, True)
+
+
+def test_failed_directories_are_told_at_once_and_with_every_heartbeat(world: World) -> None:
+    world.given(*[BrokerHeartbeatResponse()] * 4)
+    world.value(world.channel.heartbeat(EPOCH, want_fence=False, want_shut_down=False))
+    world.value(world.channel.directories_failed(EPOCH, [THERE]))
+    world.value(world.channel.heartbeat(EPOCH, want_fence=False, want_shut_down=True))
+    world.value(world.channel.directories_failed(EPOCH, [HERE]))
+    sent = [
+        (each.want_fence, each.want_shut_down, each.offline_log_dirs)
+        for each in world.sent(BrokerHeartbeatRequest)
+    ]
+    assert sent == [
+        (False, False, []),
+        (False, False, [THERE]),
+        (False, True, [THERE]),
+        (False, True, [THERE, HERE]),
+    ]
+
+
+def test_a_directory_that_fails_before_the_first_heartbeat_unfences_nothing(world: World) -> None:
+    world.given(BrokerHeartbeatResponse())
+    world.value(world.channel.directories_failed(EPOCH, [THERE]))
+    (request,) = world.sent(BrokerHeartbeatRequest)
+    assert request.want_fence
+
+
+def test_replicas_are_assigned_to_directories(world: World) -> None:
+    data, topics = AssignReplicasToDirsResponse.DirectoryData, AssignReplicasToDirsResponse
+    refused = data(
+        id=HERE,
+        topics=[
+            topics.TopicData(
+                topic_id=TOPIC_ID,
+                partitions=[
+                    topics.PartitionData(partition_index=0),
+                    topics.PartitionData(
+                        partition_index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    ),
+                ],
+            )
+        ],
+    )
+    world.given(
+        AssignReplicasToDirsResponse(),
+        AssignReplicasToDirsResponse(directories=[refused]),
+        AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
+    )
+    assignments = [
+        Assignment(TOPIC_ID, 0, HERE),
+        Assignment(OTHER_ID, 3, HERE),
+        Assignment(TOPIC_ID, 1, THERE),
+        Assignment(TOPIC_ID, 2, HERE),
+    ]
+    assign = world.channel.assign_directories
+    world.value(assign(EPOCH, assignments))
+    (request,) = world.sent(AssignReplicasToDirsRequest)
+    assert (request.broker_id, request.broker_epoch) == (4, EPOCH)
+    found = {
+        each.id: [
+            (topic.topic_id, [part.partition_index for part in topic.partitions])
+            for topic in each.topics
+        ]
+        for each in request.directories
+    }
+    assert found == {
+        HERE: [(TOPIC_ID, [0, 2]), (OTHER_ID, [3])],
+        THERE: [(TOPIC_ID, [1])],
+    }
+    assert world.error(assign(EPOCH, assignments)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.error(assign(EPOCH, assignments)) is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_producer_ids_are_allocated(world: World) -> None:
+    world.given(
+        AllocateProducerIdsResponse(producer_id_start=3000, producer_id_len=1000),
+        AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
+    )
+    allocate = world.channel.allocate_producer_ids
+    assert world.value(allocate(EPOCH)) == ProducerIdBlock(3000, 1000)
+    assert world.error(allocate(EPOCH)) is ErrorCode.STALE_BROKER_EPOCH
+    request = world.sent(AllocateProducerIdsRequest)[0]
+    assert (request.broker_id, request.broker_epoch) == (4, EPOCH)
+
+
+def created(name: str, code: ErrorCode = ErrorCode.NONE) -> CreateTopicsResponse:
+    result = CreateTopicsResponse.CreatableTopicResult(name=name, error_code=code)
+    return CreateTopicsResponse(topics=[result])
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.NONE, ErrorCode.NONE),
+        (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE),
+        (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ],
+)
+def test_a_topic_is_ensured_with_this_brokers_defaults(
+    world: World, code: ErrorCode, expected: ErrorCode
+) -> None:
+    world.given(created("t", code))
+    assert world.value(world.channel.ensure_topic("t")) is expected
+    (topic,) = world.sent(CreateTopicsRequest)[0].topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("t", 5, 2)
+
+
+def test_an_internal_topic_is_ensured_as_configured(world: World) -> None:
+    world.given(created("__consumer_offsets"))
+    assert world.value(world.channel.ensure_internal_topic("__consumer_offsets")) is ErrorCode.NONE
+    (topic,) = world.sent(CreateTopicsRequest)[0].topics
+    assert (topic.num_partitions, topic.replication_factor) == (8, 3)
+    assert ("cleanup.policy", "compact") in {(each.name, each.value) for each in topic.configs}
+
+
+@pytest.mark.parametrize(
+    "ensure",
+    [
+        pytest.param(lambda channel: channel.ensure_topic("a/b"), id="topic"),
+        pytest.param(lambda channel: channel.ensure_internal_topic("t"), id="internal topic"),
+    ],
+)
+def test_a_name_that_no_topic_may_have_is_refused_here(
+    world: World, ensure: Callable[[RemoteControllerChannel], Deferred[ErrorCode]]
+) -> None:
+    answer = ensure(world.channel)
+    assert answer.done and answer.value is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert world.sent(CreateTopicsRequest) == []
+
+
+def test_one_request_per_topic_is_under_way(world: World) -> None:
+    world.given(created("t"), created("t", ErrorCode.INVALID_REPLICATION_FACTOR))
+    both = [world.channel.ensure_topic("t") for _ in range(2)]
+    assert [world.value(each) for each in both] == [ErrorCode.NONE] * 2
+    assert len(world.sent(CreateTopicsRequest)) == 1
+    again = world.channel.ensure_topic("t")
+    assert world.value(again) is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert len(world.sent(CreateTopicsRequest)) == 2
+
+
+def test_a_creation_that_times_out_can_be_asked_for_again(world: World) -> None:
+    world.peer.script(ApiKey.CREATE_TOPICS, *[SILENT] * 100)
+    lost = world.channel.ensure_topic("t")
+    world.world.heap.advance(70_000)
+    assert lost.error is not None and lost.error.code is ErrorCode.REQUEST_TIMED_OUT
+    world.peer._scripts.clear()
+    world.given(created("t"))
+    assert world.value(world.channel.ensure_topic("t")) is ErrorCode.NONE
+
+
+def test_settings_of_topics_that_the_client_may_not_describe_are_withheld(world: World) -> None:
+    def answer() -> CreateTopicsResponse:
+        config = CreateTopicsResponse.CreatableTopicConfigs(name="retention.ms", value="5")
+        results = [
+            CreateTopicsResponse.CreatableTopicResult(
+                name=name, error_code=code, num_partitions=1, replication_factor=1, configs=[config]
+            )
+            for name, code in (("mine", 0), ("hidden", 0), ("there", 36))
+        ]
+        return CreateTopicsResponse(topics=results)
+
+    world.given(answer(), answer())
+    request = CreateTopicsRequest()
+    whole = world.value(world.channel.create_topics(request))
+    assert [len(each.configs or ()) for each in whole.topics] == [1, 1, 1]
+    cut = world.value(world.channel.create_topics(request, describable=frozenset({"mine"})))
+    mine, hidden, there = cut.topics
+    assert (mine.num_partitions, len(mine.configs or ())) == (1, 1)
+    assert (hidden.num_partitions, hidden.replication_factor, hidden.configs) == (-1, -1, None)
+    assert hidden.topic_config_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert there.topic_config_error_code == ErrorCode.NONE
+
+
+def test_topics_are_deleted_by_the_field_of_the_clients_version(world: World) -> None:
+    world.given(DeleteTopicsResponse(), DeleteTopicsResponse())
+    by_name = DeleteTopicsRequest(topic_names=["t"])
+    world.value(world.channel.delete_topics(by_name, api_version=4))
+    state = DeleteTopicsRequest.DeleteTopicState(topic_id=TOPIC_ID)
+    world.value(world.channel.delete_topics(DeleteTopicsRequest(topics=[state]), api_version=6))
+    first, second = world.sent(DeleteTopicsRequest)
+    assert (first.topic_names, second.topics) == (["t"], [state])
+    assert world.versions(ApiKey.DELETE_TOPICS) == [4, 6]
+
+
+def test_features_are_updated(world: World) -> None:
+    answer = UpdateFeaturesResponse(error_code=ErrorCode.INVALID_UPDATE_VERSION)
+    world.given(answer)
+    updated = world.value(world.channel.update_features(UpdateFeaturesRequest(), api_version=1))
+    assert updated.error_code == answer.error_code
+    assert world.versions(ApiKey.UPDATE_FEATURES) == [1]
+
+
+RESOURCES = (
+    AlteredResource(ResourceType.TOPIC, "t", (Alteration("retention.ms", Operation.SET, "5"),)),
+    AlteredResource(ResourceType.GROUP, "g", (Alteration("x", Operation.DELETE, None),)),
+    AlteredResource(ResourceType.TOPIC, "none", ()),
+)
+OUTCOMES = [
+    Outcome(ErrorCode.INVALID_CONFIG, "why"),
+    Outcome(ErrorCode.NONE, None),
+    Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the active controller did not answer it"),
+]
+
+
+def test_settings_are_altered_incrementally(world: World) -> None:
+    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    world.given(
+        IncrementalAlterConfigsResponse(
+            responses=[
+                result(resource_type=ResourceType.GROUP, resource_name="g", error_message=None),
+                result(
+                    resource_type=ResourceType.TOPIC,
+                    resource_name="t",
+                    error_code=ErrorCode.INVALID_CONFIG,
+                    error_message="why",
+                ),
+            ]
+        )
+    )
+    alter = world.channel.alter_configs
+    assert world.value(alter(RESOURCES, incremental=True, validate_only=True)) == OUTCOMES
+    (request,) = world.sent(IncrementalAlterConfigsRequest)
+    assert request.validate_only
+    sent = [
+        [(each.name, each.config_operation, each.value) for each in resource.configs]
+        for resource in request.resources
+    ]
+    assert sent == [[("retention.ms", 0, "5")], [("x", 1, None)], []]
+
+
+def test_settings_are_replaced(world: World) -> None:
+    result = AlterConfigsResponse.AlterConfigsResourceResponse
+    world.given(
+        AlterConfigsResponse(
+            responses=[
+                result(resource_type=ResourceType.TOPIC, resource_name="t", error_message=None)
+            ]
+        )
+    )
+    whole = AlteredResource(ResourceType.TOPIC, "t", (Alteration("retention.ms", None, "5"),))
+    altered = world.channel.alter_configs([whole], incremental=False, validate_only=False)
+    assert world.value(altered) == [Outcome(ErrorCode.NONE, None)]
+    (request,) = world.sent(AlterConfigsRequest)
+    (resource,) = request.resources
+    assert not request.validate_only
+    assert [(each.name, each.value) for each in resource.configs] == [("retention.ms", "5")]
