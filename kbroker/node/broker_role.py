@@ -124,7 +124,7 @@ class BrokerRole:
         self._logs.read_broker_epochs()
         self._lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
         try:
-            await as_future(lifecycle.start())
+            self._logs.registered_epoch = await as_future(lifecycle.start())
         except KafkaError as error:
             raise StartupError(
                 f"broker {self._config.node_id} is not registered at the active controller: {error}"

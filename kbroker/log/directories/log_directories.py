@@ -79,6 +79,10 @@ class LogDirectories:
         ]
         """In the order of log.dirs, offline ones too."""
         self.offline_partitions: set[TopicPartition] = set()
+        self.registered_epoch: int | None = None
+        """The epoch of this process's broker, for a clean-shutdown marker that is written before
+        all logs are loaded; None before it is registered.
+        """
         self.expiration_ms = config.get_int("producer.id.expiration.ms")
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}

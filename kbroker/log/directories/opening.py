@@ -107,9 +107,11 @@ class LogOpening:
                     log.close()
             else:
                 log.release()
+        registered = self._directories.registered_epoch
         for path, directory in clean.items():
             with suppress(LogDirectoryError):
-                write_clean_shutdown(path, directory.broker_epoch)
+                epoch = directory.broker_epoch if registered is None else registered
+                write_clean_shutdown(path, epoch)
 
     def _load(
         self,
