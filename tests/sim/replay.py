@@ -7,10 +7,12 @@ from __future__ import annotations
 import sys
 import traceback
 
-from tests.sim.quorum_world import NAME, QuorumWorld
+from tests.sim import broker_lives, quorum_world
+from tests.sim.broker_lives import BrokerLives
+from tests.sim.quorum_world import QuorumWorld
 from tests.sim.simulation import SimulationFailure
 
-WORLDS = {NAME: QuorumWorld}
+WORLDS = {quorum_world.NAME: QuorumWorld, broker_lives.NAME: BrokerLives}
 
 
 def main(arguments: list[str]) -> int:
