@@ -12,7 +12,9 @@ import pytest
 
 from kbroker.log.directories.log_directories import LogDirectories
 from kbroker.log.manager import LogManager
+from kbroker.log.storage.checkpoint import write_clean_shutdown
 from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.names import CLEAN_SHUTDOWN
 from kbroker.model import NO_BROKER_EPOCH, StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
@@ -137,6 +139,35 @@ def test_the_epoch_of_the_broker_before_is_that_of_all_directories(
     for directory, epoch in zip(found.all_directories, epochs, strict=True):
         directory.broker_epoch = epoch
     assert found.previous_broker_epoch == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"),
+    [((5, 5), 5), ((5, 6), NO_BROKER_EPOCH), ((5, None), NO_BROKER_EPOCH)],
+)
+def test_the_epoch_of_the_broker_before_is_known_before_the_logs_are_loaded(
+    tmp_path: Path, epochs: tuple[int | None, ...], expected: int
+) -> None:
+    found = directories(tmp_path)
+    found.lock()
+    for directory, epoch in zip(found.all_directories, epochs, strict=True):
+        if epoch is not None:
+            write_clean_shutdown(directory.path, epoch)
+    found.read_broker_epochs()
+    assert found.previous_broker_epoch == expected
+    assert [(each.path / CLEAN_SHUTDOWN).exists() for each in found.all_directories] == [
+        epoch is not None for epoch in epochs
+    ]
+
+
+def test_a_directory_whose_marker_cannot_be_read_is_offline(tmp_path: Path) -> None:
+    found = directories(tmp_path)
+    found.lock()
+    write_clean_shutdown(tmp_path / "d1", 5)
+    (tmp_path / "d2" / CLEAN_SHUTDOWN).mkdir()
+    found.read_broker_epochs()
+    assert list(found.offline_directories) == [tmp_path / "d2"]
+    assert found.previous_broker_epoch == 5
 
 
 def test_a_path_that_is_given_twice_is_one_directory(tmp_path: Path) -> None:
