@@ -164,8 +164,9 @@ class ControllerRole:
         self.service.close()
 
     def kill(self) -> None:
-        """Send nothing more, as after a crash."""
+        """Send and decide nothing more, as after a crash."""
         self._registrar.close()
+        self.service.resign()
 
     def closed(self) -> None:
         """The log is closed: fail what was not committed."""

@@ -91,13 +91,17 @@ class Cluster:
             await asyncio.gather(*(self.nodes[number].start() for number in started))
 
     async def stop(self, *numbers: int) -> None:
-        """Stop these nodes, or all: first the brokers, while there are controllers."""
-        stopped = [self.nodes.pop(number) for number in numbers or tuple(self.nodes)]
-        brokers = [node for node in stopped if not node.config.is_controller]
-        await asyncio.gather(*(node.stop() for node in brokers))
+        """Stop these nodes in order. Without numbers: the brokers, then every controller is killed,
+        since the last one would wait for a successor.
+        """
+        brokers = [each for each, node in self.nodes.items() if not node.config.is_controller]
+        stopped = [self.nodes.pop(number) for number in numbers or brokers]
         await asyncio.gather(*(node.stop() for node in stopped))
-        for node in stopped:
+        for node in (*stopped, *self.nodes.values()):
             assert node.failure is None, node.failure
+        if not numbers:
+            for number in list(self.nodes):
+                self.kill(number)
 
     def kill(self, number: int) -> None:
         """End a node as a crash would."""

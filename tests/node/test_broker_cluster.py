@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.group import GroupConsumer
+from kbroker.client.group import GroupConfig, GroupConsumer
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
@@ -75,9 +75,10 @@ def test_combined_nodes_work_whichever_of_them_is_active(tmp_path: Path) -> None
             killed = cluster.active()
             cluster.kill(killed)
             rest = [number for number in roles if number != killed]
+            other = cluster.nodes[rest[0]]
+            await until(lambda: other.metadata.image.brokers[killed].fenced)
             async with cluster.client(rest[0]) as client:
                 assert await create_topic(client, "later") == ErrorCode.NONE
-                await until(lambda: set(leaders(cluster.nodes[rest[0]], "later").values()) != set())
                 await produce(client, "later", COUNT)
                 assert await consume(client, "later", COUNT) == EXPECTED
             await cluster.start(killed)
@@ -97,7 +98,8 @@ def test_a_group_and_an_automatic_topic(tmp_path: Path) -> None:
                 await produce(client, "made", 10)
             async with cluster.client(5) as client:
                 found: set[bytes] = set()
-                async with GroupConsumer(client, "g", ["made"]) as member:
+                config = GroupConfig(auto_offset_reset="earliest")
+                async with GroupConsumer(client, "g", ["made"], config) as member:
                     async with asyncio.timeout(20):
                         while len(found) < 10:
                             found.update(each.value or b"" for each in await member.poll())
