@@ -222,6 +222,7 @@ class BrokerRole:
             self._timers,
             broker_epoch=lambda: lifecycle.broker_epoch,
             metadata_directory=Path(self._config.metadata_log_dir).absolute(),
+            failure_timeout_ms=self._config.get_int("log.dir.failure.timeout.ms"),
             fail=self._fail,
         )
         replicas.hosting.on_directory = replicas.mover.assign = reporter.assign

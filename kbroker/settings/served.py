@@ -64,7 +64,7 @@ SERVED_KEYS: Final = _words(
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
     log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
     log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
-    log.cleanup.policy log.dir log.dirs
+    log.cleanup.policy log.dir log.dir.failure.timeout.ms log.dirs
     log.flush.interval.messages log.flush.interval.ms log.flush.offset.checkpoint.interval.ms
     log.flush.scheduler.interval.ms log.flush.start.offset.checkpoint.interval.ms
     log.index.interval.bytes log.index.size.max.bytes log.message.timestamp.after.max.ms

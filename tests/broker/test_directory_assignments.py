@@ -19,6 +19,7 @@ from tests.sim.timers import SimTimers
 
 A, B = Path("/a"), Path("/b")
 A_ID, B_ID, TOPIC_ID = b"a" * 16, b"b" * 16, b"t" * 16
+FAILURE_TIMEOUT_MS = 3_000
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -68,6 +69,7 @@ class World:
             self.timers,
             broker_epoch=lambda: self.epoch,
             metadata_directory=A,
+            failure_timeout_ms=FAILURE_TIMEOUT_MS,
             fail=self.stopped.append,
         )
 
@@ -135,9 +137,80 @@ def test_a_channel_that_raises_fails_who_waits(caplog: pytest.LogCaptureFixture)
     assert [each.error.code for each in waiting if each.error] == [ErrorCode.NOT_CONTROLLER] * 2
     assert len(caplog.records) == 1
     world.channel.refusal = None
+    world.reporter.assign(P0, TOPIC_ID, B_ID)
+    world.turn()
+    expected = [Assignment(TOPIC_ID, 0, B_ID), Assignment(TOPIC_ID, 1, A_ID)]
+    assert world.channel.requests == [("assign", 5, expected)]
+
+
+def test_an_assignment_is_sent_again_after_growing_pauses() -> None:
+    world = World()
+    world.reporter.assign(P0, TOPIC_ID, A_ID)
+    sent = []
+    for _ in range(10):
+        world.timers.advance(20_000) if sent else world.turn()
+        world.channel.answers[-1].fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        began_ms = world.timers.time_ms
+        count = len(world.channel.requests)
+        while len(world.channel.requests) == count:
+            assert world.timers.run_next(began_ms + 20_000)
+        sent.append(world.timers.time_ms - began_ms)
+    assert sent == [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]
+    world.channel.answers[-1].resolve(None)
+    count = len(world.channel.requests)
+    world.timers.advance(20_000)
+    assert len(world.channel.requests) == count
+
+
+def test_an_assignment_that_is_refused_is_not_sent_again() -> None:
+    world = World()
     world.reporter.assign(P0, TOPIC_ID, A_ID)
     world.turn()
-    assert world.channel.requests == [("assign", 5, [Assignment(TOPIC_ID, 0, A_ID)])]
+    world.channel.answers[0].fail(KafkaError(ErrorCode.STALE_BROKER_EPOCH))
+    world.timers.advance(20_000)
+    assert len(world.channel.requests) == 1
+
+
+def test_a_newer_assignment_replaces_the_one_that_failed() -> None:
+    world = World()
+    world.reporter.assign(P0, TOPIC_ID, A_ID)
+    world.turn()
+    world.reporter.assign(P0, TOPIC_ID, B_ID)
+    world.channel.answers[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    world.turn()
+    assert world.channel.requests[1:] == [("assign", 5, [Assignment(TOPIC_ID, 0, B_ID)])]
+
+
+def test_a_failed_disk_that_is_acknowledged_stops_nothing() -> None:
+    world = World()
+    world.break_disk(B)
+    world.turn()
+    world.channel.answers[0].fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+    world.timers.advance(100)
+    assert world.channel.requests == [("failed", 5, [B_ID])] * 2
+    world.channel.answers[1].resolve(None)
+    world.timers.advance(2 * FAILURE_TIMEOUT_MS)
+    assert world.stopped == []
+    assert len(world.channel.requests) == 2
+
+
+def test_a_failed_disk_that_is_not_acknowledged_in_time_stops_the_broker() -> None:
+    world = World()
+    error = world.break_disk(B)
+    world.timers.advance(FAILURE_TIMEOUT_MS - 1)
+    assert world.stopped == []
+    world.timers.advance(1)
+    assert world.stopped == [error]
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    world = World()
+    waiting = world.reporter.assign(P0, TOPIC_ID, A_ID)
+    world.break_disk(B)
+    world.reporter.close()
+    assert waiting.error is not None
+    world.timers.advance(2 * FAILURE_TIMEOUT_MS)
+    assert world.channel.requests == [] and world.stopped == []
 
 
 def test_a_failed_disk_is_reported_before_the_assignments_of_its_turn() -> None:
