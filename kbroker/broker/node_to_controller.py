@@ -3,9 +3,9 @@ NodeToControllerChannelManager).
 
 A request is sent to the leader of the metadata quorum as this node knows it. It is sent again, to
 the leader that is known by then, after a lost connection, a missing response and NOT_CONTROLLER,
-until its retry time is over. So the controller may carry out a request twice, as in Kafka
-(CreateTopics then answers TOPIC_ALREADY_EXISTS). No I/O and no clock of its own: it uses the
-channel between nodes and `ports.Timers`.
+and when another node is elected, until its retry time is over. So the controller may carry out a
+request twice, as in Kafka (CreateTopics then answers TOPIC_ALREADY_EXISTS). No I/O and no clock of
+its own: it uses the channel between nodes and `ports.Timers`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class NodeToController:
         self._in_flight: Counter[str] = Counter()
         self._controller: ActiveController | None = None
         self._failures = 0
-        self._not_before_ms = 0
+        self._not_before_ms = timers.monotonic_ms()
         self._timer: TimerHandle | None = None
         self._is_closed = False
 
@@ -178,27 +178,32 @@ class NodeToController:
         """Send what is not in flight, in order, unless the active controller is unknown or was
         tried in vain just now: then later.
         """
+        controller = None if self._is_closed else self._find()
+        if controller is not None and controller != self._controller:
+            self._change_to(controller)
         for pending in list(self._pending):
             if pending.is_in_flight or pending not in self._pending:
                 continue
-            controller, wait_ms = self._target()
-            if controller is None or wait_ms > 0:
+            if controller is None:
+                self._wake_in(POLL_MS)
+                return
+            wait_ms = self._not_before_ms - self._timers.monotonic_ms()
+            if wait_ms > 0:
                 self._wake_in(wait_ms)
                 return
             if self._in_flight[pending.purpose] < MAX_IN_FLIGHT:
                 self._transmit(pending, controller)
 
-    def _target(self) -> tuple[ActiveController | None, int]:
-        """Where requests go now, and how long they have to wait before."""
-        if self._is_closed:
-            return None, POLL_MS
-        controller = self._find()
-        if controller is None:
-            return None, POLL_MS
-        if controller != self._controller:
-            self._controller = controller
-            self._settled()
-        return controller, self._not_before_ms - self._timers.monotonic_ms()
+    def _change_to(self, controller: ActiveController) -> None:
+        """Another node leads, or in another epoch. The former one may hang: what is in flight there
+        is sent to its successor.
+        """
+        former, self._controller = self._controller, controller
+        self._settled()
+        if former is None or former.address.node_id == controller.address.node_id:
+            return
+        if self._channel is not None:
+            self._channel.disconnect(former.address.node_id)
 
     def _transmit(self, pending: _Pending, controller: ActiveController) -> None:
         if self._channel is None:
@@ -239,7 +244,8 @@ class NodeToController:
 
     def _failed(self, pending: _Pending, controller: ActiveController, error: KafkaError) -> None:
         self._landed(pending)
-        if self._is_closed or pending not in self._pending:
+        if pending not in self._pending:
+            self._wake_in(0)  # another one may be sent in its place
             return
         if error.code not in _RETRIED:
             self._fail(pending, error)
@@ -263,7 +269,8 @@ class NodeToController:
 
     def _settled(self) -> None:
         """The present controller answers, or has not been tried: no pause."""
-        self._failures = self._not_before_ms = 0
+        self._failures = 0
+        self._not_before_ms = self._timers.monotonic_ms()
 
     def _expired(self, pending: _Pending) -> None:
         name = ApiKey(pending.request.API_KEY).name

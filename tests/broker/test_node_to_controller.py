@@ -173,6 +173,33 @@ def test_a_dead_controller_is_left_for_its_successor(world: World) -> None:
     assert world.now_ms - began_ms < BACKOFF_MAX_MS / 4
 
 
+def test_a_controller_that_hangs_is_left_for_its_successor(world: World) -> None:
+    world.script(1, SILENT, SILENT)
+    answers = [world.start(number) for number in range(2)]
+    world.world.until(lambda: len(world.epochs(1)) == 2)
+    world.elect(2)
+    world.script(2, *[ANSWER] * 3)
+    began_ms = world.now_ms
+    answers.append(world.start(2))  # the election is noticed with this one
+    assert [world.outcome(answer) for answer in answers] == [ANSWER] * 3
+    assert world.now_ms - began_ms < TIMEOUT_MS / 4
+    assert world.epochs(2) == [0, 1, 2]
+
+
+def test_requests_beyond_the_bound_follow_those_that_expire_in_flight(world: World) -> None:
+    world.leader_id = -1
+    for number in range(MAX_IN_FLIGHT):
+        world.start(number, retry_ms=300)
+    last = world.start(MAX_IN_FLIGHT)
+    world.elect(1)
+    world.channel.leader_changed()
+    world.world.heap.advance(250)
+    assert len(world.epochs(1)) == MAX_IN_FLIGHT
+    world.script(1, ANSWER)
+    assert world.outcome(last) == ANSWER
+    assert world.epochs(1)[MAX_IN_FLIGHT:] == [MAX_IN_FLIGHT]
+
+
 def test_pauses_between_refusals_grow_up_to_a_bound(world: World) -> None:
     world.script(1, *[REFUSAL] * 8, ANSWER)
     answer = world.start()
