@@ -338,7 +338,8 @@ class BrokerLifecycle:
         core, now_ms = self._core, self._timers.monotonic_ms
 
         def failed(error: KafkaError) -> None:
-            logger.warning("node %d: the registration failed: %s", self._node_id, error)
+            if not self._is_closed:
+                logger.warning("node %d: the registration failed: %s", self._node_id, error)
             self._carry_out(core.registration_failed(error, now_ms()))
 
         try:

@@ -129,6 +129,12 @@ class BrokerRole:
             raise StartupError(
                 f"broker {self._config.node_id} is not registered at the active controller: {error}"
             ) from error
+        if not self._config.is_single_node:
+            logger.info(
+                "Node %d: broker registered with epoch %d, catching up with the metadata",
+                self._config.node_id,
+                lifecycle.broker_epoch,
+            )
         await as_future(lifecycle.when_caught_up())
         registered = self._logs.directory_ids()
         await self._load_logs()
