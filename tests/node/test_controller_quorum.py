@@ -101,8 +101,15 @@ def test_a_standby_takes_over_with_everything_that_was_committed(tmp_path: Path)
         begun = first.metadata.image
         first.kill()
         rest = [node for node in nodes if node is not first]
-        await until(lambda: any(len(node.metadata.image.controllers) > 1 for node in active(rest)))
+        await until(lambda: active(rest))
         second = active(rest)[0]
+
+        def has_taken_over() -> bool:
+            image = second.metadata.image
+            known = {first.config.node_id, second.config.node_id}
+            return image.epoch > begun.epoch and set(image.controllers) >= known
+
+        await until(has_taken_over)
         image = second.metadata.image
         assert image.features == begun.features and image.epoch > begun.epoch
         assert set(image.controllers) >= {first.config.node_id, second.config.node_id}
