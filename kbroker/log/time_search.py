@@ -121,7 +121,7 @@ def search_time(segments: Segments, timestamp: int, start_offset: Callable[[], i
             segments.floor_index(start_offset()),
             bisect_left(segments.latest_timestamps(), timestamp),
         )
-        for segment in list(segments)[first:]:
+        for segment in segments.at_or_after(segments.base_offsets[first]):
             if not segments.has(segment):
                 break  # begin again
             if segment.max_timestamp < timestamp:
@@ -180,7 +180,8 @@ def look_or_believe(candidate: Candidate, max_bytes: int) -> TimestampOffset | N
 def _load_timestamps(segments: Segments) -> Generator[None, None, None]:
     """Have the largest timestamp of every segment at hand: a look at an index and a header each."""
     loaded = 0
-    for segment in list(segments):
+    # a log may have thousands of closed segments: they are asked once, not for each search
+    for segment in [segments.active] if segments.knows_latest_timestamps else list(segments):
         if not segment.knows_max_timestamp and segments.has(segment):
             _ = segment.max_timestamp
             loaded += 1

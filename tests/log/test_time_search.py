@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kbroker.log import time_search
 from kbroker.log.storage.open_files import OpenFiles
+from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.time_search import (
     Candidate,
@@ -132,6 +134,28 @@ def test_a_long_search_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     while next(search) is None:
         steps += 1
     assert steps == 5
+
+
+def test_only_the_first_search_looks_at_every_segment(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found(search_time(segments, T + 12, lambda: 0)) == (20, 3)
+    walks = []
+
+    def walk(self: Segments) -> Iterator[Segment]:
+        walks.append(self)
+        return iter(self.at_or_after(0))
+
+    monkeypatch.setattr(Segments, "__iter__", walk)
+    assert found(search_time(segments, T + 12, lambda: 0)) == (20, 3)
+    assert not walks
+    put(segments, 30)  # in the active segment, which is looked at each time
+    assert found(search_time(segments, T + 25, lambda: 0)) == (30, 7)
+    assert not walks
+    roll(segments)
+    put(segments, 40)
+    assert found(search_time(segments, T + 35, lambda: 0)) == (40, 8)
+    assert len(walks) == 1
 
 
 def test_a_removed_segment_begins_the_search_again(segments: Segments) -> None:

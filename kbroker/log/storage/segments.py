@@ -202,6 +202,11 @@ class Segments:
             latest = self._latest = list(accumulate(closed, max))
         return latest
 
+    @property
+    def knows_latest_timestamps(self) -> bool:
+        """Whether `latest_timestamps` is at hand, without a look at any closed segment."""
+        return self._latest is not None
+
     def has(self, segment: Segment) -> bool:
         """Whether it is still one of these."""
         index = bisect_left(self._bases, segment.base_offset)
