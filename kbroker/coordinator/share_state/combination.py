@@ -9,12 +9,8 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
 
 from kbroker.protocol.share_partition_state import StateBatch
-
-CHANGED_COST: Final = 4
-"""To combine one changed batch with its neighbours costs as much as to look at so many."""
 
 _first_offset = attrgetter("first_offset")
 _last_offset = attrgetter("last_offset")
@@ -50,14 +46,7 @@ def combine(batches: Sequence[StateBatch], start_offset: int) -> list[StateBatch
         deliveries, state, last = -active[0][0], -active[0][1], active[0][2]
         if index < len(waiting):
             last = min(last, waiting[index].first_offset - 1)
-        if (
-            result
-            and result[-1].last_offset == offset - 1
-            and result[-1][2:] == (state, deliveries)
-        ):
-            result[-1] = result[-1]._replace(last_offset=last)
-        else:
-            result.append(StateBatch(offset, last, state, deliveries))
+        _append(result, StateBatch(offset, last, state, deliveries))
         offset = last + 1
     return result
 
@@ -77,31 +66,77 @@ def _is_combined(batches: Sequence[StateBatch], start_offset: int) -> bool:
 def combine_changed(
     batches: Sequence[StateBatch], changed: Sequence[StateBatch], start_offset: int
 ) -> list[StateBatch]:
-    """As `combine` of both. batches: combined already; if only some offsets changed, those far from
-    them are taken as they are, without a look at each.
+    """As `combine` of both. batches: combined already, perhaps tens of thousands. Those that no
+    changed batch overlaps are copied without a look at each; of the others each is compared once.
     """
-    if len(changed) * CHANGED_COST >= len(batches):
-        return combine([*batches, *changed], start_offset)
-    waiting = [each for each in changed if each.first_offset <= each.last_offset >= start_offset]
-    done = bisect_left(batches, start_offset, key=_last_offset)
-    if done < len(batches) and batches[done].first_offset < start_offset:
-        waiting.append(batches[done]._replace(first_offset=start_offset))
-        done += 1
-    waiting.sort()
     result: list[StateBatch] = []
-    index = 0
-    while index < len(waiting):
-        first, last = waiting[index][:2]
-        begin = bisect_left(batches, first - 1, done, key=_last_offset)
-        near, end, reach = [], begin, last
-        while index < len(waiting) and waiting[index].first_offset <= reach + 1:
-            near.append(waiting[index])
-            last = max(last, waiting[index].last_offset)
-            end = bisect_right(batches, last + 1, end, key=_first_offset)
-            reach = max(last, batches[end - 1].last_offset) if end > begin else last
-            index += 1
-        result += batches[done:begin]
-        result += combine([*batches[begin:end], *near], start_offset)
-        done = end
-    result += batches[done:]
+    done = bisect_left(batches, start_offset, key=_last_offset)
+    rest: StateBatch | None = None  # of the stored batch before `done`, if its end is to be added
+    if done < len(batches) and batches[done].first_offset < start_offset:
+        rest = batches[done]._replace(first_offset=start_offset)
+        done += 1
+    for over in combine(changed, start_offset):
+        if rest is not None and rest.last_offset < over.first_offset:
+            _append(result, rest)
+            rest = None
+        begin = bisect_left(batches, over.first_offset, done, key=_last_offset)
+        _extend(result, batches[done:begin])
+        done = bisect_right(batches, over.last_offset, begin, key=_first_offset)
+        overlapped = list(batches[begin:done])
+        if rest is not None:
+            overlapped.insert(0, rest)
+        rest = _overlay(result, overlapped, over)
+    if rest is not None:
+        _append(result, rest)
+    _extend(result, batches[done:])
     return result
+
+
+def _overlay(
+    result: list[StateBatch], overlapped: list[StateBatch], over: StateBatch
+) -> StateBatch | None:
+    """Append the state of each offset up to the end of `over`. overlapped: the combined batches
+    that share an offset with it. Returns the part of the last of them that lies behind it.
+    """
+    if not overlapped:
+        _append(result, over)
+        return None
+    at, last, state, deliveries = over
+    rest: StateBatch | None = None
+    if overlapped[-1].last_offset > last:
+        rest = overlapped[-1]._replace(first_offset=last + 1)
+        overlapped[-1] = overlapped[-1]._replace(last_offset=last)
+    if overlapped[0].first_offset < at:
+        _append(result, overlapped[0]._replace(last_offset=at - 1))
+        overlapped[0] = overlapped[0]._replace(first_offset=at)
+    pieces: list[StateBatch] = []
+    for batch in overlapped:
+        first, batch_last, batch_state, batch_deliveries = batch
+        if batch_deliveries > deliveries or (
+            batch_deliveries == deliveries and batch_state > state
+        ):
+            if at < first:
+                pieces.append(StateBatch(at, first - 1, state, deliveries))
+            pieces.append(batch)
+            at = batch_last + 1
+    if at <= last:
+        pieces.append(StateBatch(at, last, state, deliveries))
+    _extend(result, pieces)
+    return rest
+
+
+def _append(result: list[StateBatch], batch: StateBatch) -> None:
+    """Add a batch; one that continues the last with the same state makes it longer."""
+    if result:
+        before = result[-1]
+        if before.last_offset == batch.first_offset - 1 and before[2:] == batch[2:]:
+            result[-1] = before._replace(last_offset=batch.last_offset)
+            return
+    result.append(batch)
+
+
+def _extend(result: list[StateBatch], batches: Sequence[StateBatch]) -> None:
+    """Add batches that are combined among themselves."""
+    if batches:
+        _append(result, batches[0])
+        result += batches[1:]
