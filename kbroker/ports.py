@@ -179,6 +179,8 @@ class Deferred(Generic[T]):
         self, function: Callable[[KafkaError], T | Deferred[T]], *, cancels_source: bool = False
     ) -> Deferred[T]:
         """This result, or in place of a failure the result of function; see `then`."""
+        if self.done and self.error is None:
+            return self
         result: Deferred[T] = Chained(self) if cancels_source else Deferred()
         self.on_done(result.resolve, partial(_continue, result, function))
         return result

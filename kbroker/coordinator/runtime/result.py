@@ -86,6 +86,19 @@ class CoordinatorResult(Generic[R_co]):
             raise InvariantError("the response of this decision waits for another")
         return self.response
 
+    def followed_by(self, on_written: Callable[[int], Results]) -> CoordinatorResult[R_co]:
+        """This decision with another on_written. Not by `dataclasses.replace`, which takes as many
+        instructions as the rest of a heartbeat's decision.
+        """
+        return CoordinatorResult(
+            self.records,
+            self.response,
+            on_written,
+            self.on_completion,
+            self.replies,
+            self.requests,
+        )
+
     def after(self, records: Sequence[CoordinatorRecord]) -> CoordinatorResult[R_co]:
         """This decision with other records in front of its own, in one batch."""
         return replace(self, records=[*records, *self.records]) if records else self

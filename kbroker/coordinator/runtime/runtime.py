@@ -78,6 +78,7 @@ class CoordinatorRuntime(Generic[S]):
         self._hosts: dict[int, Host[S]] = {}
         self._answers: deque[Callable[[], None]] = deque()
         self._is_answering = False
+        self._committed = Deferred.of(ErrorCode.NONE)
         self._loader: ShardLoader[S] = ShardLoader(
             log, timers, step_bytes=load_step_bytes, on_loaded=self._on_loaded
         )
@@ -185,18 +186,20 @@ class CoordinatorRuntime(Generic[S]):
         its end.
         """
         response = result.response
+        outcome = self._submit(host, result.records, transaction)
         if isinstance(response, Deferred):
-            self._carry_out(host, [result], transaction)
-            return response
-        answer: Deferred[R] = Deferred()
-
-        def complete(error: ErrorCode) -> None:
+            answer, complete = response, None
+        elif not outcome.done:
+            answer = Deferred()
+            complete = partial(_complete, answer, response, error_of)
+        else:
+            complete = None
+            error = outcome.value
             if error is ErrorCode.NONE:
-                answer.resolve(response)
+                answer = Deferred.of(response)
             else:
-                answer.fail(KafkaError(error_of(error)))
-
-        self._carry_out(host, [result], transaction, complete)
+                answer = Deferred.failed(KafkaError(error_of(error)))
+        self.carry_out(host, self._follow(host, result, outcome, complete))
         return answer
 
     def carry_out(self, host: Host[S], results: Results) -> None:
@@ -207,59 +210,50 @@ class CoordinatorRuntime(Generic[S]):
         responses of that request queue up behind the present ones, so no shard sees half of another
         operation.
         """
-        self._carry_out(host, results)
-
-    def _carry_out(
-        self,
-        host: Host[S],
-        results: Results,
-        transaction: Transactional | None = None,
-        complete: Callable[[ErrorCode], None] | None = None,
-    ) -> None:
-        """transaction, complete: of the first result."""
-        todo = deque(results)
-        while todo:
-            result = todo.popleft()
-            if isinstance(result, Reply):
-                self._answers.append(result.deliver)
-            else:
-                todo.extend(self._apply(host, result, transaction, complete))
-                transaction = complete = None
+        if results:
+            todo = deque(results)
+            while todo:
+                result = todo.popleft()
+                if isinstance(result, Reply):
+                    self._answers.append(result.deliver)
+                else:
+                    outcome = self._submit(host, result.records)
+                    todo.extend(self._follow(host, result, outcome))
         self._arm(host)
-        self._send_answers()
+        if self._answers:
+            self._send_answers()
 
-    def _apply(
+    def _follow(
         self,
         host: Host[S],
         result: CoordinatorResult[object],
-        transaction: Transactional | None,
-        complete: Callable[[ErrorCode], None] | None,
-    ) -> list[CoordinatorResult[object] | Reply]:
-        """Append, and what follows at once."""
-        outcome = self._submit(host, result.records, transaction)
-        is_pending = not outcome.done
-        now_ms = self._timers.monotonic_ms()
+        outcome: Deferred[ErrorCode],
+        complete: Callable[[ErrorCode], None] | None = None,
+    ) -> Results:
+        """What follows at once from a decision whose records were submitted. complete: called with
+        a pending outcome once it is known.
+        """
+        is_pending = not outcome.done  # before anything that follows, which may complete it
         following: list[CoordinatorResult[object] | Reply] = []
-        self._answers.extend(reply.deliver for reply in result.replies)
+        if result.replies:
+            self._answers.extend(reply.deliver for reply in result.replies)
         if result.on_written is not None and is_in_log(outcome):
-            following += result.on_written(now_ms)
+            following += result.on_written(self._timers.monotonic_ms())
         for request in result.requests:
-            following += self._send(host, request, now_ms)
+            following += self._send(host, request, self._timers.monotonic_ms())
         if is_pending:
             if complete is not None or result.on_completion is not None:
                 outcome.on_done(partial(self._on_outcome, host, result, complete))
-            return following
-        if complete is not None:
-            complete(outcome.value)
-        if result.on_completion is not None:
-            following += result.on_completion(client_error(outcome.value), now_ms)
+        elif result.on_completion is not None:
+            error = client_error(outcome.value)
+            following += result.on_completion(error, self._timers.monotonic_ms())
         return following
 
     def _submit(
         self,
         host: Host[S],
         records: Sequence[CoordinatorRecord],
-        transaction: Transactional | None,
+        transaction: Transactional | None = None,
     ) -> Deferred[ErrorCode]:
         if records:
             return self._writer.write(host, records, transaction)
@@ -338,7 +332,7 @@ class CoordinatorRuntime(Generic[S]):
         """NONE once every record that is in the log now is committed; otherwise the error of the
         newest of them.
         """
-        return host.pending[-1] if host.pending else Deferred.of(ErrorCode.NONE)
+        return host.pending[-1] if host.pending else self._committed
 
     # -- timers ------------------------------------------------------------------------------
 
@@ -368,3 +362,12 @@ class CoordinatorRuntime(Generic[S]):
         except Exception:  # of one group: the other deadlines of the shard still fire
             logger.exception("%s: a deadline failed", host.topic_partition)
             self._arm(host)
+
+
+def _complete(
+    answer: Deferred[R], response: R, error_of: Callable[[ErrorCode], ErrorCode], error: ErrorCode
+) -> None:
+    if error is ErrorCode.NONE:
+        answer.resolve(response)
+    else:
+        answer.fail(KafkaError(error_of(error)))

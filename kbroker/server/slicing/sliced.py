@@ -118,6 +118,34 @@ class _SlicedAnswer(Deferred[Message]):
         abandon(self.slices, self.work, [])
 
 
+# Any: what a Deferred resolves with is the handler's
+def _in_slices(slices: FairSlices, first: Deferred[Any] | None, steps: Steps[Message]) -> Outcome:
+    """The response of steps whose first one has been taken and yielded `first`."""
+    answer = _SlicedAnswer()
+    response: list[Message] = []
+    raised: list[Exception] = []
+    is_first = True
+
+    def rest() -> SlicedSteps:
+        yield first
+        response.append((yield from steps))
+
+    def done(failure: Exception | None) -> None:
+        if failure is None:
+            answer.resolve(response[0])
+        elif is_first:
+            raised.append(failure)
+        else:
+            answer.fail(as_kafka_error(failure))
+
+    answer.slices = slices
+    answer.work = slices.begin(rest(), done)
+    is_first = False
+    if raised:
+        raise raised.pop()  # not kept: its traceback holds this frame
+    return answer.value if answer.done else answer
+
+
 # Any: each handler names its own request class
 def sliced(
     handler: Callable[[S, RequestContext, Any], Steps[R]],
@@ -127,28 +155,13 @@ def sliced(
     """
 
     def handle(services: S, context: RequestContext, request: Any) -> Outcome:
-        answer = _SlicedAnswer()
-        response: list[Message] = []
-        raised: list[Exception] = []
-        is_first = True
-
-        def steps() -> SlicedSteps:
-            response.append((yield from handler(services, context, request)))
-
-        def done(failure: Exception | None) -> None:
-            if failure is None:
-                answer.resolve(response[0])
-            elif is_first:
-                raised.append(failure)
-            else:
-                answer.fail(as_kafka_error(failure))
-
-        answer.slices = services.slices
-        answer.work = services.slices.begin(steps(), done)
-        is_first = False
-        if raised:
-            raise raised.pop()  # not kept: its traceback holds this frame
-        return answer.value if answer.done else answer
+        steps = handler(services, context, request)
+        try:
+            first = next(steps)
+        except StopIteration as end:  # as of nearly every request
+            response: Message = end.value
+            return response
+        return _in_slices(services.slices, first, steps)
 
     handle.__name__, handle.__doc__ = handler.__name__, handler.__doc__
     return handle

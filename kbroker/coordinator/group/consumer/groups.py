@@ -212,7 +212,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
             self.settled(group_id, member_id, topics, now_ms)
             return results
 
-        return replace(result, on_written=settle)
+        return result.followed_by(settle)
 
     def _leave(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest

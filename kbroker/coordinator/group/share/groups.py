@@ -185,7 +185,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
             self._settled(request.group_id, heartbeat, topics, now_ms)
             return []
 
-        return replace(result, on_written=settle)
+        return result.followed_by(settle)
 
     def _settled(
         self, group_id: str, decision: ShareHeartbeat, topics: ClusterTopics, now_ms: int

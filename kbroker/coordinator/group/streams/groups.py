@@ -5,7 +5,6 @@ sessions, the delay of their first assignment. What tools are shown is in `descr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final, get_args
 
@@ -165,7 +164,7 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
             self._settled(group_id, heartbeat, topics, now_ms)
             return []
 
-        return replace(result, on_written=settle)
+        return result.followed_by(settle)
 
     def _settled(
         self, group_id: str, decision: StreamsHeartbeat, topics: ClusterTopics, now_ms: int
