@@ -90,6 +90,10 @@ pure-tests: $(STAMP)
 test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparison with Apache Kafka
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "slow or reference"
 
+.PHONY: test-cluster
+test-cluster: $(STAMP) jars  ## controllers and brokers through 50 rounds of faults (Linux, root; 10 minutes)
+	@$(PYTEST) -q tests/cluster
+
 .PHONY: lint
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .
@@ -107,11 +111,12 @@ bench-log: $(STAMP)  ## the log's benchmarks only, in one table beside their bar
 	@$(BIN)/python -m benchmarks.log_table
 
 .PHONY: bench
-bench: $(STAMP)  ## beside Apache Kafka (fetched; needs Java), then the broker alone: 40 minutes, into docs/plots
+bench: $(STAMP)  ## beside Apache Kafka (fetched; needs Java), then the broker alone: an hour, into docs/plots
 	@command -v java > /dev/null || { echo "make bench: Apache Kafka needs Java 17 or 21" >&2; exit 1; }
 	@$(BIN)/python benchmarks/start.py --kafka
 	@$(BIN)/python benchmarks/side_by_side.py --plots docs/plots
 	@$(BIN)/python benchmarks/imports.py
+	@$(BIN)/python benchmarks/controllers.py
 	@$(BIN)/python -m benchmarks.hot_path
 	@$(BIN)/python benchmarks/wire_cost.py
 	@$(BIN)/python benchmarks/codec.py

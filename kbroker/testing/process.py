@@ -70,6 +70,22 @@ class BrokerProcess:
         """Start and wait until it listens. Raises StartupError with the end of its output if it
         does not.
         """
+        self._process = process = self._open(subprocess.PIPE)
+        try:
+            self.port = self._wait_for_port(process)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start and do not wait: for a node that cannot serve before others do, with ports of its
+        own in `overrides`. Its standard output goes to the log too.
+        """
+        self._process = self._open(None)
+
+    def _open(self, stdout: int | None) -> subprocess.Popen[str]:
+        """The process, just started. stdout: None for the log."""
         overrides = {
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data),
@@ -82,20 +98,14 @@ class BrokerProcess:
             command += ["--override", f"{name}={value}"]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=log if stdout is None else stdout,
                 stderr=log,
                 text=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        try:
-            self.port = self._wait_for_port(self._process)
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def _wait_for_port(self, process: subprocess.Popen[str]) -> int:
         if process.stdout is None:

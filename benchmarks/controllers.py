@@ -1,0 +1,334 @@
+"""Three controllers of kbroker and three of Apache Kafka 4.3.1: what brokers cost them, how long
+they take to create topics, and how long the cluster has no controller when one is killed.
+
+    python benchmarks/controllers.py [--runs 3] [--kills 5] [--partitions 10000] [--topics 1000]
+        [--brokers 100] [--seconds 30] [--servers kbroker kafka] [--json FILE]
+
+Brokers are simulated: they register, send a heartbeat every 2 s over a connection of their own, and
+do nothing else. One run of a quorum, with Kafka's defaults for its timeouts:
+
+- `idle` and `heartbeats`: CPU seconds a second without brokers and with all of them, of the active
+  controller and of all three.
+- `create topics`: one request for all topics, of one partition with three replicas: from the
+  request to its response, and CPU of all controllers.
+- `failover`: with all partitions, from kill -9 of the active controller until a CreateTopics is
+  acknowledged again; then the controller is started again, and the next kill waits until it has
+  caught up. Median and longest of the kills.
+- `memory`: of the active controller with all partitions, and of a standby.
+
+The quorums take turns, one run at a time; every figure is the median over the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.side_by_side import Figures, Server, medians, table  # noqa: E402
+from kbroker.model import StartupError  # noqa: E402
+from kbroker.protocol.errors import ErrorCode, KafkaError  # noqa: E402
+from kbroker.protocol.messages.topics import (  # noqa: E402
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kbroker.quorum.format import FormatOptions, format_directories  # noqa: E402
+from kbroker.settings.broker import BrokerConfig  # noqa: E402
+from kbroker.testing.process import BrokerProcess  # noqa: E402
+from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port  # noqa: E402
+from tests.cluster.controller_client import (  # noqa: E402
+    ControllerClient,
+    QuorumPartition,
+    format_addresses,
+)
+from tests.cluster.loads import ClientProcess  # noqa: E402
+
+NODES = (1, 2, 3)
+REPLICAS = 3
+START_TIMEOUT_S = 120.0
+REQUEST_TIMEOUT_S = 120.0
+PROBE_TIMEOUT_S = 2.0
+PROBE_PAUSE_S = 0.005
+SETTLE_S = 5.0
+"""After a start, a registration or a large change, for what it left to do."""
+PARTITIONS_PER_TOPIC = 100
+PARTITIONS_PER_REQUEST = 1000
+MIB = 1 << 20
+
+TopicSizes = dict[str, int]
+"""Topic to number of partitions."""
+
+
+def topic_requests(prefix: str, partitions: int) -> Iterator[TopicSizes]:
+    """Requests that create so many partitions together: topics of 100, the last one of the rest."""
+    request: TopicSizes = {}
+    for number, first in enumerate(range(0, partitions, PARTITIONS_PER_TOPIC)):
+        request[f"{prefix}-{number}"] = min(PARTITIONS_PER_TOPIC, partitions - first)
+        if sum(request.values()) >= PARTITIONS_PER_REQUEST:
+            yield request
+            request = {}
+    if request:
+        yield request
+
+
+def failover_figures(seconds: list[float]) -> Figures:
+    """Of the kills of one run."""
+    return {"median_s": statistics.median(seconds), "longest_s": max(seconds)}
+
+
+class Quorum:
+    """Three controllers, and the client of their active one."""
+
+    def __init__(self, nodes: dict[int, Server], ports: dict[int, int]) -> None:
+        self.nodes = nodes
+        self.addresses = {node: ("127.0.0.1", port) for node, port in ports.items()}
+        self.client = ControllerClient(self.addresses, timeout_s=REQUEST_TIMEOUT_S)
+
+    async def start(self) -> None:
+        """All at once; until there is a leader."""
+        for server in self.nodes.values():
+            server.launch()
+        await self._described(lambda partition: partition.high_watermark > 0)
+
+    def kill(self) -> None:
+        """End all of them."""
+        self.client.forget()
+        for server in self.nodes.values():
+            server.kill()
+
+    async def active_id(self) -> int:
+        """The leader's node id."""
+        return (await self.client.describe_quorum()).leader_id
+
+    async def caught_up(self) -> None:
+        """Until every controller has what is committed now."""
+        committed = (await self._described(lambda partition: True)).high_watermark
+        await self._described(
+            lambda partition: all(
+                each.log_end_offset >= committed for each in partition.current_voters
+            )
+        )
+
+    async def _described(self, is_it: Callable[[QuorumPartition], bool]) -> QuorumPartition:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while True:
+                found = await self.client.wait_for_quorum(START_TIMEOUT_S)
+                if is_it(found):
+                    return found
+                await asyncio.sleep(0.1)
+
+    async def create(self, topics: TopicSizes) -> None:
+        """In one request. Raises KafkaError."""
+        await create_topics(self.client, topics)
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """Spent so far, by node."""
+        return {node: server.cpu_seconds() for node, server in self.nodes.items()}
+
+
+async def create_topics(client: ControllerClient, topics: TopicSizes) -> None:
+    """In one request. Raises KafkaError for the first topic that is refused."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreateTopicsRequest.CreatableTopic(
+                name=name, num_partitions=count, replication_factor=REPLICAS
+            )
+            for name, count in topics.items()
+        ],
+        timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+    )
+    response = await client.request(request, CreateTopicsResponse)
+    for result in response.topics:
+        if result.error_code:
+            client.forget()
+            raise KafkaError(ErrorCode(result.error_code), f"{result.name}: {result.error_message}")
+
+
+def kbroker_quorum(folder: Path) -> Quorum:
+    ports, properties = _controllers()
+    nodes: dict[int, Server] = {}
+    for node, overrides in properties.items():
+        data = folder / f"kbroker-{node}"
+        config = BrokerConfig.from_properties({**overrides, "log.dirs": str(data)})
+        format_directories(config, FormatOptions(cluster_id=CLUSTER_ID), random=Random(node))
+        nodes[node] = BrokerProcess(data, overrides=overrides)
+    return Quorum(nodes, ports)
+
+
+def kafka_quorum(folder: Path) -> Quorum:
+    ports, properties = _controllers()
+    nodes: dict[int, Server] = {}
+    for node, overrides in properties.items():
+        kafka = ApacheKafka(folder / f"kafka-{node}", overrides=overrides, heap="1g")
+        kafka.port = ports[node]
+        kafka.format()
+        nodes[node] = kafka
+    return Quorum(nodes, ports)
+
+
+def _controllers() -> tuple[dict[int, int], dict[int, dict[str, str]]]:
+    """Free ports and the properties, by node."""
+    ports = {node: free_port() for node in NODES}
+    voters = format_addresses({node: ("127.0.0.1", port) for node, port in ports.items()})
+    return ports, {
+        node: {
+            "process.roles": "controller",
+            "node.id": str(node),
+            "listeners": f"CONTROLLER://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": voters,
+        }
+        for node, port in ports.items()
+    }
+
+
+QUORUMS: dict[str, Callable[[Path], Quorum]] = {"kbroker": kbroker_quorum, "kafka": kafka_quorum}
+
+
+async def cpu_per_second(quorum: Quorum, seconds: float) -> Figures:
+    """Of the active controller and of all, while nothing is asked of them here."""
+    active = await quorum.active_id()
+    before, begun = quorum.cpu_seconds(), time.monotonic()
+    await asyncio.sleep(seconds)
+    passed = time.monotonic() - begun
+    spent = {node: after - before[node] for node, after in quorum.cpu_seconds().items()}
+    return {
+        "active_cpu_s_per_s": spent[active] / passed,
+        "all_cpu_s_per_s": sum(spent.values()) / passed,
+    }
+
+
+async def created_topics(quorum: Quorum, count: int) -> Figures:
+    """One request for topics of one partition."""
+    before, begun = quorum.cpu_seconds(), time.monotonic()
+    await quorum.create({f"topic-{number}": 1 for number in range(count)})
+    seconds = time.monotonic() - begun
+    await asyncio.sleep(SETTLE_S)
+    spent = sum(quorum.cpu_seconds().values()) - sum(before.values())
+    return {"response_s": seconds, "all_cpu_s": spent}
+
+
+async def failover_s(quorum: Quorum, topic: str) -> float:
+    """Kill the active controller; the time until the topic is created. It is started again then."""
+    active = await quorum.active_id()
+    quorum.nodes[active].kill()
+    killed = time.monotonic()
+    others = {node: where for node, where in quorum.addresses.items() if node != active}
+    async with ControllerClient(others, timeout_s=PROBE_TIMEOUT_S) as probe:
+        while True:
+            try:
+                await create_topics(probe, {topic: 1})
+                break
+            except KafkaError as error:
+                if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                    break
+            if time.monotonic() - killed > START_TIMEOUT_S:
+                raise TimeoutError(f"no controller within {START_TIMEOUT_S:.0f} s after a kill")
+            await asyncio.sleep(PROBE_PAUSE_S)
+    seconds = time.monotonic() - killed
+    quorum.nodes[active].launch()
+    quorum.client.forget()
+    await quorum.caught_up()
+    await asyncio.sleep(SETTLE_S)
+    return seconds
+
+
+async def one_run(
+    quorum: Quorum, folder: Path, arguments: argparse.Namespace
+) -> dict[str, Figures]:
+    """All figures of controllers just formatted."""
+    found: dict[str, Figures] = {}
+    with ExitStack() as stack:
+        stack.callback(quorum.kill)
+        await quorum.start()
+        await asyncio.sleep(SETTLE_S)
+        found["idle"] = await cpu_per_second(quorum, arguments.seconds)
+        command = [sys.executable, "-m", "tests.cluster.simulated_brokers"]
+        command += [format_addresses(quorum.addresses), "--brokers", str(arguments.brokers)]
+        brokers = ClientProcess("simulated brokers", command, folder / "simulated.log")
+        stack.callback(brokers.stop)
+        await all_unfenced(brokers, arguments.brokers)
+        await asyncio.sleep(SETTLE_S)
+        found[f"heartbeats of {arguments.brokers} brokers"] = await cpu_per_second(
+            quorum, arguments.seconds
+        )
+        found[f"create {arguments.topics} topics"] = await created_topics(quorum, arguments.topics)
+        for request in topic_requests("large", arguments.partitions - arguments.topics):
+            await quorum.create(request)
+        await quorum.caught_up()
+        await asyncio.sleep(SETTLE_S)
+        active = await quorum.active_id()
+        standby = next(node for node in NODES if node != active)
+        found[f"memory, {arguments.partitions} partitions"] = {
+            "active_mib": quorum.nodes[active].resident_bytes() / MIB,
+            "standby_mib": quorum.nodes[standby].resident_bytes() / MIB,
+        }
+        seconds = [
+            await failover_s(quorum, f"after-kill-{number}") for number in range(arguments.kills)
+        ]
+        found[f"failover, {arguments.partitions} partitions"] = failover_figures(seconds)
+    return found
+
+
+async def all_unfenced(brokers: ClientProcess, count: int) -> None:
+    """Raises RuntimeError if the process ends before, TimeoutError."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while f"unfenced {count}" not in brokers.lines:
+            if brokers.failure is not None:
+                raise RuntimeError(brokers.failure)
+            await asyncio.sleep(0.05)
+
+
+def main() -> int:
+    """Run, print the table, keep the JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=5, help="in each run")
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--topics", type=int, default=1_000)
+    parser.add_argument("--brokers", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of CPU")
+    parser.add_argument("--servers", nargs="+", choices=sorted(QUORUMS), default=list(QUORUMS))
+    parser.add_argument("--json", type=Path, help="write every run's figures here")
+    arguments = parser.parse_args()
+    runs: dict[str, list[dict[str, Figures]]] = {name: [] for name in arguments.servers}
+    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
+    try:
+        for number in range(arguments.runs):
+            for name in arguments.servers:
+                folder = base / f"{name}-{number}"
+                folder.mkdir()
+                quorum = QUORUMS[name](folder)
+                runs[name].append(asyncio.run(one_run(quorum, folder, arguments)))
+                shutil.rmtree(folder, ignore_errors=True)
+                print(f"run {number + 1} of {arguments.runs}: {name}", file=sys.stderr)
+    except (KafkaError, RuntimeError, StartupError, TimeoutError) as error:
+        print(f"controllers: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print("\n".join(table({name: medians(found) for name, found in runs.items()})))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(runs, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Controllers, and brokers once they can run under several controllers, through rounds of faults:
+nothing that was acknowledged is lost, an epoch has one leader, and the metadata logs are equal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.network import network_problem
+from tests.cluster.rounds import Options, play_rounds
+from tests.cluster.schedule import Kind
+
+pytestmark = pytest.mark.skipif(network_problem() is not None, reason=network_problem() or "")
+
+
+def test_the_line_that_replays_a_failure_names_what_it_was_drawn_from() -> None:
+    options = Options(seed=4, rounds=50, brokers=2)
+    assert options.line(7) == "python -m tests.cluster.rounds --seed 4 --rounds 7 --brokers 2"
+    fewer = Options(seed=4, kinds=(Kind.KILL, Kind.CUT), loads=("wire",))
+    assert fewer.line(3).endswith("--rounds 3 --brokers 0 --kinds kill,cut --loads wire")
+
+
+def test_three_rounds(tmp_path: Path) -> None:
+    options = Options(seed=3, rounds=3, loads=("wire",))
+    summary = play_rounds(options, tmp_path)
+    assert summary.acknowledged > 20
+    assert summary.log_bytes > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_fifty_rounds(tmp_path: Path) -> None:
+    summary = play_rounds(Options(seed=17, rounds=50), tmp_path)
+    assert summary.epochs > 10
+    assert summary.acknowledged > 500
