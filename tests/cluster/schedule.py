@@ -36,6 +36,10 @@ class Kind(Enum):
     """Each fsync takes long."""
 
 
+CUTS = (Kind.ISOLATE, Kind.CUT, Kind.CUT_OUT, Kind.CUT_IN, Kind.CUT_PAIR)
+CUT_WEIGHT = 0.4
+"""So that the five of them are drawn as often as two other kinds."""
+
 LEADER = "leader"
 FOLLOWERS = ("follower1", "follower2")
 """The controllers that do not lead, in the order of their ids."""
@@ -43,7 +47,7 @@ FOLLOWERS = ("follower1", "follower2")
 PAIR_SHARE = 0.25
 """Of the rounds that have two faults at a time."""
 SHORTEST_S, LONGEST_S = 0.5, 4.0
-LONGEST_PAUSE_S = 2.0
+LONGEST_QUIET_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +93,11 @@ def _draw_round(random: Random, kinds: Sequence[Kind], victims: Sequence[str]) -
     chosen = [first, *random.sample([each for each in victims if each != first], count - 1)]
     faults = tuple(
         Fault(
-            random.choice(kinds),
+            random.choices(kinds, [CUT_WEIGHT if kind in CUTS else 1.0 for kind in kinds])[0],
             victim,
             round(random.uniform(0.0, 0.5), 1) if number else 0.0,
             round(random.uniform(SHORTEST_S, LONGEST_S), 1),
         )
         for number, victim in enumerate(chosen)
     )
-    return Round(round(random.uniform(0.0, LONGEST_PAUSE_S), 1), faults)
+    return Round(round(random.uniform(0.0, LONGEST_QUIET_S), 1), faults)
