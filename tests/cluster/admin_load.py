@@ -71,9 +71,7 @@ class ConfluentLoad:
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(
-            ConfigResource.Type.TOPIC, topic, incremental_configs=[entry]
-        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
         outcomes = self._admin.incremental_alter_configs(
             [resource], request_timeout=REQUEST_TIMEOUT_S
         )

@@ -58,6 +58,7 @@ class ClientProcess:
         self.acknowledged = Acknowledged()
         self.lines: list[str] = []
         self._log = log
+        self._is_stopping = False
         with log.open("a") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -80,9 +81,9 @@ class ClientProcess:
 
     @property
     def failure(self) -> str | None:
-        """Why it ended by itself; None while it runs."""
+        """Why it ended by itself; None while it runs, and after `stop`."""
         code = self._process.poll()
-        if code is None:
+        if code is None or self._is_stopping:
             return None
         tail = " | ".join(self._log.read_text(errors="replace").splitlines()[-5:])
         return f"the client {self.name} ended with code {code}: {tail}"
@@ -90,6 +91,7 @@ class ClientProcess:
     def stop(self) -> None:
         """Close its input and wait until all its lines were read."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._is_stopping = True
         self._process.stdin.close()
         try:
             self._process.wait(STOP_TIMEOUT_S)

@@ -88,14 +88,26 @@ class Network:
             ],
             switch,
         )
+        hardware = {
+            name: f"02:00:00:00:{number // 256:02x}:{number % 256:02x}"
+            for number, name in enumerate(self.addresses)
+        }
         for name, address in self.addresses.items():
             _ip(
                 [
+                    f"link set {INTERFACE} address {hardware[name]}",
                     f"address add {address}/16 dev {INTERFACE}",
                     "link set lo up",
                     f"link set {INTERFACE} up",
                     f"rule add pref {LOCAL_PREFERENCE} lookup local",
                     "rule del pref 0",
+                    # A member that drops another's packets would not answer its ARP requests.
+                    *(
+                        f"neighbour add {self.addresses[other]} lladdr {hardware[other]} "
+                        f"dev {INTERFACE} nud permanent"
+                        for other in self.addresses
+                        if other != name
+                    ),
                 ],
                 self.namespace(name),
             )

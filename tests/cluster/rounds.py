@@ -37,7 +37,6 @@ from tests.cluster.cluster import CLIENT, Cluster, ClusterNode
 from tests.cluster.controller_client import ControllerClient, QuorumPartition
 from tests.cluster.faults import possible_kinds, strike, victims_of
 from tests.cluster.loads import (
-    Acknowledged,
     ClientProcess,
     Resource,
     start_load,
@@ -320,6 +319,9 @@ def main() -> int:
     )
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="kbroker-rounds-"))
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        print(f"rounds: {folder} is not empty", file=sys.stderr)
+        return 2
     try:
         summary = play_rounds(options, folder, lambda line: print(line, flush=True))
     except RoundFailure as failure:

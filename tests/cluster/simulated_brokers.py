@@ -78,9 +78,7 @@ class SimulatedBroker:
 
     async def _register(self) -> bool:
         await self._client.active()
-        request = self._registration.request(
-            broker_id=self._id, cluster_id=self._client.cluster_id
-        )
+        request = self._registration.request(broker_id=self._id, cluster_id=self._client.cluster_id)
         response = await self._client.request(request, BrokerRegistrationResponse)
         self._check(response.error_code)
         self._epoch = response.broker_epoch

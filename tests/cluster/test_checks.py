@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.raft.control import control_batch, leader_change
 from tests.cluster.checks import (
     Leaders,
@@ -80,7 +81,7 @@ def test_a_log_that_begins_later_is_compared_from_there() -> None:
 def test_changes_that_were_acknowledged_are_there() -> None:
     acknowledged = {TOPIC: {"retention.ms": "5"}}
     check_acknowledged(acknowledged, {TOPIC: {"retention.ms": "5", "segment.ms": "1"}}, "node 1")
-    with pytest.raises(AssertionError, match="node 1 lost 1 .*retention.ms is 7, not 5"):
+    with pytest.raises(AssertionError, match=r"node 1 lost 1 .*retention.ms is 7, not 5"):
         check_acknowledged(acknowledged, {TOPIC: {"retention.ms": "7"}}, "node 1")
     with pytest.raises(AssertionError, match="t does not exist"):
         check_acknowledged(acknowledged, {TOPIC: None}, "node 1")
@@ -93,9 +94,6 @@ def test_a_damaged_byte_anywhere_is_found() -> None:
     random = Random(1)
     for _ in range(50):
         damaged = bytearray(log)
-        position = random.randrange(len(log))
-        if position % len(batch(0, b"value")) < 12:  # offset and length: the batches are others
-            continue
-        damaged[position] ^= 1
-        with pytest.raises(AssertionError):
+        damaged[random.randrange(len(log))] ^= 1
+        with pytest.raises((AssertionError, KafkaError)):
             check_equal_logs({"one": log, "two": bytes(damaged)}, 5)

@@ -31,8 +31,11 @@ from tests.cluster.run_names import new_run_name
 run = new_run_name()
 network = Network(run, ["a"]).__enter__()
 SmallDisk(f"{run}-a", Path(sys.argv[1]), 1 << 20).__enter__()
-null = subprocess.DEVNULL
-inside = subprocess.Popen([*network.command("a"), "sleep", "600"], stdout=null, stderr=null)
+program = ["sh", "-c", "echo inside; exec sleep 600 > /dev/null"]
+inside = subprocess.Popen(
+    [*network.command("a"), *program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+)
+inside.stdout.readline()
 print(run, inside.pid, flush=True)
 os._exit(0)
 """
@@ -113,8 +116,12 @@ def test_the_networks_of_two_runs_do_not_meet(network: Network) -> None:
 
 def test_the_process_of_a_removed_network_is_ended() -> None:
     with Network(new_run_name(), ["a"]) as network:
-        inside = subprocess.Popen([*network.command("a"), "sleep", "600"])
-    assert inside.wait(10) == -9
+        program = [*network.command("a"), "sh", "-c", "echo inside; exec sleep 600"]
+        inside = subprocess.Popen(program, stdout=subprocess.PIPE)
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == b"inside\n"
+    with inside:
+        assert inside.wait(10) == -9
     assert not (NAMESPACES / network.namespace("a")).exists()
     assert not (NAMESPACES / network.namespace("switch")).exists()
 
