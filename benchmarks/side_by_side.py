@@ -46,7 +46,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import kafka_perf  # noqa: E402
 from benchmarks.kafka_perf import Load  # noqa: E402
-from benchmarks.steady import MEASURED_ROUNDS, steady_medians  # noqa: E402
+from benchmarks.steady import CPU_FIGURE, MEASURED_ROUNDS, steady_medians  # noqa: E402
 from benchmarks.svg import bars  # noqa: E402
 from kbroker.client.cluster import Client, check  # noqa: E402
 from kbroker.protocol.messages.topics import (  # noqa: E402
@@ -156,7 +156,7 @@ def measured(server: Server, size: int, work: Callable[[], Load]) -> Figures:
     load = work()
     time.sleep(PAUSE_S)
     spent = server.cpu_seconds() - before
-    figures = {"cpu_s_per_gb": spent / (size / 1e9)}
+    figures = {"cpu_s_per_gb": spent / (size / 1e9), CPU_FIGURE: spent}
     for name in ("mb_per_s", "average_ms", "p50_ms", "p99_ms", "p999_ms"):
         value = getattr(load, name)
         if value is not None:
@@ -350,6 +350,8 @@ def table(results: Results) -> list[str]:
     ]
     for load, figures in results[names[0]].items():
         for figure in figures:
+            if figure == CPU_FIGURE:
+                continue  # the share of a GB tells more
             values = [results[name].get(load, {}).get(figure, math.nan) for name in names]
             ratio = f"{values[0] / values[1]:.2f}" if len(values) > 1 and values[1] else ""
             goal = GOALS.get((load, figure))

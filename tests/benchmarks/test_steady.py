@@ -45,6 +45,12 @@ def test_a_load_without_cpu_is_not_compared() -> None:
     assert is_steady({"idle": {"rss_mb": 1.0}}, {"idle": {"rss_mb": 9.0}})
 
 
+def test_a_difference_of_two_clock_ticks_is_none() -> None:
+    before = {"consume": {"cpu_s_per_gb": 0.8, "cpu_s": 0.08}}
+    assert is_steady(before, {"consume": {"cpu_s_per_gb": 1.0, "cpu_s": 0.1}})
+    assert not is_steady(before, {"consume": {"cpu_s_per_gb": 1.1, "cpu_s": 0.11}})
+
+
 def test_measured_rounds_follow_the_warm_up() -> None:
     called, run = rounds_of(19.0, 12.0, 8.0, 6.0, 5.8, 5.0, 7.0, 5.6)
     found = steady_medians({"one": run}, measured=3)
