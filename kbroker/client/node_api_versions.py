@@ -47,6 +47,10 @@ class NodeApiVersions:
             api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }
 
+    def range_of(self, api_key: int) -> tuple[int, int] | None:
+        """The versions that the broker serves, both ends inclusive; None if it has not the API."""
+        return self._ranges.get(api_key)
+
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
         """The highest version that both sides support. Raises KafkaError(UNSUPPORTED_VERSION) if
         there is none.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import ApiPolicy, MemoryClass
 from kbroker.server.requests import Outcome, RequestContext, Steps
@@ -19,6 +20,8 @@ from kbroker.server.slicing.divided_requests import Division
 RefusalSteps = Callable[[Any, ErrorCode, str], Generator[None, None, Message]]
 """An `error_response` as a generator, which pauses after some hundred items."""
 
+REFUSED_ITEMS: Final = 512
+"""Items of a large request that are answered with an error in one step."""
 
 S_contra = TypeVar("S_contra", bound=NodeServices, contravariant=True)
 """What the handler may call: `Services` on listeners of brokers, `ControllerServices` on those of
@@ -64,6 +67,24 @@ class ApiHandler(Generic[S_contra]):
         """The newest request version that is served."""
         return self.policy.versions.max_version
 
+    # Any: a request of the API
+    def refused_in_steps(self, request: Any, code: ErrorCode, message: str) -> Steps:
+        """The error response to a large request, `REFUSED_ITEMS` of its items at a time."""
+        refusal = self.refusal
+        if refusal is None:
+            return self.error_response(request, code, message)
+        if not isinstance(refusal, Division):
+            return (yield from refusal(request, code, message))
+        total: Message | None = None
+        for piece, continued in pieces(request, refusal.request, REFUSED_ITEMS):
+            if total is None:
+                total = self.error_response(piece, code, message)
+                continue
+            yield None
+            refused = self.error_response(piece, code, message)
+            merge(total, refused, refusal.response, continued)
+        return total
+
 
 def small_responses(handlers: Iterable[ApiHandler[Any]]) -> frozenset[int]:
     """Keys of the APIs whose responses are small as a rule; see `MemoryClass`."""
@@ -74,7 +95,7 @@ def small_responses(handlers: Iterable[ApiHandler[Any]]) -> frozenset[int]:
     )
 
 
-def api_version_ranges(handlers: Sequence[ApiHandler[Any]]) -> list[ApiVersionRange]:
+def api_version_ranges(handlers: Iterable[ApiHandler[Any]]) -> list[ApiVersionRange]:
     """What ApiVersions announces for these handlers, by API key."""
     return sorted(
         ApiVersionRange(int(handler.api_key), handler.min_version, handler.max_version)

@@ -1,6 +1,7 @@
 """From a request's bytes to the handler and back, as a chain that each API's `ApiPolicy` steers.
 
-    header -> version -> decode -> group type served? -> authorised? -> handle -> error mapping
+    header -> version -> forward, or decode -> group type served? -> authorised? -> handle -> error
+    mapping
 
 An API that a listener does not serve, and a version outside its range, are refused before anything
 is decoded. The checks before the handler come from the policy and are chosen once, when the API is
@@ -28,12 +29,12 @@ from kbroker.protocol.codec import Part, decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import (
     REQUEST_HEAD,
+    RequestHeader,
     decode_request_header,
     encode_response_frame,
     read_client_id,
 )
-from kbroker.protocol.pieces import merge, pieces
-from kbroker.protocol.schema import Field, Message, Request
+from kbroker.protocol.schema import Binary, Field, Message, Request
 from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import (
     ApiPolicy,
@@ -44,6 +45,7 @@ from kbroker.server.api_policy import (
     authorisation_check,
     group_protocol_check,
 )
+from kbroker.server.forwarding import Forwarder
 from kbroker.server.requests import (
     CloseConnection,
     LargePendingResponse,
@@ -57,16 +59,12 @@ from kbroker.server.requests import (
 )
 from kbroker.server.services import NodeServices
 from kbroker.server.session import ApiVersionRange, Session
-from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
+from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests, free_in_steps
 
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
 _PRODUCE: Final = int(ApiKey.PRODUCE)
-
-REFUSED_ITEMS: Final = 512
-"""Items of a large request that are answered with an error in one step."""
 
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
@@ -124,17 +122,17 @@ class _Route(Generic[S]):
 class Dispatcher(Generic[S]):
     """The handler table of one type of listener, at work.
 
-    api_versions: what ApiVersions announces. small_responses: keys of the APIs of
-    `MemoryClass.SMALL_RESPONSE`. requests: how many, by API key. surprises: how many unexpected
+    small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API key. surprises: how many unexpected
     exceptions. times: by API key, from `dispatch` to the end of `render`; None: not measured.
     """
 
     __slots__ = (
         "_failures",
+        "_forwarder",
         "_large",
+        "_own_versions",
         "_routes",
         "_services",
-        "api_versions",
         "interceptors",
         "requests",
         "small_responses",
@@ -149,21 +147,38 @@ class Dispatcher(Generic[S]):
         *,
         listener: ListenerType = ListenerType.BROKER,
         authorizer: Authorizer | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
-        """handlers: those whose policy does not name the listener type are left out."""
-        served = [handler for handler in handlers if listener in handler.policy.listeners]
+        """handlers: those whose policy does not name the listener type are left out, and those of
+        APIs that the forwarder has.
+        """
+        forwarded = frozenset[int]() if forwarder is None else forwarder.api_keys
+        served = [
+            handler
+            for handler in handlers
+            if listener in handler.policy.listeners and handler.api_key not in forwarded
+        ]
         self._routes = {
             int(handler.api_key): _Route(handler, services, authorizer) for handler in served
         }
+        self._forwarder = forwarder
         self._services = services
         self._failures = LogThrottle(logger, logging.ERROR, lines=FAILURES_PER_SECOND)
         self._large = LargeRequests(services)
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
         self.small_responses = small_responses(served)
+        if forwarder is not None:
+            self.small_responses |= forwarder.small_responses
         self.surprises = 0
         self.times: dict[int, Histogram] | None = None
-        self.api_versions: Sequence[ApiVersionRange] = api_version_ranges(served)
+        self._own_versions = api_version_ranges(served)
+
+    def api_versions(self) -> Sequence[ApiVersionRange]:
+        """What ApiVersions announces."""
+        if self._forwarder is None:
+            return self._own_versions
+        return sorted([*self._own_versions, *self._forwarder.api_versions()])
 
     def dispatch(
         self, session: Session, frame: memoryview, arrived_ms: int
@@ -181,7 +196,7 @@ class Dispatcher(Generic[S]):
         api_key, api_version, correlation_id, id_size = REQUEST_HEAD.unpack_from(frame)
         route = self._routes.get(api_key)
         if route is None:
-            raise MalformedRequest(f"API key {api_key} is not served")
+            return self._forward(api_key, session, frame, arrived_ms)
         if not route.min_version <= api_version <= route.max_version:
             return _unsupported_version(route.handler, api_version, correlation_id)
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
@@ -225,11 +240,55 @@ class Dispatcher(Generic[S]):
         its header is looked at now.
         """
         header = decode_request_header(frame)
+        key, version = header.api_key, header.api_version
+        route = self._routes.get(key)
+        if route is None or not route.min_version <= version <= route.max_version:
+            return self.dispatch(session, frame, arrived_ms)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        pending = LargePendingResponse(key, version, header.correlation_id)
+        pending.started_s = 0.0 if self.times is None else time.perf_counter()
+        large = self._large_request(route, header, session, bytearray(frame), arrived_ms)
+        answer = self._large.begin(large)
+        if answer.done:
+            pending.message = answer.value
+        else:
+            pending.deferred = answer
+            pending.error_response = Refusal
+        return pending
+
+    def respond_in_steps(
+        self, session: Session, header: RequestHeader, frame: Binary, arrived_ms: int
+    ) -> Steps:
+        """Steps of a large request inside another one, which return its response. frame: read
+        between the steps. Raises MalformedRequest, and KafkaError for a response that is too large.
+        """
         route = self._routes.get(header.api_key)
         if route is None or not route.min_version <= header.api_version <= route.max_version:
-            return self.dispatch(session, frame, arrived_ms)
-        handler = route.handler
+            raise MalformedRequest(f"API {header.api_key} v{header.api_version} is not served")
         self.requests[header.api_key] = self.requests.get(header.api_key, 0) + 1
+        large = self._large_request(route, header, session, frame, arrived_ms)
+        refused: list[Exception] = []  # copies: the frames of an error hold the request
+        response: Message | None = None
+        try:
+            response = yield from self._large.respond(large)
+        except KafkaError as error:
+            refused.append(KafkaError(error.code, error.message))
+        except MalformedRequest as error:
+            refused.append(MalformedRequest(str(error)))
+        yield from free_in_steps(large.made)
+        if refused:
+            raise refused.pop()
+        return response
+
+    def _large_request(
+        self,
+        route: _Route[S],
+        header: RequestHeader,
+        session: Session,
+        frame: Binary,
+        arrived_ms: int,
+    ) -> LargeRequest:
+        handler = route.handler
         context = RequestContext(
             handler.api_key,
             header.api_version,
@@ -238,27 +297,30 @@ class Dispatcher(Generic[S]):
             session,
             arrived_ms,
         )
-        pending = LargePendingResponse(header.api_key, header.api_version, header.correlation_id)
-        pending.started_s = 0.0 if self.times is None else time.perf_counter()
-        answer = self._large.begin(
-            LargeRequest(
-                context,
-                request_class(header.api_key),
-                bytearray(frame),
-                header.body_position,
-                lambda request: self._handle_in_steps(route, context, request),
-                lambda request, error: _refused_in_steps(
-                    handler, request, *self._error_of(handler, context, error)
-                ),
-                handler.division,
-                waits_for_others=handler.policy.waits_for_others,
-            )
+        return LargeRequest(
+            context,
+            request_class(header.api_key),
+            frame,
+            header.body_position,
+            lambda request: self._handle_in_steps(route, context, request),
+            lambda request, error: handler.refused_in_steps(
+                request, *self._error_of(handler, context, error)
+            ),
+            handler.division,
+            waits_for_others=handler.policy.waits_for_others,
         )
-        if answer.done:
-            pending.message = answer.value
-        else:
-            pending.deferred = answer
-            pending.error_response = Refusal
+
+    def _forward(
+        self, api_key: int, session: Session, frame: memoryview, arrived_ms: int
+    ) -> PendingResponse | None:
+        """Hand a request to the forwarder. Raises MalformedRequest for an API it does not serve."""
+        if self._forwarder is None or api_key not in self._forwarder.api_keys:
+            raise MalformedRequest(f"API key {api_key} is not served")
+        self.requests[api_key] = self.requests.get(api_key, 0) + 1
+        started_s = 0.0 if self.times is None else time.perf_counter()
+        pending = self._forwarder.dispatch(session, frame, arrived_ms)
+        if pending is not None:
+            pending.started_s = started_s
         return pending
 
     def render(self, pending: PendingResponse) -> list[Part]:
@@ -335,7 +397,7 @@ class Dispatcher(Generic[S]):
             raise
         except Exception as error:  # noqa: BLE001  # top frame of a request
             code, message = self._error_of(handler, context, error)
-        return (yield from _refused_in_steps(handler, request, code, message))
+        return (yield from handler.refused_in_steps(request, code, message))
 
     def _failed(
         self, handler: ApiHandler[S], context: RequestContext, request: Any, error: Exception
@@ -363,24 +425,6 @@ class Dispatcher(Generic[S]):
             exc_info=None if isinstance(error, Surprise) else error,
         )
         return ErrorCode.UNKNOWN_SERVER_ERROR, ""
-
-
-def _refused_in_steps(handler: ApiHandler[S], request: Any, code: ErrorCode, message: str) -> Steps:
-    """The error response to a large request, `REFUSED_ITEMS` of its items at a time."""
-    refusal = handler.refusal
-    if refusal is None:
-        return handler.error_response(request, code, message)
-    if not isinstance(refusal, Division):
-        return (yield from refusal(request, code, message))
-    total: Message | None = None
-    for piece, continued in pieces(request, refusal.request, REFUSED_ITEMS):
-        if total is None:
-            total = handler.error_response(piece, code, message)
-            continue
-        yield None
-        refused = handler.error_response(piece, code, message)
-        merge(total, refused, refusal.response, continued)
-    return total
 
 
 def checks_of(

@@ -4,7 +4,7 @@ read it through their `RequestContext`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,17 +19,20 @@ class ApiVersionRange(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """One per connection; all requests on the connection share it.
+    """One per connection; all requests on the connection share it. A request in an Envelope has one
+    of its own, with the principal and the address of the client whose broker forwarded it.
 
-    connection_id: unique in the life of the process, also across reconnects. client_software_*: as
-    the client's ApiVersions request says (KIP-511), "unknown" before that.
+    connection_id: unique in the life of the process, also across reconnects. principal: its type
+    and its name. is_token_authenticated: by a delegation token. client_software_*: as the client's
+    ApiVersions request says (KIP-511), "unknown" before that.
     """
 
     connection_id: str = ""
     listener_name: str = "PLAINTEXT"
     client_host: str = "127.0.0.1"
     principal: str = "User:ANONYMOUS"
+    is_token_authenticated: bool = False
     client_software_name: str = "unknown"
     client_software_version: str = "unknown"
-    api_versions: Sequence[ApiVersionRange] = ()
+    api_versions: Callable[[], Sequence[ApiVersionRange]] = tuple
     """What ApiVersions announces on this type of listener (`Dispatcher.api_versions`)."""

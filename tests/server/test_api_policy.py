@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -34,7 +34,8 @@ from kbroker.server.api_policy import (
     authorisation_check,
     group_protocol_check,
 )
-from kbroker.server.handlers import all_handlers, controller_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
+from kbroker.server.handlers.envelope import envelope_handler
 from kbroker.server.session import Session
 
 DATA: Final = Path(__file__).parents[1] / "data" / "kafka"
@@ -43,14 +44,15 @@ MESSAGES: Final = {
     message["name"]: message
     for message in json.loads((DATA / "messages.json").read_text())["messages"]
 }
+OF_BROKERS: Final = all_handlers()
 CONTROLLERS_OWN: Final = [
-    handler
-    for handler in controller_handlers()
-    if handler.policy.listeners is ListenerType.CONTROLLER
-]
+    handler for handler in controller_handlers() if handler not in OF_BROKERS
+] + [envelope_handler(cast(Any, None))]
+"""With what brokers forward and have no handler for."""
+
 HANDLERS: Final = [
     pytest.param(handler, id=f"{handler.api_key.name}-{handler.policy.listeners.name}")
-    for handler in sorted([*all_handlers(), *CONTROLLERS_OWN], key=lambda handler: handler.api_key)
+    for handler in sorted([*OF_BROKERS, *CONTROLLERS_OWN], key=lambda handler: handler.api_key)
 ]
 ENTITY_TYPES: Final = {
     AclResource.TOPIC: "topicName",
@@ -107,6 +109,17 @@ def test_versions_and_listeners_are_within_kafkas(handler: ApiHandler) -> None:
 def test_what_the_controller_answers_is_what_kafka_forwards(handler: ApiHandler) -> None:
     is_forwarded = handler.policy.forward is Forward.TO_CONTROLLER
     assert is_forwarded == APIS[handler.api_key]["forwardable"]
+
+
+def test_brokers_have_every_api_that_controllers_answer_for_them() -> None:
+    """Those for which a broker has a handler, for a node that is its whole cluster, and others."""
+    forwarded = {handler.api_key for handler in forwarded_handlers()}
+    of_kafka = {
+        each["id"] for each in APIS.values() if each["forwardable"] and "broker" in each["listeners"]
+    }
+    assert forwarded == of_kafka & {handler.api_key for handler in controller_handlers()}
+    for handler in OF_BROKERS:
+        assert (handler.policy.forward is Forward.TO_CONTROLLER) == (handler.api_key in forwarded)
 
 
 @pytest.mark.parametrize("handler", HANDLERS)

@@ -307,7 +307,7 @@ def test_a_listener_serves_the_apis_that_name_its_type() -> None:
         harness.dispatcher._services,
         listener=ListenerType.CONTROLLER,
     )
-    assert dispatcher.api_versions == [(18, 0, 4)]
-    assert 12 in [entry.api_key for entry in harness.dispatcher.api_versions], "each has its own"
+    assert dispatcher.api_versions() == [(18, 0, 4)]
+    assert 12 in [entry.api_key for entry in harness.dispatcher.api_versions()], "each has its own"
     with pytest.raises(MalformedRequest, match="12 is not served"):
         dispatcher.dispatch(harness.connection, body(HeartbeatRequest(), 4), 0)

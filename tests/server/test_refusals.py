@@ -21,9 +21,9 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.schema import Field, Message, Struct
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.api_handler import ApiHandler
+from kbroker.server.api_handler import REFUSED_ITEMS, ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
-from kbroker.server.dispatch import REFUSED_ITEMS, Dispatcher, _refused_in_steps
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handlers import all_handlers
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import Outcome
@@ -110,7 +110,7 @@ def test_each_error_response_that_grows_with_the_request_is_cut() -> None:
 def test_it_says_the_same_in_steps(handler: ApiHandler, version: int) -> None:
     """And no step makes more than a bounded number of results."""
     request = request_of(handler, MANY, version)
-    steps = _refused_in_steps(handler, request, ErrorCode.NOT_CONTROLLER, "why")
+    steps = handler.refused_in_steps(request, ErrorCode.NOT_CONTROLLER, "why")
     total, pauses = None, 0
     try:
         while True:
@@ -155,7 +155,7 @@ def test_items_that_are_named_again_have_one_result_in_steps_too() -> None:
         (ApiKey.DESCRIBE_CONFIGS, described, "results", 3),
         (ApiKey.ALTER_REPLICA_LOG_DIRS, moves, "results", 1),
     ):
-        steps = _refused_in_steps(HANDLER_OF[api_key], request, ErrorCode.NOT_CONTROLLER, "")
+        steps = HANDLER_OF[api_key].refused_in_steps(request, ErrorCode.NOT_CONTROLLER, "")
         assert len(getattr(at_once(steps), field)) == count
 
 

@@ -14,6 +14,7 @@ from kbroker.client.channel.node_connection import ConnectionState, NodeConnecti
 from kbroker.client.channel.reconnect_backoff import ReconnectBackoff
 from kbroker.client.channel.streams import StreamOpener
 from kbroker.client.cluster_view import BrokerAddress
+from kbroker.client.node_api_versions import NodeApiVersions
 from kbroker.ports import Deferred, Random, Timers
 from kbroker.protocol.apis import response_class
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -82,6 +83,15 @@ class Channel:
             return Deferred.failed(_refusal(node, reason))
         response = connection.send(request, timeout_ms=timeout_ms, max_version=max_version)
         return cast("Deferred[R]", response)
+
+    def api_versions_of(self, node: BrokerAddress) -> NodeApiVersions | None:
+        """What the node serves, as it said on a connection that is open; None if there is none."""
+        for (node_id, _), connection in self._connections.items():
+            if node_id == node.node_id and connection.address == node:
+                versions = connection.api_versions
+                if versions is not None:
+                    return versions
+        return None
 
     def backoff_ms(self, node_id: int) -> int:
         """How long requests to the node fail at once if it is not connected; 0 if they do not."""

@@ -117,6 +117,11 @@ class NodeConnection:
         self._stream: Stream = opener(address.host, address.port, self)
 
     @property
+    def api_versions(self) -> NodeApiVersions | None:
+        """What the peer serves, once it is known."""
+        return self._versions
+
+    @property
     def request_count(self) -> int:
         """How many requests have no outcome yet."""
         return len(self._waiting) + len(self._in_flight)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kbroker.server.api_policy import ListenerType
+from kbroker.server.api_policy import Forward, ListenerType
 
 if TYPE_CHECKING:
     from kbroker.server.api_handler import ApiHandler
@@ -54,7 +54,9 @@ CONTROLLER_MODULES: Final = (
     "brokers",
     "quorum",
 )
-"""Modules with APIs that controller listeners serve."""
+"""Modules with APIs that controller listeners serve; `envelope` makes one more, which stands on a
+dispatcher of these.
+"""
 
 
 def all_handlers() -> list[ApiHandler[Services]]:
@@ -73,3 +75,13 @@ def controller_handlers() -> list[ApiHandler[ControllerServices]]:
             if ListenerType.CONTROLLER in handler.policy.listeners:
                 handlers.append(handler)
     return handlers
+
+
+def forwarded_handlers() -> list[ApiHandler[ControllerServices]]:
+    """The APIs of broker listeners that the active controller answers."""
+    return [
+        handler
+        for handler in controller_handlers()
+        if handler.policy.forward is Forward.TO_CONTROLLER
+        and ListenerType.BROKER in handler.policy.listeners
+    ]

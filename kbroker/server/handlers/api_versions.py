@@ -1,4 +1,5 @@
-"""ApiVersions v0-4: what the listener serves, computed from the registered handlers.
+"""ApiVersions v0-4: what the listener serves, computed from the registered handlers; of the APIs
+that a broker forwards, the versions that the active controller serves, too.
 
 v0: error and ranges. v1: throttle time. v3: flexible, client software name and version (KIP-511),
 features (KIP-584); the response header stays at version 0 so that a client that asked with too new
@@ -56,7 +57,7 @@ def handle_api_versions(
             ApiVersionsResponse.ApiVersion(
                 api_key=entry.api_key, min_version=entry.min_version, max_version=entry.max_version
             )
-            for entry in context.session.api_versions
+            for entry in context.session.api_versions()
         ]
     )
     if version >= 3:

@@ -2,10 +2,10 @@
 AlterPartition v2-3, AssignReplicasToDirs v0, AllocateProducerIds v0; UnregisterBroker v0 from an
 administrator (KIP-500, KIP-497, KIP-730, KIP-858).
 
-All on controller listeners. Registration v2 names log directories (KIP-858), v3 the epoch of the
-previous incarnation (KIP-966); heartbeat v1 names directories that failed; AlterPartition v3 names
-the epochs of the brokers in the new ISR (KIP-903), which are not checked for v2. A response leaves
-once the records are committed. Deviation: UnregisterBroker is not served on broker listeners yet.
+All on controller listeners; brokers forward UnregisterBroker. Registration v2 names log directories
+(KIP-858), v3 the epoch of the previous incarnation (KIP-966); heartbeat v1 names directories that
+failed; AlterPartition v3 names the epochs of the brokers in the new ISR (KIP-903), which are not
+checked for v2. A response leaves once the records are committed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from kbroker.protocol.schema import Message
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     CLUSTER_ACTION,
+    EVERY_LISTENER,
     Access,
     ApiPolicy,
     Extent,
@@ -198,7 +199,7 @@ HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
         ApiPolicy(
             Versions(0, 0),
             (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=ListenerType.CONTROLLER,
+            listeners=EVERY_LISTENER,
             forward=Forward.TO_CONTROLLER,
             memory_class=MemoryClass.SMALL_RESPONSE,
         ),

@@ -1,5 +1,6 @@
-"""APIs of the metadata quorum, which only the listeners of controllers serve: the driver's core
-answers them (`kbroker/quorum`), at once or later.
+"""APIs of the metadata quorum on the listeners of controllers: the driver's core answers them
+(`kbroker/quorum`), at once or later. Brokers forward DescribeQuorum, AddRaftVoter and
+RemoveRaftVoter to the active controller.
 
 Vote v0-2 (v1: directory ids, KIP-853; v2: pre-vote, KIP-996), BeginQuorumEpoch v0-1 and
 EndQuorumEpoch v0-1 (v1: directory ids and endpoints), Fetch v4-18 of `__cluster_metadata` (v12:
@@ -8,8 +9,7 @@ v0-1 (KIP-630), DescribeQuorum v0-2 (v1: times of fetches, KIP-836; v2: director
 AddRaftVoter v0-1 (v1: ack when written), RemoveRaftVoter v0, UpdateRaftVoter v0 (KIP-853).
 
 A Fetch of another partition is INVALID_REQUEST. A controller that is starting or stopping answers
-BROKER_NOT_AVAILABLE. Deviation: Kafka's brokers forward DescribeQuorum, AddRaftVoter and
-RemoveRaftVoter to the active controller; ours do not serve them.
+BROKER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from kbroker.quorum.raft.effects import RaftRequest
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     CLUSTER_ACTION,
+    EVERY_LISTENER,
     Access,
     ApiPolicy,
     Extent,
@@ -92,6 +93,8 @@ def _api(
     quota: Quota = Quota.REQUEST,
     forward: Forward = Forward.NEVER,
 ) -> ApiHandler[ControllerServices]:
+    """forward: TO_CONTROLLER if brokers have the API, too."""
+    is_forwarded = forward is Forward.TO_CONTROLLER
     return ApiHandler(
         api_key,
         handle_raft_request,
@@ -99,7 +102,7 @@ def _api(
         ApiPolicy(
             Versions(*versions),
             (access,),
-            listeners=ListenerType.CONTROLLER,
+            listeners=EVERY_LISTENER if is_forwarded else ListenerType.CONTROLLER,
             forward=forward,
             quota=quota,
             memory_class=MemoryClass.SMALL_RESPONSE,

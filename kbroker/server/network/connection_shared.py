@@ -30,9 +30,9 @@ MAX_QUEUED_BYTES: Final = 64 * 1024
 class RequestDispatcher(Protocol):
     """What a connection needs of `dispatch.Dispatcher`. small_responses: API keys."""
 
-    api_versions: Sequence[ApiVersionRange]
     small_responses: frozenset[int]
 
+    def api_versions(self) -> Sequence[ApiVersionRange]: ...
     def dispatch(
         self, session: Session, frame: memoryview, arrived_ms: int
     ) -> PendingResponse | None: ...

@@ -23,7 +23,7 @@ from kbroker.ports import Deferred
 from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.pieces import merge, pieces
-from kbroker.protocol.schema import Message, Request, Struct
+from kbroker.protocol.schema import Binary, Message, Request, Struct
 from kbroker.server.requests import (
     NoResponseError,
     Outcome,
@@ -100,7 +100,7 @@ class LargeRequest:
         self,
         context: RequestContext,
         request_type: type[Request],
-        frame: bytearray,
+        frame: Binary,
         position: int,
         handle: Callable[[Any], HandlerSteps],
         failed: Callable[[Any, KafkaError], HandlerSteps],
@@ -268,7 +268,7 @@ class LargeRequests:
         """From bytes to bytes."""
         refused: list[Exception] = []
         try:
-            response = yield from self._respond(request)
+            response = yield from self.respond(request)
         except (KafkaError, MalformedRequest) as error:
             refused.append(RefusedRequest(str(error)))  # error's frames hold the messages
         except NoResponseError:
@@ -283,7 +283,10 @@ class LargeRequests:
         yield from free_in_steps(request.made)
         raise refused.pop()  # not kept: its traceback holds this frame
 
-    def _respond(self, request: LargeRequest) -> Generator[Deferred[Any] | None, None, Message]:
+    def respond(self, request: LargeRequest) -> Generator[Deferred[Any] | None, None, Message]:
+        """Steps from a request's bytes to its response, for a request of which `begin` is not told:
+        it is inside another one. Raises what ends the request.
+        """
         message, _ = yield from decode_in_steps(
             request.request_type,
             memoryview(request.frame),

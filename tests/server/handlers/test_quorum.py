@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import RaftRequest, RaftResponse
 from kbroker.server.api_policy import ListenerType
-from kbroker.server.handlers import all_handlers, controller_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
 from kbroker.server.handlers.quorum import HANDLERS, handle_raft_request
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import ControllerServices
@@ -52,10 +52,15 @@ def test_each_api_is_refused_in_its_own_form(handler: Any) -> None:
     assert getattr(response, "error_message", "stopping") == "stopping"
 
 
-def test_only_controllers_serve_them_in_every_version() -> None:
+def test_only_controllers_handle_them_in_every_version() -> None:
     keys = {handler.api_key for handler in HANDLERS}
     for handler in HANDLERS:
         assert (handler.min_version, handler.max_version) == valid_versions(handler.api_key)
-        assert handler.policy.listeners is ListenerType.CONTROLLER
+        assert ListenerType.CONTROLLER in handler.policy.listeners
     assert keys <= {handler.api_key for handler in controller_handlers()}
+    assert keys & {handler.api_key for handler in forwarded_handlers()} == {
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    }
     assert keys & {handler.api_key for handler in all_handlers()} == {ApiKey.FETCH}

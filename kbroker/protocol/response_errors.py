@@ -1,0 +1,37 @@
+"""The error codes in a response, wherever its schema has them (AbstractResponse.errorCounts)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from kbroker.protocol.schema import Field, Struct
+
+
+def error_codes(value: Struct) -> Iterator[int]:
+    """Every error code of a response and of its structs. Lists whose items have none are not
+    walked.
+    """
+    for field in _with_codes(type(value)):
+        content = getattr(value, field.name)
+        if field.type_name == "int16":
+            yield content
+        elif field.type_name == "struct":
+            if content is not None:
+                yield from error_codes(content)
+        else:
+            for item in content or ():
+                yield from error_codes(item)
+
+
+@cache
+def _with_codes(kind: type[Struct]) -> tuple[Field, ...]:
+    """The fields that are an error code, or have one in their structs."""
+    return tuple(field for field in kind.FIELDS if _has_code(field))
+
+
+def _has_code(field: Field) -> bool:
+    if field.type_name == "int16":
+        return field.name == "error_code"
+    inner = field.element if field.type_name == "array" else field.type_name
+    return inner == "struct" and bool(_with_codes(field.struct))
