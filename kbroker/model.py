@@ -44,6 +44,17 @@ TopicIdPartition = tuple[Uuid, int]
 """A topic id and a partition index."""
 
 
+class ClientIdentity(NamedTuple):
+    """A client as the active controller is told of it. principal: its type and its name with a
+    colon between. host: its address as text. client_id: of its request's header.
+    """
+
+    principal: str
+    host: str
+    is_token_authenticated: bool = False
+    client_id: str | None = None
+
+
 class StartupError(Exception):
     """A problem the user can mend: one line that says what, where and what to do.
 

@@ -21,7 +21,7 @@ from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.service import ControllerService
 from kbroker.metadata.features import SUPPORTED_FEATURES
 from kbroker.metadata.image import Endpoint
-from kbroker.model import Uuid
+from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
@@ -116,9 +116,15 @@ class ControllerChannel(Protocol):
     # Requests of clients. Resolved when committed and carried out by this broker.
 
     def create_topics(
-        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+        self,
+        request: CreateTopicsRequest,
+        *,
+        describable: frozenset[str] | None = None,
+        client: ClientIdentity | None = None,
     ) -> Deferred[CreateTopicsResponse]:
-        """CreateTopics; see `kbroker.controller.topics`."""
+        """CreateTopics; see `kbroker.controller.topics`. client: in whose name a broker creates
+        them that is not the controller; None for its own.
+        """
         ...
 
     def delete_topics(
@@ -127,9 +133,12 @@ class ControllerChannel(Protocol):
         """DeleteTopics by name or id."""
         ...
 
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+    def ensure_topic(
+        self, name: str, client: ClientIdentity | None = None
+    ) -> Deferred[ErrorCode]:
         """Create a topic with the default settings unless it exists (the caller checks
-        auto.create.topics.enable). Resolves with NONE also if the topic exists.
+        auto.create.topics.enable). Resolves with NONE also if the topic exists. client: see
+        `create_topics`.
         """
         ...
 
@@ -217,9 +226,14 @@ class LocalControllerChannel:
         )
 
     def create_topics(
-        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+        self,
+        request: CreateTopicsRequest,
+        *,
+        describable: frozenset[str] | None = None,
+        client: ClientIdentity | None = None,
     ) -> Deferred[CreateTopicsResponse]:
         """See ControllerChannel."""
+        del client  # this broker has authorised it
         return self._applied(
             self._service.submit(
                 lambda controller, now_ms: controller.create_topics_in_steps(
@@ -240,8 +254,11 @@ class LocalControllerChannel:
             )
         )
 
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+    def ensure_topic(
+        self, name: str, client: ClientIdentity | None = None
+    ) -> Deferred[ErrorCode]:
         """See ControllerChannel."""
+        del client
         return self._applied(
             self._service.submit(lambda controller, now_ms: controller.ensure_topic(name))
         )

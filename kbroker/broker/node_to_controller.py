@@ -11,19 +11,21 @@ its own: it uses the channel between nodes and `ports.Timers`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
+from kbroker.ports import Chained, Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Request, Response, Struct
+from kbroker.protocol.response_errors import error_codes
+from kbroker.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from kbroker.client.channel.channel import Channel
+    from kbroker.client.node_api_versions import NodeApiVersions
 
 FORWARDING: Final = "forwarding"
 HEARTBEAT: Final = "heartbeat"
@@ -91,7 +93,21 @@ class _Pending:
         self.purpose = purpose
         self.deadline_ms = deadline_ms
         self.is_in_flight = False
-        self.result: Deferred[Response] = Deferred()
+        self.result: Chained[Response] = Chained()
+
+
+class _Withdrawal:
+    """What the result of a request waits for: cancelling it gives the request up."""
+
+    __slots__ = ("_give_up", "_pending")
+
+    def __init__(self, pending: _Pending, give_up: Callable[[_Pending], object]) -> None:
+        self._pending = pending
+        self._give_up = give_up
+
+    def cancel(self) -> None:
+        """Send it no more; a response is ignored."""
+        self._give_up(self._pending)
 
 
 class NodeToController:
@@ -134,7 +150,8 @@ class NodeToController:
         max_version: int | None = None,
     ) -> Deferred[R]:
         """Send a request to the active controller; its response has no NOT_CONTROLLER in it, other
-        error codes are the caller's to check. max_version: see `Channel.send`.
+        error codes are the caller's to check. `cancel` of the result gives the request up, though
+        the controller may have it already. max_version: see `Channel.send`.
 
         Fails with REQUEST_TIMED_OUT if no controller has answered within retry_ms, with
         BROKER_NOT_AVAILABLE once this is closed, with UNSUPPORTED_VERSION if the controller has no
@@ -154,9 +171,17 @@ class NodeToController:
             deadline_ms=deadline_ms,
         )
         pending.timer = self._timers.call_later(retry_ms, partial(self._expired, pending))
+        pending.result.waits_for = _Withdrawal(pending, self._take)
         self._pending[pending] = None
         self._send_waiting()
         return cast("Deferred[R]", pending.result)
+
+    def controller_api_versions(self) -> NodeApiVersions | None:
+        """What the active controller serves; None while no connection to it is open."""
+        controller = self._find()
+        if controller is None or self._channel is None:
+            return None
+        return self._channel.api_versions_of(controller.address)
 
     def leader_changed(self) -> None:
         """The quorum has another leader or epoch: requests that wait may be sent at once."""
@@ -228,7 +253,7 @@ class NodeToController:
     def _answered(
         self, pending: _Pending, controller: ActiveController, response: Response
     ) -> None:
-        if ErrorCode.NOT_CONTROLLER in _error_codes(response):
+        if ErrorCode.NOT_CONTROLLER in error_codes(response):
             name = ApiKey(pending.request.API_KEY).name
             message = f"node {controller.address.node_id} refused {name}"
             self._failed(pending, controller, KafkaError(ErrorCode.NOT_CONTROLLER, message))
@@ -302,18 +327,3 @@ class NodeToController:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _error_codes(value: Struct) -> Iterator[int]:
-    """Every error code in a response, at its top and in its structs."""
-    for field in value.FIELDS:
-        content = getattr(value, field.name)
-        if field.type_name == "int16":
-            if field.name == "error_code":
-                yield content
-        elif field.type_name == "struct":
-            if content is not None:
-                yield from _error_codes(content)
-        elif field.type_name == "array" and field.element == "struct":
-            for item in content or ():
-                yield from _error_codes(item)

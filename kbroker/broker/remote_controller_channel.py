@@ -2,8 +2,9 @@
 Kafka's protocol to the active controller (`node_to_controller`).
 
 The answer says that the change is committed. As in Kafka, it does not wait for this broker's own
-image: a client may ask this broker for a new topic before the broker has read of it. Requests of
-clients are sent as the broker's own, so the controller checks no authorisation of the client.
+image: a client may ask this broker for a new topic before the broker has read of it. Topics that a
+client needs are created in its name. Requests of clients do not come here: `server/forwarding`
+passes them on as they are.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Final
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.node_to_controller import HEARTBEAT, NodeToController
+from kbroker.broker.principal_requests import send_with_principal
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.configs import Alteration, AlteredResource, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.internal_topics import internal_topic
 from kbroker.metadata.topic_names import name_error
-from kbroker.model import Uuid
+from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -150,36 +152,56 @@ class RemoteControllerChannel:
 
     # Topics that the broker creates.
 
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
-        """See ControllerChannel. One request per topic is under way (AutoTopicCreationManager)."""
+    def ensure_topic(
+        self, name: str, client: ClientIdentity | None = None
+    ) -> Deferred[ErrorCode]:
+        """See ControllerChannel. One request per topic is under way (AutoTopicCreationManager);
+        it is that of the first client. What this broker's settings leave open is up to the
+        controller's.
+        """
         if name_error(name) is not None:
             return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return self._ensure(
             CreateTopicsRequest.CreatableTopic(
                 name=name,
-                num_partitions=self._config.get_int("num.partitions"),
-                replication_factor=self._config.get_int("default.replication.factor"),
-            )
+                num_partitions=self._setting_or_default("num.partitions"),
+                replication_factor=self._setting_or_default("default.replication.factor"),
+            ),
+            client,
         )
+
+    def _setting_or_default(self, name: str) -> int:
+        """The setting of this broker, -1 if it has none."""
+        return self._config.get_int(name) if self._config.is_explicit(name) else -1
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
         """See ControllerChannel."""
         wanted = internal_topic(name, self._config)
         if wanted is None:
             return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return self._ensure(wanted.creation())
+        return self._ensure(wanted.creation(), None)
 
-    def _ensure(self, topic: CreateTopicsRequest.CreatableTopic) -> Deferred[ErrorCode]:
+    def _ensure(
+        self, topic: CreateTopicsRequest.CreatableTopic, client: ClientIdentity | None
+    ) -> Deferred[ErrorCode]:
         name = topic.name
         under_way = self._creating.get(name)
         if under_way is not None:
             return under_way
         request = CreateTopicsRequest(topics=[topic])
-        created = self._requests.send(request, CreateTopicsResponse).then(_created)
+        created = self._create(request, client).then(_created)
         if not created.done:
             self._creating[name] = created
             created.on_done(partial(self._end_creation, name), partial(self._end_creation, name))
         return created
+
+    def _create(
+        self, request: CreateTopicsRequest, client: ClientIdentity | None
+    ) -> Deferred[CreateTopicsResponse]:
+        """In the name of the client; without one in that of this broker."""
+        if client is None:
+            return self._requests.send(request, CreateTopicsResponse)
+        return send_with_principal(self._requests, client, request, CreateTopicsResponse)
 
     def _end_creation(self, name: str, outcome: ErrorCode | KafkaError) -> None:
         del outcome  # the callers have it
@@ -188,12 +210,14 @@ class RemoteControllerChannel:
     # Requests of clients.
 
     def create_topics(
-        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+        self,
+        request: CreateTopicsRequest,
+        *,
+        describable: frozenset[str] | None = None,
+        client: ClientIdentity | None = None,
     ) -> Deferred[CreateTopicsResponse]:
         """See ControllerChannel."""
-        return self._requests.send(request, CreateTopicsResponse).then(
-            lambda response: _withheld(response, describable)
-        )
+        return self._create(request, client).then(lambda response: _withheld(response, describable))
 
     def delete_topics(
         self, request: DeleteTopicsRequest, *, api_version: int

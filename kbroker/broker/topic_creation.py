@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from kbroker.log_lines import shown
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -26,19 +27,25 @@ MAX_FAILURES: Final = 1_000
 class TopicCreator(Protocol):
     """The part of `ControllerChannel` that creates several topics at once."""
 
-    def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]: ...
+    def create_topics(
+        self, request: CreateTopicsRequest, *, client: ClientIdentity | None
+    ) -> Deferred[CreateTopicsResponse]: ...
 
 
 class AutomaticTopicCreator(Protocol):
     """The part of `ControllerChannel` that creates single topics."""
 
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]: ...
+    def ensure_topic(self, name: str, client: ClientIdentity | None) -> Deferred[ErrorCode]: ...
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]: ...
 
 
-def auto_create(creator: AutomaticTopicCreator, name: str, *, node_id: int) -> ErrorCode:
-    """Request a topic with the broker's defaults. Returns the error for the client meanwhile."""
+def auto_create(
+    creator: AutomaticTopicCreator, name: str, client: ClientIdentity, *, node_id: int
+) -> ErrorCode:
+    """Request a topic with the broker's defaults, in the name of the client. Returns the error for
+    the client meanwhile.
+    """
 
     def refused(error: KafkaError) -> None:
         logger.info("node %d: topic %s is not created: %s", node_id, shown(name), shown(error))
@@ -47,7 +54,7 @@ def auto_create(creator: AutomaticTopicCreator, name: str, *, node_id: int) -> E
         if name in INTERNAL_TOPICS:
             asked = creator.ensure_internal_topic(name)
         else:
-            asked = creator.ensure_topic(name)
+            asked = creator.ensure_topic(name, client)
     except KafkaError as error:
         refused(error)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -80,11 +87,14 @@ class StreamsTopics:
         self,
         topics: Sequence[CreatableTopic],
         creator: TopicCreator,
+        client: ClientIdentity,
         *,
         now_ms: int,
         retry_ms: int,
     ) -> None:
-        """Request the topics that are neither under way nor failed within retry_ms."""
+        """Request the topics that are neither under way nor failed within retry_ms, in the name of
+        the client.
+        """
         for name, (until_ms, _) in list(self._failures.items()):
             if until_ms <= now_ms:
                 del self._failures[name]
@@ -99,7 +109,7 @@ class StreamsTopics:
         self._under_way.update(names)
         request = CreateTopicsRequest(topics=wanted, timeout_ms=retry_ms)
         try:
-            asked = creator.create_topics(request)
+            asked = creator.create_topics(request, client=client)
         except KafkaError as error:
             self._refused(names, now_ms + retry_ms, error)
             return

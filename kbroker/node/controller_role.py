@@ -93,6 +93,7 @@ class ControllerRole:
             cache.image = new
 
         loader.on_image(show)
+        cache.image = loader.image
         return ControllerServices(
             config=self._config,
             node_id=self._properties.node_id,

@@ -29,6 +29,7 @@ from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError
 from kbroker.node.broker_role import BrokerRole
 from kbroker.node.controller_connection import build_node_to_controller
 from kbroker.node.controller_role import ControllerRole
+from kbroker.node.dispatchers import ControllerDispatchers, broker_dispatcher
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
@@ -37,9 +38,7 @@ from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.quorum.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import ListenerType
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.handlers import all_handlers, controller_handlers
 from kbroker.server.network.connection_shared import ConnectionShared, OpenConnection
 from kbroker.server.network.listener import BoundListener
 from kbroker.server.network.memory_pool import MemoryPool
@@ -80,6 +79,7 @@ class Broker:
         self._log: MetadataLog | None = None
         self._to_controller: NodeToController | None = None
         self._controller: ControllerRole | None = None
+        self._controllers: ControllerDispatchers | None = None
         self._role: BrokerRole | None = None
         self._dispatcher: Dispatcher[Services] | None = None
         self._metrics: MetricsEndpoint | None = None
@@ -206,8 +206,11 @@ class Broker:
                 endpoints=endpoints,
                 requests=to_controller,
             )
+            self._controllers = ControllerDispatchers(
+                partial(self._controller.services, self.memory)
+            )
             if config.controller_listeners:
-                await self._open_controller(servers, self._controller)
+                await self._open_controller(servers, self._controllers)
         await log.start()
         if config.is_single_node:
             _check_voters(config, log.driver.voter_ids)
@@ -236,7 +239,7 @@ class Broker:
             fail=self.fail,
         )
         await self._role.start(servers.endpoints(self.config.advertised_listeners))
-        await self._open_broker(servers)
+        await self._open_broker(servers, to_controller)
 
     def _controller_channel(
         self,
@@ -257,18 +260,18 @@ class Broker:
             metadata_offset=lambda: log.loader.image.offset,
         )
 
-    async def _open_controller(self, servers: NodeServers, controller: ControllerRole) -> None:
+    async def _open_controller(
+        self, servers: NodeServers, controllers: ControllerDispatchers
+    ) -> None:
         """Other nodes may ask this controller before it knows who leads."""
-        dispatcher = Dispatcher(
-            controller_handlers(),
-            controller.services(self.memory),
-            listener=ListenerType.CONTROLLER,
-        )
+        dispatcher = controllers.of_listeners()
         await servers.open(self.config.controller_listeners, servers.shared(dispatcher))
 
-    async def _open_broker(self, servers: NodeServers) -> None:
-        handlers = all_handlers() if self._handlers is None else self._handlers
-        self._dispatcher = dispatcher = Dispatcher(handlers, self.services)
+    async def _open_broker(self, servers: NodeServers, to_controller: NodeToController) -> None:
+        controllers = self._controllers if self.config.is_single_node else None
+        self._dispatcher = dispatcher = broker_dispatcher(
+            self.services, controllers, to_controller, handlers=self._handlers
+        )
         shared = servers.shared(
             dispatcher,
             on_storage_error=self.services.replicas.logs.directory_failed,

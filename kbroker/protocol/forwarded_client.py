@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
 from struct import Struct as Layout
-from typing import Final, NamedTuple
+from typing import Final
 
+from kbroker.model import ClientIdentity
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.authentication import DefaultPrincipalData
@@ -22,18 +23,10 @@ _UNKNOWN_ADDRESS: Final = bytes(4)
 """Of a client whose address is no IP address."""
 
 
-class ForwardedClient(NamedTuple):
-    """principal: its type and its name with a colon between, as in `Session.principal`. host: its
-    address as text.
+def envelope(request_frame: Binary, client: ClientIdentity) -> EnvelopeRequest:
+    """A client's request, header and body without its length, on its way to the controller. The
+    client id is in its header.
     """
-
-    principal: str
-    host: str
-    is_token_authenticated: bool = False
-
-
-def envelope(request_frame: Binary, client: ForwardedClient) -> EnvelopeRequest:
-    """A client's request, header and body without its length, on its way to the controller."""
     return EnvelopeRequest(
         request_data=request_frame,
         request_principal=_encode_principal(client),
@@ -41,8 +34,8 @@ def envelope(request_frame: Binary, client: ForwardedClient) -> EnvelopeRequest:
     )
 
 
-def client_of(request: EnvelopeRequest) -> ForwardedClient:
-    """Raises KafkaError: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST for a bad address."""
+def client_of(request: EnvelopeRequest) -> ClientIdentity:
+    """The client, without its client id. Raises KafkaError: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST for a bad address."""
     principal = _decode_principal(request.request_principal)
     address = bytes(request.client_host_address)
     if len(address) not in (4, 16):
@@ -52,12 +45,12 @@ def client_of(request: EnvelopeRequest) -> ForwardedClient:
         )
     parsed = ip_address(address)
     host = parsed.ipv4_mapped or parsed if isinstance(parsed, IPv6Address) else parsed
-    return ForwardedClient(
+    return ClientIdentity(
         f"{principal.type}:{principal.name}", str(host), principal.token_authenticated
     )
 
 
-def _encode_principal(client: ForwardedClient) -> bytes:
+def _encode_principal(client: ClientIdentity) -> bytes:
     kind, _, name = client.principal.partition(":")
     data = DefaultPrincipalData(
         type=kind, name=name, token_authenticated=client.is_token_authenticated

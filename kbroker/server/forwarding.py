@@ -172,12 +172,9 @@ class RequestForwarder:
     def _forward(self, request: _ForwardedRequest) -> Deferred[Any]:
         """The response to come: a message, a `WrittenResponse` or a `Refusal`."""
         # Not at the top: a node that is its whole cluster forwards nothing.
-        from kbroker.protocol.forwarded_client import ForwardedClient, envelope
+        from kbroker.protocol.forwarded_client import envelope
 
-        session = request.session
-        client = ForwardedClient(
-            session.principal, session.client_host, session.is_token_authenticated
-        )
+        client = request.session.identity(request.header.client_id)
         sent = self._channel.send(envelope(request.frame, client), EnvelopeResponse)
         return _charged(
             sent.then(partial(self._relay, request), cancels_source=True).recover(

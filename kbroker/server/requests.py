@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import Part
@@ -55,6 +56,11 @@ class RequestContext:
     def client_host(self) -> str:
         """The client's address, without its port."""
         return self.session.client_host
+
+    @property
+    def identity(self) -> ClientIdentity:
+        """The client as the active controller is told of it."""
+        return self.session.identity(self.client_id)
 
 
 class RefusedRequest(Exception):

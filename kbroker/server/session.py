@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kbroker.model import ClientIdentity
+
 
 class ApiVersionRange(NamedTuple):
     """One line of ApiVersions, both ends inclusive."""
@@ -36,3 +38,9 @@ class Session:
     client_software_version: str = "unknown"
     api_versions: Callable[[], Sequence[ApiVersionRange]] = tuple
     """What ApiVersions announces on this type of listener (`Dispatcher.api_versions`)."""
+
+    def identity(self, client_id: str | None) -> ClientIdentity:
+        """The client as the active controller is told of it. client_id: of the request."""
+        return ClientIdentity(
+            self.principal, self.client_host, self.is_token_authenticated, client_id
+        )

@@ -283,3 +283,41 @@ def test_every_pending_request_fails_at_the_end(world: World) -> None:
 
 def _name(outcome: BrokerHeartbeatResponse | ErrorCode) -> str:
     return outcome.name if isinstance(outcome, ErrorCode) else "response"
+
+
+def test_a_request_that_is_given_up_is_sent_no_more(world: World) -> None:
+    world.leader_id = -1
+    waiting, other = world.start(1), world.start(2)
+    waiting.cancel()
+    world.elect(2)
+    world.script(2, ANSWER)
+    assert world.outcome(other) == ANSWER
+    assert world.epochs(2) == [2]
+    world.world.heap.advance(LONG_MS)
+    assert not waiting.done
+
+
+def test_a_request_that_is_given_up_in_flight_is_not_sent_again(world: World) -> None:
+    given_up, other = world.start(1), world.start(2)
+    world.world.until(lambda: len(world.epochs(1)) == 2)
+    given_up.cancel()
+    world.world.stop(1)
+    world.elect(2)
+    world.script(2, ANSWER)
+    assert world.outcome(other) == ANSWER
+    assert world.epochs(2) == [2]
+    assert not given_up.done
+
+
+def test_what_the_active_controller_serves_is_known_from_its_connection(world: World) -> None:
+    assert world.channel.controller_api_versions() is None
+    world.script(1, ANSWER)
+    world.send()
+    versions = world.channel.controller_api_versions()
+    assert versions is not None
+    assert versions.range_of(KEY) == valid_versions(KEY)
+    assert versions.range_of(ApiKey.DELETE_TOPICS) is None
+    world.elect(2)
+    assert world.channel.controller_api_versions() is None, "it has not been asked yet"
+    world.leader_id = -1
+    assert world.channel.controller_api_versions() is None

@@ -5,21 +5,25 @@ responses. When requests are sent again is in `test_node_to_controller`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.node_to_controller import ActiveController, NodeToController
+from kbroker.broker.principal_requests import CORRELATION_ID
 from kbroker.broker.remote_controller_channel import RemoteControllerChannel
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.configs import Alteration, AlteredResource, Operation, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.image import Endpoint
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, valid_versions
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.forwarded_client import client_of
+from kbroker.protocol.framing import encode_response_frame
 from kbroker.protocol.messages.cluster import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -29,6 +33,8 @@ from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    EnvelopeRequest,
+    EnvelopeResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
@@ -65,18 +71,21 @@ APIS = (
     ApiKey.ALTER_CONFIGS,
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.UPDATE_FEATURES,
+    ApiKey.ENVELOPE,
 )
 
 
 class World:
     """Broker 4 and the active controller, which answers as the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, explicit: bool = True) -> None:
+        """explicit: whether the broker's settings have defaults for topics."""
         self.world = SimWorld()
         self.peer = self.world.peer(1)
         for key in APIS:
             self.peer.versions[int(key)] = valid_versions(key)
         self.metadata_offset = 17
+        defaults = {"num.partitions": "5", "default.replication.factor": "2"} if explicit else {}
         config = BrokerConfig.from_properties(
             {
                 "process.roles": "broker",
@@ -85,9 +94,8 @@ class World:
                 "controller.listener.names": "CONTROLLER",
                 "listeners": "PLAINTEXT://localhost:9092",
                 "log.dirs": "/nowhere",
-                "num.partitions": "5",
-                "default.replication.factor": "2",
                 "offsets.topic.num.partitions": "8",
+                **defaults,
             }
         )
         requests = NodeToController(
@@ -422,3 +430,29 @@ def test_settings_are_replaced(world: World) -> None:
     (resource,) = request.resources
     assert not request.validate_only
     assert [(each.name, each.value) for each in resource.configs] == [("retention.ms", "5")]
+
+
+CLIENT = ClientIdentity("User:alice", "10.0.0.9", client_id="app")
+
+
+def envelope_of(response: CreateTopicsResponse) -> EnvelopeResponse:
+    version = valid_versions(ApiKey.CREATE_TOPICS)[1]
+    parts = encode_response_frame(ApiKey.CREATE_TOPICS, version, CORRELATION_ID, response)
+    return EnvelopeResponse(response_data=b"".join(cast(list[bytes], parts))[4:])
+
+
+def test_topics_for_a_client_are_created_in_its_name(world: World) -> None:
+    world.given(envelope_of(created("t")), envelope_of(created("u")))
+    assert world.value(world.channel.ensure_topic("t", CLIENT)) is ErrorCode.NONE
+    streams = world.channel.create_topics(CreateTopicsRequest(), client=CLIENT)
+    assert [each.name for each in world.value(streams).topics] == ["u"]
+    assert [client_of(each).principal for each in world.sent(EnvelopeRequest)] == ["User:alice"] * 2
+    assert world.sent(CreateTopicsRequest) == []
+
+
+def test_settings_that_this_broker_has_not_are_the_controllers() -> None:
+    world = World(explicit=False)
+    world.given(created("t"))
+    world.value(world.channel.ensure_topic("t"))
+    (topic,) = world.sent(CreateTopicsRequest)[0].topics
+    assert (topic.num_partitions, topic.replication_factor) == (-1, -1)

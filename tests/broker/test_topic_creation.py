@@ -9,9 +9,13 @@ import logging
 import pytest
 
 from kbroker.broker.topic_creation import StreamsTopics, auto_create
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+
+
+CLIENT = ClientIdentity("User:a", "10.0.0.9", client_id="app")
 
 
 class Creator:
@@ -22,7 +26,10 @@ class Creator:
         self.waiting: list[tuple[list[str], Deferred[CreateTopicsResponse]]] = []
         self.is_down = False
 
-    def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+    def create_topics(
+        self, request: CreateTopicsRequest, *, client: ClientIdentity | None
+    ) -> Deferred[CreateTopicsResponse]:
+        assert client == CLIENT
         if self.is_down:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         names = [topic.name for topic in request.topics]
@@ -48,24 +55,24 @@ def topics(*names: str) -> list[CreateTopicsRequest.CreatableTopic]:
 
 def test_what_is_under_way_is_not_asked_for_again() -> None:
     creator, streams = Creator(), StreamsTopics()
-    streams.create(topics("a", "b"), creator, now_ms=0, retry_ms=100)
-    streams.create(topics("b", "c"), creator, now_ms=1, retry_ms=100)
+    streams.create(topics("a", "b"), creator, CLIENT, now_ms=0, retry_ms=100)
+    streams.create(topics("b", "c"), creator, CLIENT, now_ms=1, retry_ms=100)
     assert creator.asked == [["a", "b"], ["c"]]
     creator.answer()
     creator.answer(c=ErrorCode.TOPIC_ALREADY_EXISTS)
     assert streams.failures(topics("a", "b", "c")) == []
-    streams.create(topics("a"), creator, now_ms=2, retry_ms=100)  # somebody deleted it
+    streams.create(topics("a"), creator, CLIENT, now_ms=2, retry_ms=100)  # somebody deleted it
     assert creator.asked[2:] == [["a"]]
 
 
 def test_a_failure_is_told_until_it_is_tried_again() -> None:
     creator, streams = Creator(), StreamsTopics()
-    streams.create(topics("a", "b"), creator, now_ms=0, retry_ms=100)
+    streams.create(topics("a", "b"), creator, CLIENT, now_ms=0, retry_ms=100)
     creator.answer(b=ErrorCode.INVALID_REPLICATION_FACTOR)
     assert streams.failures(topics("a", "b")) == ["b (INVALID_REPLICATION_FACTOR)"]
-    streams.create(topics("b"), creator, now_ms=99, retry_ms=100)
+    streams.create(topics("b"), creator, CLIENT, now_ms=99, retry_ms=100)
     assert len(creator.asked) == 1
-    streams.create(topics("b"), creator, now_ms=100, retry_ms=100)
+    streams.create(topics("b"), creator, CLIENT, now_ms=100, retry_ms=100)
     assert creator.asked[1:] == [["b"]]
     assert streams.failures(topics("b")) == []
 
@@ -73,10 +80,10 @@ def test_a_failure_is_told_until_it_is_tried_again() -> None:
 def test_a_controller_that_refuses_is_a_failure() -> None:
     creator, streams = Creator(), StreamsTopics()
     creator.is_down = True
-    streams.create(topics("a"), creator, now_ms=0, retry_ms=100)
+    streams.create(topics("a"), creator, CLIENT, now_ms=0, retry_ms=100)
     assert streams.failures(topics("a")) == ["a (NOT_CONTROLLER)"]
     creator.is_down = False
-    streams.create(topics("a"), creator, now_ms=100, retry_ms=100)
+    streams.create(topics("a"), creator, CLIENT, now_ms=100, retry_ms=100)
     assert creator.asked == [["a"]]
 
 
@@ -87,7 +94,8 @@ class SingleTopics:
         self.answer = answer
         self.asked: list[tuple[str, str]] = []
 
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+    def ensure_topic(self, name: str, client: ClientIdentity | None) -> Deferred[ErrorCode]:
+        assert client == CLIENT
         return self._asked("topic", name)
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
@@ -103,7 +111,7 @@ class SingleTopics:
 def test_an_internal_topic_is_created_with_its_own_settings() -> None:
     creator = SingleTopics(Deferred())
     for name in ("events", "__consumer_offsets"):
-        error = auto_create(creator, name, node_id=1)
+        error = auto_create(creator, name, CLIENT, node_id=1)
         assert error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert creator.asked == [("topic", "events"), ("internal topic", "__consumer_offsets")]
 
@@ -120,12 +128,12 @@ def test_an_internal_topic_is_created_with_its_own_settings() -> None:
 def test_what_the_client_is_told_meanwhile(
     answer: Deferred[ErrorCode] | KafkaError, error: ErrorCode
 ) -> None:
-    assert auto_create(SingleTopics(answer), "events", node_id=1) is error
+    assert auto_create(SingleTopics(answer), "events", CLIENT, node_id=1) is error
 
 
 def test_a_creation_that_fails_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     creator = SingleTopics(answer := Deferred())
-    auto_create(creator, "events", node_id=1)
+    auto_create(creator, "events", CLIENT, node_id=1)
     assert not caplog.records
     answer.resolve(ErrorCode.POLICY_VIOLATION)
     (record,) = caplog.records

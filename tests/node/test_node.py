@@ -15,6 +15,7 @@ from kbroker.controller.registration import registration_request
 from kbroker.metadata.image import Endpoint
 from kbroker.model import StartupError
 from kbroker.node.node import Broker
+from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.cluster import ControllerRegistrationResponse
@@ -36,7 +37,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.server.handlers import all_handlers, controller_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import ResourceType
 
@@ -92,9 +93,11 @@ def test_each_type_of_listener_announces_and_serves_its_own_apis(tmp_path: Path)
     async def script() -> None:
         async with started(tmp_path, BOTH) as running:
             assert [each.name for each in running.bound_listeners] == ["PLAINTEXT", "CONTROLLER"]
+            of_broker = [*all_handlers(), *forwarded_handlers()]
+            of_controller = {int(each.api_key) for each in controller_handlers()}
             for name, handlers in (
-                ("PLAINTEXT", {int(each.api_key) for each in all_handlers()}),
-                ("CONTROLLER", {int(each.api_key) for each in controller_handlers()}),
+                ("PLAINTEXT", {int(each.api_key) for each in of_broker}),
+                ("CONTROLLER", of_controller | {int(ApiKey.ENVELOPE)}),
             ):
                 async with await connect(running, name) as connection:
                     request = ApiVersionsRequest(

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.model import ClientIdentity
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.forwarded_client import ForwardedClient, client_of, envelope
+from kbroker.protocol.forwarded_client import client_of, envelope
 from kbroker.protocol.messages.cluster import EnvelopeRequest
 
 ANONYMOUS = b"\x00\x00" + b"\x05User" + b"\x0aANONYMOUS" + b"\x00" + b"\x00"
@@ -33,7 +34,7 @@ def refusal(request: EnvelopeRequest) -> ErrorCode:
 
 
 def test_the_bytes_are_kafkas() -> None:
-    request = envelope(b"request", ForwardedClient("User:ANONYMOUS", "127.0.0.1"))
+    request = envelope(b"request", ClientIdentity("User:ANONYMOUS", "127.0.0.1"))
     assert request == request_of(request_data=b"request")
     assert encode(request, 0) == (
         bytes([len(b"request") + 1]) + b"request"
@@ -46,13 +47,13 @@ def test_the_bytes_are_kafkas() -> None:
 @pytest.mark.parametrize(
     "client",
     [
-        ForwardedClient("User:ANONYMOUS", "127.0.0.1"),
-        ForwardedClient("User:CN=a:b,O=é", "10.1.2.3", is_token_authenticated=True),
-        ForwardedClient("User:", "2001:db8::1"),
-        ForwardedClient("Group:ops", "::1"),
+        ClientIdentity("User:ANONYMOUS", "127.0.0.1"),
+        ClientIdentity("User:CN=a:b,O=é", "10.1.2.3", is_token_authenticated=True),
+        ClientIdentity("User:", "2001:db8::1"),
+        ClientIdentity("Group:ops", "::1"),
     ],
 )
-def test_a_client_arrives_as_it_was(client: ForwardedClient) -> None:
+def test_a_client_arrives_as_it_was(client: ClientIdentity) -> None:
     sent = encode(envelope(b"", client), 0)
     received, _ = decode(EnvelopeRequest, sent, 0)
     assert client_of(received) == client
@@ -67,7 +68,7 @@ def test_a_client_arrives_as_it_was(client: ForwardedClient) -> None:
     ],
 )
 def test_addresses_that_have_other_text(host: str, arrives: str) -> None:
-    assert client_of(envelope(b"", ForwardedClient("User:a", host))).host == arrives
+    assert client_of(envelope(b"", ClientIdentity("User:a", host))).host == arrives
 
 
 def test_a_mapped_address_is_ipv4_as_in_java() -> None:
@@ -102,4 +103,4 @@ def test_principals_that_cannot_be_read(principal: bytes | None) -> None:
 
 def test_bytes_behind_a_principal_are_ignored() -> None:
     client = client_of(request_of(request_principal=memoryview(ANONYMOUS + b"more")))
-    assert client == ForwardedClient("User:ANONYMOUS", "127.0.0.1")
+    assert client == ClientIdentity("User:ANONYMOUS", "127.0.0.1")

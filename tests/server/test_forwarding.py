@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from kbroker.client.node_api_versions import NodeApiVersions
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.forwarded_client import ForwardedClient, client_of
+from kbroker.protocol.forwarded_client import client_of
 from kbroker.protocol.framing import (
     decode_response_header,
     encode_request_frame,
@@ -221,7 +222,7 @@ def test_the_bytes_go_there_and_back(names: list[str], version: int) -> None:
     pending = broker.begin(frame)
     (envelope,) = broker.channel.envelopes
     assert bytes(envelope.request_data) == sent
-    assert client_of(envelope) == ForwardedClient("User:alice", "10.0.0.9")
+    assert client_of(envelope) == ClientIdentity("User:alice", "10.0.0.9")
     assert pending.message is None and not broker.here
     answer = response_of(CreateTopicsResponse(topics=[_Created(name="t")]), version)
     broker.answer(answer)

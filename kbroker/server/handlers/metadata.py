@@ -102,7 +102,7 @@ def handle_metadata(
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "A topic needs a name, or from version 12 on an id."
             )
-        yield from _topics_by_name(services, view, request, version, response)
+        yield from _topics_by_name(services, context, view, request, response)
     if request.include_topic_authorized_operations:
         for count, topic in enumerate(response.topics, 1):
             if count % CHEAP_ITEMS == 0:
@@ -163,9 +163,9 @@ def _is_by_name(request: MetadataRequest, version: int) -> Generator[None, None,
 
 def _topics_by_name(
     services: Services,
+    context: RequestContext,
     view: ClusterView,
     request: MetadataRequest,
-    version: int,
     response: MetadataResponse,
 ) -> _Pauses:
     names = yield from once_each(
@@ -180,14 +180,16 @@ def _topics_by_name(
             yield None
         topic = view.image.topics.get(name)
         if topic is not None:
-            response.topics.append(_topic(view, topic, version))
+            response.topics.append(_topic(view, topic, context.api_version))
             continue
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if name_error(name) is not None:
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif creations > 0:
             creations -= 1
-            error = auto_create(services.controller, name, node_id=services.node_id)
+            error = auto_create(
+                services.controller, name, context.identity, node_id=services.node_id
+            )
             if creations % CREATIONS_PER_STEP == 0:
                 yield None
         response.topics.append(

@@ -46,15 +46,18 @@ def handle_streams_group_heartbeat(
 ) -> Outcome:
     """The response leaves when the records are committed and missing topics are requested."""
     answer = services.groups.streams_heartbeat(context, request)
-    return answer.then(lambda heartbeat: _answer(services, heartbeat))
+    return answer.then(lambda heartbeat: _answer(services, context, heartbeat))
 
 
-def _answer(services: Services, heartbeat: StreamsHeartbeat) -> StreamsGroupHeartbeatResponse:
+def _answer(
+    services: Services, context: RequestContext, heartbeat: StreamsHeartbeat
+) -> StreamsGroupHeartbeatResponse:
     response, missing = heartbeat.response, heartbeat.missing
     if missing:
         services.streams_topics.create(
             missing,
             services.controller,
+            context.identity,
             now_ms=services.timers.monotonic_ms(),
             retry_ms=2 * response.heartbeat_interval_ms,
         )

@@ -331,3 +331,18 @@ def test_every_request_has_one_outcome_by_its_deadline(seed: int) -> None:
     assert len(outcomes) == 200 and not late
     assert outcomes.count("right") > 30 and "wrong" not in outcomes
     assert len(set(outcomes)) >= 3, "the faults had effects"
+
+
+def test_what_a_node_serves_is_known_while_a_connection_is_open(world: World) -> None:
+    peer = world.peer(1)
+    caller = Caller(world, channel_of(world))
+    address = world.address(1)
+    assert caller.channel.api_versions_of(address) is None
+    assert caller.outcome(caller.send(1)) == "x"
+    versions = caller.channel.api_versions_of(address)
+    assert versions is not None
+    assert versions.range_of(ApiKey.METADATA) == peer.versions[ApiKey.METADATA]
+    assert versions.range_of(ApiKey.PRODUCE) is None
+    assert caller.channel.api_versions_of(address._replace(port=1)) is None
+    caller.channel.disconnect(1)
+    assert caller.channel.api_versions_of(address) is None

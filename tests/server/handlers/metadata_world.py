@@ -13,7 +13,7 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.model import Uuid
+from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import (
@@ -58,10 +58,12 @@ class Controller:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.clients: list[ClientIdentity | None] = []
         self.answer: Deferred[ErrorCode] = Deferred()
 
-    def ensure_topic(self, name: str) -> Deferred[ErrorCode]:
+    def ensure_topic(self, name: str, client: ClientIdentity | None) -> Deferred[ErrorCode]:
         self.asked.append(name)
+        self.clients.append(client)
         return self.answer
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import APIS, ApiKey, response_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.forwarded_client import ForwardedClient, envelope
+from kbroker.protocol.forwarded_client import envelope
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.cluster import EnvelopeRequest, EnvelopeResponse
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
@@ -44,7 +45,7 @@ from kbroker.server.slicing.divided_requests import Division
 from tests.server.garbage import found_by_collector
 from tests.server.slices import Sliced
 
-CLIENT = ForwardedClient("User:alice", "10.0.0.9", is_token_authenticated=True)
+CLIENT = ClientIdentity("User:alice", "10.0.0.9", is_token_authenticated=True)
 BROKER = Session("broker-7", "CONTROLLER", "10.0.0.1", "User:broker")
 CORRELATION_ID = 4711
 MANY = 2_000
@@ -181,7 +182,7 @@ def frame_of(
     return bytearray(b"".join(cast(list[bytes], parts))[4:])
 
 
-def wrapped(request: Message, version: int, client: ForwardedClient = CLIENT) -> EnvelopeRequest:
+def wrapped(request: Message, version: int, client: ClientIdentity = CLIENT) -> EnvelopeRequest:
     return envelope(frame_of(request, version), client)
 
 

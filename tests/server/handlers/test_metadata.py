@@ -85,6 +85,7 @@ def test_auto_creation_asks_the_controller_and_says_unknown_for_now() -> None:
     controller = cast(Controller, of.controller)
     response = ask(of, ["new", "__transaction_state", "bad name", "events"])
     assert controller.asked == ["new", "internal __transaction_state"]
+    assert controller.clients == [RequestContext(ApiKey.METADATA, 13).identity], "in its name"
     assert [t.error_code for t in response.topics] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

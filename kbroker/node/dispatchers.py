@@ -1,0 +1,72 @@
+"""The handler tables of a node's listeners, and the way of a broker's requests that the active
+controller answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kbroker.protocol.apis import APIS
+from kbroker.server.api_handler import ApiHandler
+from kbroker.server.api_policy import ListenerType
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.forwarding import Forwarder, LocalForwarder, RequestForwarder
+from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
+from kbroker.server.services import ControllerServices, Services
+
+if TYPE_CHECKING:
+    from kbroker.broker.node_to_controller import NodeToController
+
+
+class ControllerDispatchers:
+    """Of one controller. services: called once, with the first table."""
+
+    def __init__(self, services: Callable[[], ControllerServices]) -> None:
+        self._make_services = services
+
+    @cached_property
+    def _services(self) -> ControllerServices:
+        return self._make_services()
+
+    @cached_property
+    def forwarded(self) -> Dispatcher[ControllerServices]:
+        """For the requests that brokers forward."""
+        handlers = [each for each in controller_handlers() if APIS[each.api_key].forwardable]
+        return Dispatcher(handlers, self._services, listener=ListenerType.CONTROLLER)
+
+    def of_listeners(self) -> Dispatcher[ControllerServices]:
+        """For the connections of controller listeners."""
+        from kbroker.server.handlers.envelope import envelope_handler
+
+        return Dispatcher(
+            [*controller_handlers(), envelope_handler(self.forwarded)],
+            self._services,
+            listener=ListenerType.CONTROLLER,
+        )
+
+
+def broker_dispatcher(
+    services: Services,
+    controllers: ControllerDispatchers | None,
+    to_controller: NodeToController,
+    *,
+    handlers: Sequence[ApiHandler[Services]] | None = None,
+) -> Dispatcher[Services]:
+    """For the connections of a broker. controllers: those of a node that is its whole cluster; any
+    other broker forwards to the active controller over the wire. handlers: in place of all.
+    """
+    own = all_handlers() if handlers is None else handlers
+    if controllers is None:
+        forwarder: Forwarder = RequestForwarder(forwarded_handlers(), services, to_controller)
+        return Dispatcher(own, services, forwarder=forwarder)
+    if handlers is not None:
+        return Dispatcher(own, services)
+    here = {handler.api_key for handler in own}
+    forwarder = LocalForwarder(
+        [handler for handler in forwarded_handlers() if handler.api_key not in here],
+        lambda: controllers.forwarded,
+        listener_name=next(iter(services.config.controller_listener_names), ""),
+    )
+    return Dispatcher(own, services, forwarder=forwarder)
