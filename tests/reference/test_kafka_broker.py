@@ -1,5 +1,6 @@
 """A broker of Apache Kafka 4.3.1 joins controllers of kbroker: it registers, follows the metadata
-log, leads what the controllers give it, and goes on when the active controller is killed.
+log, leads what the controllers give it, forwards what they decide, and goes on when the active
+controller is killed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port
 from spark_jobs.java import java_problem
-from tests.clients.adapters import wait_until
+from tests.clients.adapters import ConfluentAdapter, wait_until
 from tests.reference.test_log_dirs import answers
 
 pytestmark = [
@@ -48,6 +49,7 @@ class Cluster:
             "process.roles": "broker",
             "controller.quorum.voters": self.voters,
             "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "num.partitions": "2",
         }
         kafka = ApacheKafka(folder / "kafka", overrides=overrides)
         kafka.port = port
@@ -128,6 +130,8 @@ def test_a_kafka_broker_under_three_controllers(tmp_path: Path) -> None:
         first = cluster.create_topic("first")
         assert first in CONTROLLERS
         produce(cluster.bootstrap, "first")
+        client = ConfluentAdapter(cluster.bootstrap)
+        client.create_topic("forwarded", 2)
         cluster.controllers[first].kill()
         chosen: list[int] = []
 
@@ -137,8 +141,10 @@ def test_a_kafka_broker_under_three_controllers(tmp_path: Path) -> None:
 
         wait_until(is_led_again, 60, "another controller is active")
         assert chosen[-1] != first
-        produce(cluster.bootstrap, "second")
-        for topic in ("first", "second"):
+        client.create_topic("forwarded-again", 2)
+        for topic in ("second", "forwarded", "forwarded-again", "automatic"):
+            produce(cluster.bootstrap, topic)
+        for topic in ("first", "second", "forwarded", "forwarded-again", "automatic"):
             assert consume(cluster.bootstrap, topic) == expected
         cluster.controllers[first].start()
         cluster.kafka.stop()
