@@ -1,5 +1,7 @@
-"""A broker's requests for the active controller: the port `ControllerChannel`, and its
-implementation for a node that is the controller itself.
+"""A broker's requests for the active controller: the port `BrokerChannel`; what clients ask of the
+controller: the port `ControllerChannel`; and the implementation of both for a node that is its
+whole cluster. On any other node `remote_controller_channel` has the broker's requests, and those of
+clients are forwarded (`server/forwarding`).
 
 Every method returns a Deferred that fails with NOT_CONTROLLER when the controller loses leadership;
 a refusal may also be raised at once. The controller answers when the records are committed, and
@@ -82,7 +84,7 @@ class BrokerRegistrationData:
         )
 
 
-class ControllerChannel(Protocol):
+class BrokerChannel(Protocol):
     """Requests of one broker for the active controller; see the module."""
 
     # The broker itself. Resolved when committed.
@@ -113,24 +115,14 @@ class ControllerChannel(Protocol):
         """AllocateProducerIds: the next block of 1000 producer ids for this broker."""
         ...
 
-    # Requests of clients. Resolved when committed and carried out by this broker.
+    # Topics that it creates.
 
     def create_topics(
-        self,
-        request: CreateTopicsRequest,
-        *,
-        describable: frozenset[str] | None = None,
-        client: ClientIdentity | None = None,
+        self, request: CreateTopicsRequest, *, client: ClientIdentity | None = None
     ) -> Deferred[CreateTopicsResponse]:
-        """CreateTopics; see `kbroker.controller.topics`. client: in whose name a broker creates
-        them that is not the controller; None for its own.
+        """CreateTopics. client: in whose name a broker creates them that is not the controller;
+        None for its own.
         """
-        ...
-
-    def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
-    ) -> Deferred[DeleteTopicsResponse]:
-        """DeleteTopics by name or id."""
         ...
 
     def ensure_topic(
@@ -147,6 +139,26 @@ class ControllerChannel(Protocol):
         configured, unless it exists. Resolves with NONE once it is in the image, otherwise with the
         error of CreateTopics.
         """
+        ...
+
+
+class ControllerChannel(BrokerChannel, Protocol):
+    """Also requests of clients. Resolved when committed and carried out by this broker."""
+
+    def create_topics(
+        self,
+        request: CreateTopicsRequest,
+        *,
+        describable: frozenset[str] | None = None,
+        client: ClientIdentity | None = None,
+    ) -> Deferred[CreateTopicsResponse]:
+        """CreateTopics; see `kbroker.controller.topics`."""
+        ...
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int
+    ) -> Deferred[DeleteTopicsResponse]:
+        """DeleteTopics by name or id."""
         ...
 
     def alter_configs(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kbroker.broker.controller_channel import ControllerChannel
+from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.controller.directories import Assignment
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition, Uuid
@@ -39,7 +39,7 @@ class LogDirectoryReporter:
     def __init__(
         self,
         logs: LogManager,
-        controller: ControllerChannel,
+        controller: BrokerChannel,
         timers: Timers,
         *,
         broker_epoch: Callable[[], int],

@@ -2,7 +2,7 @@
 unfence, controlled shutdown.
 
 `LifecycleCore` decides what to send to the controller and when; `BrokerLifecycle` is its loop over
-the ports `ControllerChannel` and `Timers`. The controller's side is `controller/broker_heartbeat`.
+the ports `BrokerChannel` and `Timers`. The controller's side is `controller/broker_heartbeat`.
 
     NOT_RUNNING -> STARTING                      start
     STARTING -> RECOVERY                         registered, and its metadata has the registration
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, assert_never
 
-from kbroker.broker.controller_channel import BrokerRegistrationData, ControllerChannel
+from kbroker.broker.controller_channel import BrokerChannel, BrokerRegistrationData
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.model import NO_BROKER_EPOCH
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
@@ -249,7 +249,7 @@ class BrokerLifecycle:
     def __init__(
         self,
         core: LifecycleCore,
-        channel: ControllerChannel,
+        channel: BrokerChannel,
         timers: Timers,
         *,
         node_id: int,

@@ -68,7 +68,6 @@ class _Pending:
     __slots__ = (
         "deadline_ms",
         "is_in_flight",
-        "max_version",
         "purpose",
         "request",
         "response_type",
@@ -79,16 +78,9 @@ class _Pending:
     timer: TimerHandle
 
     def __init__(
-        self,
-        request: Request,
-        response_type: type[Response],
-        *,
-        purpose: str,
-        max_version: int | None,
-        deadline_ms: int,
+        self, request: Request, response_type: type[Response], *, purpose: str, deadline_ms: int
     ) -> None:
         self.request = request
-        self.max_version = max_version
         self.response_type = response_type
         self.purpose = purpose
         self.deadline_ms = deadline_ms
@@ -147,11 +139,10 @@ class NodeToController:
         *,
         purpose: str = FORWARDING,
         retry_ms: int = FORWARDING_RETRY_MS,
-        max_version: int | None = None,
     ) -> Deferred[R]:
         """Send a request to the active controller; its response has no NOT_CONTROLLER in it, other
         error codes are the caller's to check. `cancel` of the result gives the request up, though
-        the controller may have it already. max_version: see `Channel.send`.
+        the controller may have it already.
 
         Fails with REQUEST_TIMED_OUT if no controller has answered within retry_ms, with
         BROKER_NOT_AVAILABLE once this is closed, with UNSUPPORTED_VERSION if the controller has no
@@ -163,13 +154,7 @@ class NodeToController:
             message = f"{len(self._pending)} requests wait for the active controller"
             return Deferred.failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
         deadline_ms = self._timers.monotonic_ms() + retry_ms
-        pending = _Pending(
-            request,
-            response_type,
-            purpose=purpose,
-            max_version=max_version,
-            deadline_ms=deadline_ms,
-        )
+        pending = _Pending(request, response_type, purpose=purpose, deadline_ms=deadline_ms)
         pending.timer = self._timers.call_later(retry_ms, partial(self._expired, pending))
         pending.result.waits_for = _Withdrawal(pending, self._take)
         self._pending[pending] = None
@@ -242,7 +227,6 @@ class NodeToController:
             pending.request,
             pending.response_type,
             timeout_ms=min(self._request_timeout_ms, left_ms),
-            max_version=pending.max_version,
         )
         response.on_done(
             partial(self._answered, pending, controller), partial(self._failed, pending, controller)

@@ -21,7 +21,7 @@ PREFETCH_LEFT: Final = 100
 
 class ProducerIdManager:
     """Hands out producer ids. allocate: asks the controller for a block
-    (`ControllerChannel.allocate_producer_ids`).
+    (`BrokerChannel.allocate_producer_ids`).
     """
 
     __slots__ = ("_allocate", "_asked", "_end", "_next", "_prefetched", "_waiting")

@@ -1,4 +1,4 @@
-"""`ControllerChannel` of a broker whose controller is elsewhere: each method is a request of
+"""`BrokerChannel` of a broker whose controller is elsewhere: each method is a request of
 Kafka's protocol to the active controller (`node_to_controller`).
 
 The answer says that the change is committed. As in Kafka, it does not wait for this broker's own
@@ -9,7 +9,7 @@ passes them on as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,7 +17,6 @@ from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.node_to_controller import HEARTBEAT, NodeToController
 from kbroker.broker.principal_requests import send_with_principal
 from kbroker.controller.broker_heartbeat import HeartbeatReply
-from kbroker.controller.configs import Alteration, AlteredResource, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.internal_topics import internal_topic
@@ -34,21 +33,8 @@ from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
-from kbroker.protocol.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from kbroker.protocol.messages.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.settings.broker import BrokerConfig
 
 DIRECTORIES: Final = "directory assignments"
@@ -57,7 +43,7 @@ PRODUCER_IDS: Final = "producer ids"
 
 
 class RemoteControllerChannel:
-    """See `ControllerChannel`. metadata_offset: the last offset of the metadata log that this
+    """See `BrokerChannel`. metadata_offset: the last offset of the metadata log that this
     broker's image contains. Loop thread only.
     """
 
@@ -92,7 +78,7 @@ class RemoteControllerChannel:
     # The broker itself.
 
     def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
-        """See ControllerChannel."""
+        """See BrokerChannel."""
         request: BrokerRegistrationRequest = registration.request(
             broker_id=self._config.node_id, cluster_id=self._cluster_id
         )
@@ -106,7 +92,7 @@ class RemoteControllerChannel:
     def heartbeat(
         self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
     ) -> Deferred[HeartbeatReply]:
-        """See ControllerChannel. Each heartbeat names all directories that failed."""
+        """See BrokerChannel. Each heartbeat names all directories that failed."""
         self._wishes = want_fence, want_shut_down
         request = BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
@@ -121,7 +107,7 @@ class RemoteControllerChannel:
         ).then(_heartbeat_reply)
 
     def directories_failed(self, broker_epoch: int, failed: Sequence[Uuid]) -> Deferred[None]:
-        """See ControllerChannel. Sent at once, in a heartbeat that changes nothing else."""
+        """See BrokerChannel. Sent at once, in a heartbeat that changes nothing else."""
         self._offline_directories.update(dict.fromkeys(failed))
         want_fence, want_shut_down = self._wishes
         return self.heartbeat(
@@ -131,7 +117,7 @@ class RemoteControllerChannel:
     def assign_directories(
         self, broker_epoch: int, assignments: Sequence[Assignment]
     ) -> Deferred[None]:
-        """See ControllerChannel."""
+        """See BrokerChannel."""
         request = AssignReplicasToDirsRequest(
             broker_id=self._config.node_id,
             broker_epoch=broker_epoch,
@@ -142,7 +128,7 @@ class RemoteControllerChannel:
         )
 
     def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
-        """See ControllerChannel."""
+        """See BrokerChannel."""
         request = AllocateProducerIdsRequest(
             broker_id=self._config.node_id, broker_epoch=broker_epoch
         )
@@ -155,7 +141,7 @@ class RemoteControllerChannel:
     def ensure_topic(
         self, name: str, client: ClientIdentity | None = None
     ) -> Deferred[ErrorCode]:
-        """See ControllerChannel. One request per topic is under way (AutoTopicCreationManager);
+        """See BrokerChannel. One request per topic is under way (AutoTopicCreationManager);
         it is that of the first client. What this broker's settings leave open is up to the
         controller's.
         """
@@ -175,7 +161,7 @@ class RemoteControllerChannel:
         return self._config.get_int(name) if self._config.is_explicit(name) else -1
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
-        """See ControllerChannel."""
+        """See BrokerChannel."""
         wanted = internal_topic(name, self._config)
         if wanted is None:
             return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -189,59 +175,23 @@ class RemoteControllerChannel:
         if under_way is not None:
             return under_way
         request = CreateTopicsRequest(topics=[topic])
-        created = self._create(request, client).then(_created)
+        created = self.create_topics(request, client=client).then(_created)
         if not created.done:
             self._creating[name] = created
             created.on_done(partial(self._end_creation, name), partial(self._end_creation, name))
         return created
 
-    def _create(
-        self, request: CreateTopicsRequest, client: ClientIdentity | None
-    ) -> Deferred[CreateTopicsResponse]:
-        """In the name of the client; without one in that of this broker."""
-        if client is None:
-            return self._requests.send(request, CreateTopicsResponse)
-        return send_with_principal(self._requests, client, request, CreateTopicsResponse)
-
     def _end_creation(self, name: str, outcome: ErrorCode | KafkaError) -> None:
         del outcome  # the callers have it
         del self._creating[name]
 
-    # Requests of clients.
-
     def create_topics(
-        self,
-        request: CreateTopicsRequest,
-        *,
-        describable: frozenset[str] | None = None,
-        client: ClientIdentity | None = None,
+        self, request: CreateTopicsRequest, *, client: ClientIdentity | None = None
     ) -> Deferred[CreateTopicsResponse]:
-        """See ControllerChannel."""
-        return self._create(request, client).then(lambda response: _withheld(response, describable))
-
-    def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
-    ) -> Deferred[DeleteTopicsResponse]:
-        """See ControllerChannel. api_version decides by which field the topics are named."""
-        return self._requests.send(request, DeleteTopicsResponse, max_version=api_version)
-
-    def update_features(
-        self, request: UpdateFeaturesRequest, *, api_version: int
-    ) -> Deferred[UpdateFeaturesResponse]:
-        """See ControllerChannel."""
-        return self._requests.send(request, UpdateFeaturesResponse, max_version=api_version)
-
-    def alter_configs(
-        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
-    ) -> Deferred[list[Outcome]]:
-        """See ControllerChannel."""
-        if incremental:
-            return self._requests.send(
-                _incremental_request(resources, validate_only), IncrementalAlterConfigsResponse
-            ).then(lambda response: _outcomes(resources, response))
-        return self._requests.send(
-            _whole_request(resources, validate_only), AlterConfigsResponse
-        ).then(lambda response: _outcomes(resources, response))
+        """See BrokerChannel."""
+        if client is None:
+            return self._requests.send(request, CreateTopicsResponse)
+        return send_with_principal(self._requests, client, request, CreateTopicsResponse)
 
 
 def _check(error_code: int) -> None:
@@ -305,73 +255,3 @@ def _by_directory(
 def _created(response: CreateTopicsResponse) -> ErrorCode:
     code = ErrorCode(response.topics[0].error_code)
     return ErrorCode.NONE if code is ErrorCode.TOPIC_ALREADY_EXISTS else code
-
-
-def _withheld(
-    response: CreateTopicsResponse, describable: frozenset[str] | None
-) -> CreateTopicsResponse:
-    """The response without the settings of topics that the client may not describe."""
-    for topic in response.topics:
-        if describable is None or topic.error_code or topic.name in describable:
-            continue
-        topic.num_partitions = topic.replication_factor = -1
-        topic.configs = None
-        topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return response
-
-
-def _incremental_request(
-    resources: Sequence[AlteredResource], validate_only: bool
-) -> IncrementalAlterConfigsRequest:
-    def config(alteration: Alteration) -> IncrementalAlterConfigsRequest.AlterableConfig:
-        return IncrementalAlterConfigsRequest.AlterableConfig(
-            name=alteration.name,
-            config_operation=alteration.operation or 0,
-            value=alteration.value,
-        )
-
-    return IncrementalAlterConfigsRequest(
-        validate_only=validate_only,
-        resources=[
-            IncrementalAlterConfigsRequest.AlterConfigsResource(
-                resource_type=each.resource_type,
-                resource_name=each.name,
-                configs=[config(alteration) for alteration in each.alterations],
-            )
-            for each in resources
-        ],
-    )
-
-
-def _whole_request(
-    resources: Sequence[AlteredResource], validate_only: bool
-) -> AlterConfigsRequest:
-    return AlterConfigsRequest(
-        validate_only=validate_only,
-        resources=[
-            AlterConfigsRequest.AlterConfigsResource(
-                resource_type=each.resource_type,
-                resource_name=each.name,
-                configs=[
-                    AlterConfigsRequest.AlterableConfig(name=name, value=value)
-                    for name, _, value in each.alterations
-                ],
-            )
-            for each in resources
-        ],
-    )
-
-
-def _outcomes(
-    resources: Sequence[AlteredResource],
-    response: AlterConfigsResponse | IncrementalAlterConfigsResponse,
-) -> list[Outcome]:
-    """An outcome per resource, in their order; the response may have another one."""
-    found: Mapping[tuple[int, str], Outcome] = {
-        (each.resource_type, each.resource_name): Outcome(
-            ErrorCode(each.error_code), each.error_message
-        )
-        for each in response.responses
-    }
-    missing = Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the active controller did not answer it")
-    return [found.get((each.resource_type, each.name), missing) for each in resources]

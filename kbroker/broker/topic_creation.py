@@ -25,7 +25,7 @@ MAX_FAILURES: Final = 1_000
 
 
 class TopicCreator(Protocol):
-    """The part of `ControllerChannel` that creates several topics at once."""
+    """The part of `BrokerChannel` that creates several topics at once."""
 
     def create_topics(
         self, request: CreateTopicsRequest, *, client: ClientIdentity | None
@@ -33,7 +33,7 @@ class TopicCreator(Protocol):
 
 
 class AutomaticTopicCreator(Protocol):
-    """The part of `ControllerChannel` that creates single topics."""
+    """The part of `BrokerChannel` that creates single topics."""
 
     def ensure_topic(self, name: str, client: ClientIdentity | None) -> Deferred[ErrorCode]: ...
 

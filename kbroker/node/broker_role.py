@@ -1,7 +1,7 @@
 """Builds the broker role of a node (process.roles): replicas, coordinators, the services of the
 request handlers, and this broker's membership in the cluster.
 
-The role needs the node's metadata log for images and a `ControllerChannel` for requests; where the
+The role needs the node's metadata log for images and a `BrokerChannel` for requests; where the
 active controller runs is not its concern. Connections are the node's (`node`).
 """
 
@@ -13,7 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from kbroker.broker.controller_channel import BrokerRegistrationData, ControllerChannel
+from kbroker.broker.controller_channel import (
+    BrokerChannel,
+    BrokerRegistrationData,
+    LocalControllerChannel,
+)
 from kbroker.broker.directory_assignments import LogDirectoryReporter
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.broker.lifecycle import BrokerLifecycle, LifecycleCore
@@ -60,7 +64,7 @@ broker whose leaderships others take over, which all have to read of it first.
 class ChannelFactory(Protocol):
     """Makes this broker's channel to the active controller."""
 
-    def __call__(self, *, when_applied: Callable[[], Deferred[None]]) -> ControllerChannel: ...
+    def __call__(self, *, when_applied: Callable[[], Deferred[None]]) -> BrokerChannel: ...
 
 
 class BrokerRole:
@@ -201,7 +205,7 @@ class BrokerRole:
         return self._replicas
 
     def _build_lifecycle(
-        self, channel: ControllerChannel, endpoints: Mapping[str, Endpoint]
+        self, channel: BrokerChannel, endpoints: Mapping[str, Endpoint]
     ) -> BrokerLifecycle:
         config = self._config
         core = LifecycleCore(
@@ -220,7 +224,7 @@ class BrokerRole:
         )
 
     def _report_directories(
-        self, channel: ControllerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> None:
         self._reporter = reporter = LogDirectoryReporter(
             self._logs,
@@ -235,7 +239,7 @@ class BrokerRole:
         replicas.hosting.on_directory_failed = reporter.directory_failed
 
     def _build_services(
-        self, channel: ControllerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> Services:
         config, timers, random = self._config, self._timers, self._resources.random
         groups = build_group_coordinator(
@@ -280,7 +284,8 @@ class BrokerRole:
             node_id=config.node_id,
             cluster_id=self.metadata.image.cluster_id,
             timers=timers,
-            controller=channel,
+            local_controller=channel if isinstance(channel, LocalControllerChannel) else None,
+            channel=channel,
             metadata=self.metadata,
             replicas=replicas,
             groups=groups,

@@ -99,7 +99,9 @@ class ControllerRole:
             node_id=self._properties.node_id,
             cluster_id=self._properties.cluster_id,
             timers=self._timers,
-            controller=LocalControllerChannel(service, when_applied=lambda: Deferred.of(None)),
+            local_controller=LocalControllerChannel(
+                service, when_applied=lambda: Deferred.of(None)
+            ),
             metadata=cache,
             slices=FairSlices(self._timers),
             memory=memory,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.broker.controller_channel import ControllerChannel, LocalControllerChannel
+from kbroker.broker.controller_channel import BrokerChannel, LocalControllerChannel
 from kbroker.broker.node_to_controller import NodeToController
 from kbroker.broker.remote_controller_channel import RemoteControllerChannel
 from kbroker.log.manager import LogManager
@@ -247,7 +247,7 @@ class Broker:
         to_controller: NodeToController,
         *,
         when_applied: Callable[[], Deferred[None]],
-    ) -> ControllerChannel:
+    ) -> BrokerChannel:
         """A node that is its whole cluster calls its controller in the process. Any other broker
         asks the active controller over the wire, also while that is its own node.
         """

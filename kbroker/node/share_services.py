@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.broker.controller_channel import ControllerChannel
+from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
@@ -41,7 +41,7 @@ class ShareServices:
 def build_share_services(
     config: ShareGroupConfig,
     *,
-    controller: ControllerChannel,
+    controller: BrokerChannel,
     metadata: MetadataCache,
     replicas: ReplicaManager,
     groups: GroupCoordinator,

@@ -35,7 +35,9 @@ def envelope(request_frame: Binary, client: ClientIdentity) -> EnvelopeRequest:
 
 
 def client_of(request: EnvelopeRequest) -> ClientIdentity:
-    """The client, without its client id. Raises KafkaError: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST for a bad address."""
+    """The client, without its client id. Raises KafkaError: PRINCIPAL_DESERIALIZATION_FAILURE, and
+    INVALID_REQUEST for a bad address.
+    """
     principal = _decode_principal(request.request_principal)
     address = bytes(request.client_host_address)
     if len(address) not in (4, 16):

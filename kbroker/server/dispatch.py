@@ -122,8 +122,9 @@ class _Route(Generic[S]):
 class Dispatcher(Generic[S]):
     """The handler table of one type of listener, at work.
 
-    small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API key. surprises: how many unexpected
-    exceptions. times: by API key, from `dispatch` to the end of `render`; None: not measured.
+    small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API
+    key. surprises: how many unexpected exceptions. times: by API key, from `dispatch` to the end of
+    `render`; None: not measured.
     """
 
     __slots__ = (

@@ -1,5 +1,5 @@
-"""What a broker does with a request that the active controller answers: it passes the bytes on in an
-Envelope, with the principal and the address of the client, and relays the bytes of the response
+"""What a broker does with a request that the active controller answers: it passes the bytes on in
+an Envelope, with the principal and the address of the client, and relays the bytes of the response
 (KIP-590; Kafka's ForwardingManager).
 
 `dispatch` hands over the requests of the APIs with `Forward.TO_CONTROLLER`. They are not decoded
@@ -162,7 +162,7 @@ class RequestForwarder:
         kind = LargePendingResponse if request.is_large else PendingResponse
         pending = kind(header.api_key, header.api_version, header.correlation_id)
         answer = self._forward(request)
-        if answer.done:
+        if answer.done and answer.error is None:
             pending.message = answer.value
         else:
             pending.deferred = answer

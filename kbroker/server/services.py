@@ -15,10 +15,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kbroker.broker.topic_creation import StreamsTopics
+from kbroker.model import InvariantError
 from kbroker.server.network.memory_pool import MemoryPool
 
 if TYPE_CHECKING:
-    from kbroker.broker.controller_channel import ControllerChannel
+    from kbroker.broker.controller_channel import BrokerChannel, ControllerChannel
     from kbroker.broker.metadata_cache import MetadataCache
     from kbroker.broker.producer_ids import ProducerIdManager
     from kbroker.broker.transaction_gate import PartitionGate
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class NodeServices:
-    """The parts that handlers of either type of listener may call. controller: this node's channel
-    to the active controller, or the active controller itself. metadata: as clients of the listener
-    see it. Everything belongs to the loop thread.
+    """The parts that handlers of either type of listener may call. local_controller: that of this
+    node, None on a broker that forwards what the active controller answers. metadata: as clients of
+    the listener see it. Everything belongs to the loop thread.
     """
 
     config: BrokerConfig
     node_id: int
     cluster_id: str
     timers: Timers
-    controller: ControllerChannel
+    local_controller: ControllerChannel | None
     metadata: MetadataCache
     slices: FairSlices
     memory: MemoryPool = field(default_factory=MemoryPool)
@@ -58,11 +59,21 @@ class NodeServices:
         """The metadata as of now; hold it in a local for the length of one call, never longer."""
         return self.metadata.image
 
+    @property
+    def controller(self) -> ControllerChannel:
+        """Answers requests of clients in this process. A broker without it has no handler that
+        asks: `dispatch` forwards their requests.
+        """
+        if self.local_controller is None:
+            raise InvariantError("a request that had to be forwarded is handled here")
+        return self.local_controller
+
 
 @dataclass(slots=True, kw_only=True)
 class Services(NodeServices):
-    """The parts of one running broker."""
+    """The parts of one running broker. channel: to the active controller, wherever that runs."""
 
+    channel: BrokerChannel
     replicas: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager

@@ -14,7 +14,6 @@ from kbroker.broker.node_to_controller import ActiveController, NodeToController
 from kbroker.broker.principal_requests import CORRELATION_ID
 from kbroker.broker.remote_controller_channel import RemoteControllerChannel
 from kbroker.controller.broker_heartbeat import HeartbeatReply
-from kbroker.controller.configs import Alteration, AlteredResource, Operation, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.image import Endpoint
@@ -35,24 +34,10 @@ from kbroker.protocol.messages.cluster import (
     BrokerRegistrationResponse,
     EnvelopeRequest,
     EnvelopeResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
-from kbroker.protocol.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from kbroker.protocol.messages.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.schema import Request, Response
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ResourceType
 from tests.client.channel.peers import SILENT, SimWorld, channel_of
 
 T = TypeVar("T")
@@ -67,10 +52,6 @@ APIS = (
     ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     ApiKey.ALLOCATE_PRODUCER_IDS,
     ApiKey.CREATE_TOPICS,
-    ApiKey.DELETE_TOPICS,
-    ApiKey.ALTER_CONFIGS,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    ApiKey.UPDATE_FEATURES,
     ApiKey.ENVELOPE,
 )
 
@@ -126,9 +107,6 @@ class World:
     def sent(self, kind: type[Q]) -> list[Q]:
         """The requests of that class which the controller got."""
         return [request for _, _, request in self.peer.requests if isinstance(request, kind)]
-
-    def versions(self, key: ApiKey) -> list[int]:
-        return [version for _, version in self.peer.asked(key)]
 
 
 @pytest.fixture
@@ -332,104 +310,6 @@ def test_a_creation_that_times_out_can_be_asked_for_again(world: World) -> None:
     world.peer._scripts.clear()
     world.given(created("t"))
     assert world.value(world.channel.ensure_topic("t")) is ErrorCode.NONE
-
-
-def test_settings_of_topics_that_the_client_may_not_describe_are_withheld(world: World) -> None:
-    def answer() -> CreateTopicsResponse:
-        config = CreateTopicsResponse.CreatableTopicConfigs(name="retention.ms", value="5")
-        results = [
-            CreateTopicsResponse.CreatableTopicResult(
-                name=name, error_code=code, num_partitions=1, replication_factor=1, configs=[config]
-            )
-            for name, code in (("mine", 0), ("hidden", 0), ("there", 36))
-        ]
-        return CreateTopicsResponse(topics=results)
-
-    world.given(answer(), answer())
-    request = CreateTopicsRequest()
-    whole = world.value(world.channel.create_topics(request))
-    assert [len(each.configs or ()) for each in whole.topics] == [1, 1, 1]
-    cut = world.value(world.channel.create_topics(request, describable=frozenset({"mine"})))
-    mine, hidden, there = cut.topics
-    assert (mine.num_partitions, len(mine.configs or ())) == (1, 1)
-    assert (hidden.num_partitions, hidden.replication_factor, hidden.configs) == (-1, -1, None)
-    assert hidden.topic_config_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert there.topic_config_error_code == ErrorCode.NONE
-
-
-def test_topics_are_deleted_by_the_field_of_the_clients_version(world: World) -> None:
-    world.given(DeleteTopicsResponse(), DeleteTopicsResponse())
-    by_name = DeleteTopicsRequest(topic_names=["t"])
-    world.value(world.channel.delete_topics(by_name, api_version=4))
-    state = DeleteTopicsRequest.DeleteTopicState(topic_id=TOPIC_ID)
-    world.value(world.channel.delete_topics(DeleteTopicsRequest(topics=[state]), api_version=6))
-    first, second = world.sent(DeleteTopicsRequest)
-    assert (first.topic_names, second.topics) == (["t"], [state])
-    assert world.versions(ApiKey.DELETE_TOPICS) == [4, 6]
-
-
-def test_features_are_updated(world: World) -> None:
-    answer = UpdateFeaturesResponse(error_code=ErrorCode.INVALID_UPDATE_VERSION)
-    world.given(answer)
-    updated = world.value(world.channel.update_features(UpdateFeaturesRequest(), api_version=1))
-    assert updated.error_code == answer.error_code
-    assert world.versions(ApiKey.UPDATE_FEATURES) == [1]
-
-
-RESOURCES = (
-    AlteredResource(ResourceType.TOPIC, "t", (Alteration("retention.ms", Operation.SET, "5"),)),
-    AlteredResource(ResourceType.GROUP, "g", (Alteration("x", Operation.DELETE, None),)),
-    AlteredResource(ResourceType.TOPIC, "none", ()),
-)
-OUTCOMES = [
-    Outcome(ErrorCode.INVALID_CONFIG, "why"),
-    Outcome(ErrorCode.NONE, None),
-    Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the active controller did not answer it"),
-]
-
-
-def test_settings_are_altered_incrementally(world: World) -> None:
-    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    world.given(
-        IncrementalAlterConfigsResponse(
-            responses=[
-                result(resource_type=ResourceType.GROUP, resource_name="g", error_message=None),
-                result(
-                    resource_type=ResourceType.TOPIC,
-                    resource_name="t",
-                    error_code=ErrorCode.INVALID_CONFIG,
-                    error_message="why",
-                ),
-            ]
-        )
-    )
-    alter = world.channel.alter_configs
-    assert world.value(alter(RESOURCES, incremental=True, validate_only=True)) == OUTCOMES
-    (request,) = world.sent(IncrementalAlterConfigsRequest)
-    assert request.validate_only
-    sent = [
-        [(each.name, each.config_operation, each.value) for each in resource.configs]
-        for resource in request.resources
-    ]
-    assert sent == [[("retention.ms", 0, "5")], [("x", 1, None)], []]
-
-
-def test_settings_are_replaced(world: World) -> None:
-    result = AlterConfigsResponse.AlterConfigsResourceResponse
-    world.given(
-        AlterConfigsResponse(
-            responses=[
-                result(resource_type=ResourceType.TOPIC, resource_name="t", error_message=None)
-            ]
-        )
-    )
-    whole = AlteredResource(ResourceType.TOPIC, "t", (Alteration("retention.ms", None, "5"),))
-    altered = world.channel.alter_configs([whole], incremental=False, validate_only=False)
-    assert world.value(altered) == [Outcome(ErrorCode.NONE, None)]
-    (request,) = world.sent(AlterConfigsRequest)
-    (resource,) = request.resources
-    assert not request.validate_only
-    assert [(each.name, each.value) for each in resource.configs] == [("retention.ms", "5")]
 
 
 CLIENT = ClientIdentity("User:alice", "10.0.0.9", client_id="app")

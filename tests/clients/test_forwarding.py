@@ -1,5 +1,5 @@
-"""Apache Kafka 4.3.1's tools against brokers of kbroker, each node in a process of its own: what the
-controllers decide goes through whichever broker a tool asks (KIP-590), also after the active
+"""Apache Kafka 4.3.1's tools against brokers of kbroker, each node in a process of its own: what
+the controllers decide goes through whichever broker a tool asks (KIP-590), also after the active
 controller was killed.
 """
 

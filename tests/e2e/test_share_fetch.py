@@ -39,7 +39,7 @@ def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(overrides=overrides) as embedded:
         for topic in ("__consumer_offsets", "__share_group_state"):
             embedded.wait(
-                lambda running, name=topic: running.services.controller.ensure_internal_topic(name)
+                lambda running, name=topic: running.services.channel.ensure_internal_topic(name)
             )
         yield embedded
 

@@ -244,7 +244,9 @@ def test_versions_are_those_of_broker_and_controller(tmp_path: Path) -> None:
             assert to_controller is not None
             versions = to_controller.controller_api_versions()
             assert versions is not None
-            announced = {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}
+            announced = {
+                each.api_key: (each.min_version, each.max_version) for each in found.api_keys
+            }
             for key in (ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER):
                 assert announced[key] == versions.range_of(key)
 

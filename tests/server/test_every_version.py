@@ -110,10 +110,10 @@ def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as embedded:
         embedded.create_topic(TOPIC)
         embedded.wait(
-            lambda running: running.services.controller.ensure_internal_topic("__consumer_offsets")
+            lambda running: running.services.channel.ensure_internal_topic("__consumer_offsets")
         )
         embedded.wait(
-            lambda running: running.services.controller.ensure_internal_topic("__share_group_state")
+            lambda running: running.services.channel.ensure_internal_topic("__share_group_state")
         )
         yield embedded
 

@@ -95,7 +95,10 @@ class Channel:
 
     def serves(self, ranges: Mapping[ApiKey, tuple[int, int]]) -> None:
         kind = ApiVersionsResponse.ApiVersion
-        keys = [kind(api_key=key, min_version=at[0], max_version=at[1]) for key, at in ranges.items()]
+        keys = [
+            kind(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in ranges.items()
+        ]
         self.versions = NodeApiVersions("controller", ApiVersionsResponse(api_keys=keys))
 
 
@@ -363,7 +366,11 @@ def test_the_memory_of_a_request_is_charged_until_it_is_answered() -> None:
     [
         pytest.param(None, [(12, 0, 4), (19, 2, 7), (55, 0, 2)], id="unknown"),
         pytest.param(
-            {ApiKey.CREATE_TOPICS: (5, 9), ApiKey.DESCRIBE_QUORUM: (0, 1), ApiKey.HEARTBEAT: (0, 1)},
+            {
+                ApiKey.CREATE_TOPICS: (5, 9),
+                ApiKey.DESCRIBE_QUORUM: (0, 1),
+                ApiKey.HEARTBEAT: (0, 1),
+            },
             [(12, 0, 4), (19, 5, 7), (55, 0, 1)],
             id="the versions that both serve",
         ),

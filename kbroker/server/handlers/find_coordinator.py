@@ -129,7 +129,7 @@ def _created(services: Services, topic: str) -> Deferred[ErrorCode]:
         return error.code
 
     try:
-        return services.controller.ensure_internal_topic(topic).recover(refused)
+        return services.channel.ensure_internal_topic(topic).recover(refused)
     except KafkaError as error:
         return Deferred.of(refused(error))
 

@@ -188,7 +188,7 @@ def _topics_by_name(
         elif creations > 0:
             creations -= 1
             error = auto_create(
-                services.controller, name, context.identity, node_id=services.node_id
+                services.channel, name, context.identity, node_id=services.node_id
             )
             if creations % CREATIONS_PER_STEP == 0:
                 yield None

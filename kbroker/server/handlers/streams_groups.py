@@ -56,7 +56,7 @@ def _answer(
     if missing:
         services.streams_topics.create(
             missing,
-            services.controller,
+            services.channel,
             context.identity,
             now_ms=services.timers.monotonic_ms(),
             retry_ms=2 * response.heartbeat_interval_ms,

@@ -93,7 +93,7 @@ def services(
             cluster_id="cluster",
             image=image,
             config=config,
-            controller=Controller(),
+            channel=Controller(),
             timers=turns,
             slices=FairSlices(turns, seconds=0.004, clock=Ticks()),
         ),

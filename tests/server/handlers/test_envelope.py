@@ -26,7 +26,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.schema import Message, Response
+from kbroker.protocol.schema import Message
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
@@ -197,7 +197,7 @@ def many_names() -> list[str]:
     return [f"a-topic-with-a-name-{number}" for number in range(MANY)]
 
 
-def inside(response: EnvelopeResponse, key: ApiKey, version: int) -> Response:
+def inside(response: EnvelopeResponse, key: ApiKey, version: int) -> Any:
     """The response to the request inside, whose header is that of its own version."""
     assert response.error_code == 0 and response.response_data is not None
     data = bytes(response.response_data)
@@ -212,7 +212,7 @@ def test_a_request_is_handled_as_the_clients_own(version: int) -> None:
     controller = Controller()
     controller.outcome = CreateTopicsResponse(topics=[_Created(name="t")])
     response = controller.send(wrapped(create("t"), version))
-    assert inside(response, ApiKey.CREATE_TOPICS, version).topics[0].name == "t"  # type: ignore[attr-defined]
+    assert inside(response, ApiKey.CREATE_TOPICS, version).topics[0].name == "t"
     (context,) = controller.contexts
     assert (context.api_key, context.api_version) == (ApiKey.CREATE_TOPICS, version)
     assert (context.correlation_id, context.client_id) == (CORRELATION_ID, "client")
@@ -241,14 +241,14 @@ def test_a_request_that_fails_is_answered_inside(is_later: bool) -> None:
     error = KafkaError(ErrorCode.POLICY_VIOLATION, "no")
     controller.outcome = Deferred.failed(error) if is_later else error
     response = inside(controller.send(wrapped(create("t"), 7)), ApiKey.CREATE_TOPICS, 7)
-    assert response.topics[0].error_code == ErrorCode.POLICY_VIOLATION  # type: ignore[attr-defined]
+    assert response.topics[0].error_code == ErrorCode.POLICY_VIOLATION
 
 
 def test_a_surprise_is_answered_inside_and_counted() -> None:
     controller = Controller()
     controller.outcome = ValueError("a bug")
     response = inside(controller.send(wrapped(create("t"), 7)), ApiKey.CREATE_TOPICS, 7)
-    assert response.topics[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR  # type: ignore[attr-defined]
+    assert response.topics[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert controller.embedded.surprises == 1
 
 
@@ -354,7 +354,9 @@ def test_a_broker_without_cluster_action_is_refused_first() -> None:
         pytest.param(NO_HEADER, ErrorCode.UNSUPPORTED_VERSION, id="no header"),
         pytest.param({"request_data": b""}, ErrorCode.UNSUPPORTED_VERSION, id="no request"),
         pytest.param(
-            {"request_data": b"\x7f\xff" + bytes(8)}, ErrorCode.UNSUPPORTED_VERSION, id="no such API"
+            {"request_data": b"\x7f\xff" + bytes(8)},
+            ErrorCode.UNSUPPORTED_VERSION,
+            id="no such API",
         ),
     ],
 )
@@ -437,7 +439,7 @@ def test_a_large_request_takes_many_turns_and_no_second_copy() -> None:
     assert controller.sliced.memory.used == len(frame_of(request, 0))
     assert controller.finish() > 4
     response = inside(controller.answer(pending), ApiKey.CREATE_TOPICS, 7)
-    assert [each.name for each in response.topics] == names  # type: ignore[attr-defined]
+    assert [each.name for each in response.topics] == names
     assert [each.name for each in controller.requests[0].topics] == names
     assert not controller.sliced.memory.used
 
@@ -448,7 +450,7 @@ def test_a_large_request_is_divided_as_by_itself() -> None:
     names = many_names()
     request = CreatePartitionsRequest(topics=[_Partitions(name=name, count=1) for name in names])
     response = inside(controller.send(wrapped(request, 3)), ApiKey.CREATE_PARTITIONS, 3)
-    assert [each.name for each in response.results] == names  # type: ignore[attr-defined]
+    assert [each.name for each in response.results] == names
     assert len(controller.requests) > 10
 
 

@@ -77,7 +77,7 @@ class FakeServices(Sliced):
     def __init__(self, controller: FakeController) -> None:
         groups = FakeGroups()
         super().__init__(
-            controller=controller, groups=groups, transactions=groups, share_coordinator=groups
+            channel=controller, groups=groups, transactions=groups, share_coordinator=groups
         )
         self.controller = controller
         controller.services = self

@@ -82,7 +82,7 @@ def test_unknown_topics_without_creation() -> None:
 
 def test_auto_creation_asks_the_controller_and_says_unknown_for_now() -> None:
     of = services()
-    controller = cast(Controller, of.controller)
+    controller = cast(Controller, of.channel)
     response = ask(of, ["new", "__transaction_state", "bad name", "events"])
     assert controller.asked == ["new", "internal __transaction_state"]
     assert controller.clients == [RequestContext(ApiKey.METADATA, 13).identity], "in its name"
@@ -96,9 +96,9 @@ def test_auto_creation_asks_the_controller_and_says_unknown_for_now() -> None:
 
 def test_auto_creation_that_is_refused() -> None:
     of = services()
-    cast(Controller, of.controller).answer = Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    cast(Controller, of.channel).answer = Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
     assert ask(of, ["a.b"]).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    cast(Controller, of.controller).answer = Deferred.of(ErrorCode.INVALID_REPLICATION_FACTOR)
+    cast(Controller, of.channel).answer = Deferred.of(ErrorCode.INVALID_REPLICATION_FACTOR)
     assert ask(of, ["new"]).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -106,7 +106,7 @@ def test_auto_creation_that_is_refused() -> None:
 def test_no_auto_creation_unless_both_want_it(by_broker: bool, by_client: bool) -> None:
     of = services(auto_create=by_broker)
     ask(of, ["new"], allow_auto_topic_creation=by_client)
-    assert cast(Controller, of.controller).asked == []
+    assert cast(Controller, of.channel).asked == []
 
 
 def test_one_request_creates_a_bounded_number_of_topics() -> None:
@@ -114,12 +114,12 @@ def test_one_request_creates_a_bounded_number_of_topics() -> None:
     of = services()
     names: list[str | None] = [f"t{index}" for index in range(12_000)]
     response = ask(of, names)
-    assert cast(Controller, of.controller).asked == names[:100]
+    assert cast(Controller, of.channel).asked == names[:100]
     assert [each.name for each in response.topics] == names
     assert {each.error_code for each in response.topics} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     cast(Turns, of.timers).turn()
     ask(of, ["events", *names[100:110]])
-    assert cast(Controller, of.controller).asked == names[:110]
+    assert cast(Controller, of.channel).asked == names[:110]
 
 
 def test_topics_are_created_in_slices() -> None:
@@ -129,7 +129,7 @@ def test_topics_are_created_in_slices() -> None:
         RequestContext(ApiKey.METADATA, 13),
         MetadataRequest(topics=[MetadataRequestTopic(name=f"t{index}") for index in range(100)]),
     )
-    asked = cast(Controller, of.controller).asked
+    asked = cast(Controller, of.channel).asked
     assert isinstance(outcome, Deferred)
     counts = [len(asked)]
     while not outcome.done:
