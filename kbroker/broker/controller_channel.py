@@ -125,9 +125,7 @@ class BrokerChannel(Protocol):
         """
         ...
 
-    def ensure_topic(
-        self, name: str, client: ClientIdentity | None = None
-    ) -> Deferred[ErrorCode]:
+    def ensure_topic(self, name: str, client: ClientIdentity | None = None) -> Deferred[ErrorCode]:
         """Create a topic with the default settings unless it exists (the caller checks
         auto.create.topics.enable). Resolves with NONE also if the topic exists. client: see
         `create_topics`.
@@ -266,9 +264,7 @@ class LocalControllerChannel:
             )
         )
 
-    def ensure_topic(
-        self, name: str, client: ClientIdentity | None = None
-    ) -> Deferred[ErrorCode]:
+    def ensure_topic(self, name: str, client: ClientIdentity | None = None) -> Deferred[ErrorCode]:
         """See ControllerChannel."""
         del client
         return self._applied(

@@ -138,9 +138,7 @@ class RemoteControllerChannel:
 
     # Topics that the broker creates.
 
-    def ensure_topic(
-        self, name: str, client: ClientIdentity | None = None
-    ) -> Deferred[ErrorCode]:
+    def ensure_topic(self, name: str, client: ClientIdentity | None = None) -> Deferred[ErrorCode]:
         """See BrokerChannel. One request per topic is under way (AutoTopicCreationManager);
         it is that of the first client. What this broker's settings leave open is up to the
         controller's.

@@ -176,13 +176,9 @@ class RequestForwarder:
 
         client = request.session.identity(request.header.client_id)
         sent = self._channel.send(envelope(request.frame, client), EnvelopeResponse)
-        return _charged(
-            sent.then(partial(self._relay, request), cancels_source=True).recover(
-                partial(self._refuse, request), cancels_source=True
-            ),
-            self._memory,
-            len(request.frame),
-        )
+        relayed: Deferred[Any] = sent.then(partial(self._relay, request), cancels_source=True)
+        answer = relayed.recover(partial(self._refuse, request), cancels_source=True)
+        return _charged(answer, self._memory, len(request.frame))
 
     def _relay(
         self, request: _ForwardedRequest, response: EnvelopeResponse

@@ -175,7 +175,7 @@ class EmbeddedBroker:
         )
 
         def create(broker: Broker) -> Deferred[CreateTopicsResponse]:
-            return broker.services.controller.create_topics(request)
+            return broker.services.channel.create_topics(request)
 
         (result,) = self.wait(create).topics
         if result.error_code != ErrorCode.NONE:

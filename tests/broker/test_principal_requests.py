@@ -102,9 +102,7 @@ def test_a_controller_that_is_no_longer_active_is_left() -> None:
         pytest.param(
             EnvelopeResponse(response_data=bytes(5)), ErrorCode.UNKNOWN_SERVER_ERROR, id="no body"
         ),
-        pytest.param(
-            wrapped(NEWEST, 5), ErrorCode.UNKNOWN_SERVER_ERROR, id="to another request"
-        ),
+        pytest.param(wrapped(NEWEST, 5), ErrorCode.UNKNOWN_SERVER_ERROR, id="to another request"),
     ],
 )
 def test_failures(response: EnvelopeResponse, code: ErrorCode) -> None:

@@ -14,7 +14,6 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
-
 CLIENT = ClientIdentity("User:a", "10.0.0.9", client_id="app")
 
 

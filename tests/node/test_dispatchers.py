@@ -174,13 +174,13 @@ def test_requests_wait_for_the_next_active_controller(tmp_path: Path) -> None:
     """A request that is under way when the active controller is killed is answered by the next."""
 
     async def script() -> None:
-        async with running(Cluster(tmp_path, CONTROLLERS | {4: "broker"})) as cluster:
-            async with cluster.client(4) as client:
-                assert await create_topic(client, "before") == ErrorCode.NONE
-                killed = cluster.active()
-                cluster.kill(killed)
-                assert await create_topic(client, "after") == ErrorCode.NONE
-                assert cluster.active() not in (killed, -1)
+        cluster = Cluster(tmp_path, CONTROLLERS | {4: "broker"})
+        async with running(cluster), cluster.client(4) as client:
+            assert await create_topic(client, "before") == ErrorCode.NONE
+            killed = cluster.active()
+            cluster.kill(killed)
+            assert await create_topic(client, "after") == ErrorCode.NONE
+            assert cluster.active() not in (killed, -1)
 
     run(script)
 

@@ -115,9 +115,7 @@ def test_brokers_have_every_api_that_controllers_answer_for_them() -> None:
     """Those for which a broker has a handler, for a node that is its whole cluster, and others."""
     forwarded = {handler.api_key for handler in forwarded_handlers()}
     of_kafka = {
-        key
-        for key, each in APIS.items()
-        if each["forwardable"] and "broker" in each["listeners"]
+        key for key, each in APIS.items() if each["forwardable"] and "broker" in each["listeners"]
     }
     assert forwarded == of_kafka & {handler.api_key for handler in controller_handlers()}
     for handler in OF_BROKERS:

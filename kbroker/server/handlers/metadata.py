@@ -187,9 +187,7 @@ def _topics_by_name(
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif creations > 0:
             creations -= 1
-            error = auto_create(
-                services.channel, name, context.identity, node_id=services.node_id
-            )
+            error = auto_create(services.channel, name, context.identity, node_id=services.node_id)
             if creations % CREATIONS_PER_STEP == 0:
                 yield None
         response.topics.append(

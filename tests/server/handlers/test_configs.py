@@ -63,7 +63,6 @@ IMAGE_CONFIGS = {
 
 def services_of(config: BrokerConfig, metadata: Any) -> NodeServices:
     """All that the handler needs; each look at the clock of its slices is a millisecond."""
-    parts: Any = SimpleNamespace()
     timers = SimTimers()
     slices = FairSlices(timers, clock=Ticks())
     return NodeServices(
@@ -71,7 +70,7 @@ def services_of(config: BrokerConfig, metadata: Any) -> NodeServices:
         node_id=1,
         cluster_id="",
         timers=timers,
-        controller=parts,
+        local_controller=None,
         metadata=metadata,
         slices=slices,
     )
