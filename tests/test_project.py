@@ -464,6 +464,7 @@ CACHED_FUNCTIONS = {
     "kbroker.coordinator.patterns._compiled": "an RE2 pattern of its text; RE2 objects are const",
     "kbroker.coordinator.runtime.key_hash._cached_hash": "Java's hash of a string",
     "kbroker.coordinator.runtime.key_hash._prefix_code": "Java's hash of a string",
+    "kbroker.protocol.response_errors._with_codes": "fields of a class",
     "kbroker.protocol.schema._range": "a range of versions of its text",
     "kbroker.server.slicing.large_requests._lists_of": "names of fields of a class",
 }
