@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from kbroker.client.connection import BrokerConnection
 from kbroker.protocol.errors import KafkaError
@@ -16,6 +17,9 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import CLUSTER_ID, free_port
 from tests.clients.adapters import wait_until
+
+SESSIONS: Final = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "3000"}
+"""A broker that restarts waits until its former session is over."""
 
 
 def voters_of(ports: Mapping[int, int]) -> str:
@@ -42,6 +46,7 @@ def broker_process(folder: Path, number: int, voters: str) -> BrokerProcess:
         "offsets.topic.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
         "log.retention.ms": "-1",
+        **SESSIONS,
     }
     return node_process(folder, number, settings)
 
@@ -80,6 +85,7 @@ class ProcessCluster:
                     "process.roles": "controller",
                     "listeners": f"CONTROLLER://127.0.0.1:{port}",
                     "controller.quorum.voters": voters,
+                    **SESSIONS,
                 },
             )
             for number, port in self.ports.items()
