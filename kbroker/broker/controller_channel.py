@@ -293,14 +293,7 @@ class LocalControllerChannel:
         self, request: UpdateFeaturesRequest, *, api_version: int
     ) -> Deferred[UpdateFeaturesResponse]:
         """See ControllerChannel."""
-        kraft_version = self._service.kraft_version
-        return self._applied(
-            self._service.submit(
-                lambda controller, now_ms: controller.update_features(
-                    request, api_version=api_version, kraft_version=kraft_version
-                )
-            )
-        )
+        return self._applied(self._service.update_features(request, api_version=api_version))
 
     def _applied(self, answer: Deferred[R]) -> Deferred[R]:
         """The controller's response, once this broker has carried out what it changes here."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import RECOVERED, RECOVERING
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import CHANGES_PER_STEP, ControllerResult, DecisionSteps
 from kbroker.metadata.delta import LEADER_UNCHANGED, changed_partition
 from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kbroker.protocol.errors import ErrorCode
@@ -22,16 +22,20 @@ BrokerState = AlterPartitionRequest.BrokerState
 
 def alter_partition(
     context: DecisionContext, request: AlterPartitionRequest
-) -> ControllerResult[AlterPartitionResponse]:
+) -> DecisionSteps[AlterPartitionResponse]:
     """An outcome per partition. Raises KafkaError(STALE_BROKER_EPOCH)."""
     context.registered(request.broker_id, request.broker_epoch)
     records: list[Message] = []
     response = AlterPartitionResponse()
+    count = 0
     for asked in request.topics:
         answered = AlterPartitionResponse.TopicData(topic_id=asked.topic_id)
         response.topics.append(answered)
         topic = context.image.topics_by_id.get(asked.topic_id)
         for proposal in asked.partitions:
+            if count and count % CHANGES_PER_STEP == 0:
+                yield
+            count += 1
             error = ErrorCode.UNKNOWN_TOPIC_ID
             if topic is not None:
                 error = _problem(context.image, topic, request.broker_id, proposal)

@@ -4,6 +4,7 @@ whose heartbeats are missing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +14,9 @@ from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.directories import directories_cordoned, directories_failed
 from kbroker.controller.heartbeats import BrokerControlState, BrokerHeartbeats, Wishes
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, DecisionSteps, RecordSteps
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
-from kbroker.protocol.schema import Message
 
 CORDONED_DIRECTORIES_LEVEL: Final = 30
 """metadata.version (4.3-IV0) from which registrations have the cordoned directories."""
@@ -40,9 +40,10 @@ def broker_heartbeat(
     heartbeats: BrokerHeartbeats,
     request: BrokerHeartbeatRequest,
     *,
-    next_offset: int,
-) -> ControllerResult[HeartbeatReply]:
-    """The answer to a heartbeat. next_offset: what the first record of it will get.
+    next_offset: Callable[[], int],
+) -> DecisionSteps[HeartbeatReply]:
+    """The answer to a heartbeat. next_offset: what the first record of it will get, asked for after
+    the last pause.
 
     `heartbeats` is no replayed state and changes at once. Raises KafkaError(STALE_BROKER_EPOCH).
     """
@@ -54,16 +55,16 @@ def broker_heartbeat(
     after = heartbeats.next_state(
         broker.id, wishes, has_leaderships=lambda: context.partitions.has_leaderships(broker.id)
     )
-    records = _transition(context, broker, before, after)
+    records = yield from _transition(context, broker, before, after)
     heartbeats.touch(broker.id, is_fenced=after.is_fenced, metadata_offset=reported)
     level = context.image.metadata_version
     if level >= DIRECTORY_ASSIGNMENT_LEVEL:
-        records += directories_failed(context, broker, request.offline_log_dirs)
+        records += yield from directories_failed(context, broker, request.offline_log_dirs)
     if level >= CORDONED_DIRECTORIES_LEVEL:
         records += directories_cordoned(broker, request.cordoned_log_dirs)
     is_shutting_down = after is BrokerControlState.CONTROLLED_SHUTDOWN
     if is_shutting_down:
-        heartbeats.begin_controlled_shutdown(broker.id, next_offset + len(records) - 1)
+        heartbeats.begin_controlled_shutdown(broker.id, next_offset() + len(records) - 1)
     reply = HeartbeatReply(
         is_caught_up=reported >= status.registration_offset,
         is_fenced=after.is_fenced,
@@ -78,21 +79,21 @@ def _transition(
     broker: BrokerRegistration,
     before: BrokerControlState,
     after: BrokerControlState,
-) -> list[Message]:
+) -> RecordSteps:
     if before is after:
         return []
     match after:
         case BrokerControlState.UNFENCED:
-            return unfence(context, broker)
+            return (yield from unfence(context, broker))
         case BrokerControlState.CONTROLLED_SHUTDOWN:
-            return begin_controlled_shutdown(context, broker)
+            return (yield from begin_controlled_shutdown(context, broker))
         case _:
-            return fence(context, broker)
+            return (yield from fence(context, broker))
 
 
 def fence_stale_broker(
     context: DecisionContext, sessions: BrokerSessions, now_ms: int
-) -> ControllerResult[bool]:
+) -> DecisionSteps[bool]:
     """Fence the broker that has been silent for longest, if its session has expired. The response
     is whether there may be more of them.
     """
@@ -102,4 +103,4 @@ def fence_stale_broker(
     broker = context.image.brokers.get(stale.broker_id)
     if broker is None or broker.epoch != stale.broker_epoch or broker.fenced:
         return ControllerResult([], True)
-    return ControllerResult(fence(context, broker), True, atomic=False)
+    return ControllerResult((yield from fence(context, broker)), True, atomic=False)

@@ -8,12 +8,12 @@ not synced, so it leaves every ISR and ELR first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kbroker.controller.brokers import clean_up_incarnation
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, DecisionSteps
 from kbroker.metadata.features import KRAFT_VERSION
 from kbroker.metadata.image import METADATA_VERSION, MetadataImage
 from kbroker.model import Uuid, is_reserved_uuid, uuid_to_string
@@ -29,13 +29,14 @@ def register_broker(
     context: DecisionContext,
     request: BrokerRegistrationRequest,
     *,
-    next_offset: int,
+    next_offset: Callable[[], int],
     kraft_version: int,
     has_valid_session: bool,
-) -> ControllerResult[int]:
-    """The response is the broker epoch: next_offset, the offset of the batch, or the epoch it has
-    if the same incarnation registers again. kraft_version: the finalized one. has_valid_session:
-    whether the registered incarnation was heard of within its session timeout. Raises KafkaError.
+) -> DecisionSteps[int]:
+    """The response is the broker epoch: next_offset after the last pause, the offset of the first
+    record, or the epoch it has if the same incarnation registers again. kraft_version: the
+    finalized one. has_valid_session: whether the registered incarnation was heard of within its
+    session timeout. Raises KafkaError.
 
     The record of the registration is the last one. If the batch is cut, the broker registers again
     and the clean-up is repeated, so the records need not be atomic.
@@ -49,7 +50,6 @@ def register_broker(
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
-        broker_epoch=next_offset,
         end_points=[
             RegisterBrokerRecord.BrokerEndpoint(
                 name=each.name,
@@ -75,7 +75,8 @@ def register_broker(
     records: list[Message] = []
     if old is None or is_new_incarnation:
         clean = old is not None and old.epoch == request.previous_broker_epoch
-        records += clean_up_incarnation(context, request.broker_id, clean=clean)
+        records += yield from clean_up_incarnation(context, request.broker_id, clean=clean)
+        record.broker_epoch = next_offset()
     else:
         record.broker_epoch = old.epoch
         record.fenced, record.in_controlled_shutdown = old.fenced, old.in_controlled_shutdown

@@ -84,6 +84,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from kbroker.protocol.schema import Message
+from kbroker.settings.quorum import QuorumVoter
 
 RECORDS_PER_STEP: Final = 128
 """Records that are replayed, or encoded, in one step: about half a millisecond of work."""
@@ -104,6 +105,8 @@ def _bounded(result: ControllerResult[R]) -> ControllerResult[R]:
 class ControllerConfig(StaticConfig, IntConfig, Protocol):
     """The part of BrokerConfig that the controller reads."""
 
+    @property
+    def voters(self) -> Sequence[QuorumVoter]: ...
     def get_bool(self, name: str) -> bool: ...
 
 
@@ -116,6 +119,7 @@ class Controller:
         "_config",
         "_heartbeats",
         "_image",
+        "_is_replaying",
         "_partitions",
         "_random",
         "_settings",
@@ -139,14 +143,18 @@ class Controller:
     def start_from(self, image: MetadataImage) -> None:
         """Decide on this image from now on, that of the committed records."""
         self._image = image
+        self._is_replaying = False
         self._partitions = PartitionIndex(image)
         self._heartbeats = BrokerHeartbeats()
         self._heartbeats.follow({}, image.brokers, offset=image.offset)
 
     def adopt(self, image: MetadataImage) -> None:
-        """Use this image, which equals the present one, in its place."""
-        self._image = image
-        self._partitions.adopt(image)
+        """Use this image, which equals the present one, in its place. No effect during a replay in
+        steps, whose result rests on the present one.
+        """
+        if not self._is_replaying:
+            self._image = image
+            self._partitions.adopt(image)
 
     def replay(self, records: Sequence[Message], *, offset: int, epoch: int) -> MetadataImage:
         """Take records in, the last of which stands at `offset`. Returns the new image, which is
@@ -158,7 +166,10 @@ class Controller:
     def replay_in_steps(
         self, records: Sequence[Message], *, offset: int, epoch: int
     ) -> Iterator[None]:
-        """As `replay`, some records in each step; the last step changes `image`."""
+        """As `replay`, some records in each step; the last step changes `image`. If the steps are
+        not taken to their end, the state is that of `start_from` only.
+        """
+        self._is_replaying = True
         delta = MetadataDelta(self._image)
         for count, record in enumerate(records):
             if count and count % RECORDS_PER_STEP == 0:
@@ -168,6 +179,7 @@ class Controller:
         yield from self._partitions.follow(image)
         self._heartbeats.follow(self._image.brokers, image.brokers, offset=offset)
         self._image = image
+        self._is_replaying = False
 
     def _context(self) -> DecisionContext:
         return DecisionContext(self._image, self._partitions, self._settings)
@@ -207,7 +219,7 @@ class Controller:
 
     def register_broker(
         self, request: BrokerRegistrationRequest, *, kraft_version: int, has_valid_session: bool
-    ) -> ControllerResult[int]:
+    ) -> DecisionSteps[int]:
         """BrokerRegistration; the response is the broker epoch. The broker stays fenced until a
         heartbeat asks for more. has_valid_session: of the incarnation that is registered. Raises
         KafkaError.
@@ -215,34 +227,34 @@ class Controller:
         return register_broker(
             self._context(),
             request,
-            next_offset=self.next_offset,
+            next_offset=lambda: self.next_offset,
             kraft_version=kraft_version,
             has_valid_session=has_valid_session,
         )
 
-    def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> ControllerResult[HeartbeatReply]:
+    def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> DecisionSteps[HeartbeatReply]:
         """BrokerHeartbeat: unfence the broker, fence it, or shut it down in a controlled way.
 
         Raises KafkaError(STALE_BROKER_EPOCH).
         """
         return broker_heartbeat(
-            self._context(), self._heartbeats, request, next_offset=self.next_offset
+            self._context(), self._heartbeats, request, next_offset=lambda: self.next_offset
         )
 
-    def fence_stale_broker(self, sessions: BrokerSessions, now_ms: int) -> ControllerResult[bool]:
+    def fence_stale_broker(self, sessions: BrokerSessions, now_ms: int) -> DecisionSteps[bool]:
         """Fence one broker whose session has expired; whether there may be more. now_ms: on the
         clock of the sessions.
         """
         return fence_stale_broker(self._context(), sessions, now_ms)
 
-    def unregister_broker(self, broker_id: int) -> ControllerResult[None]:
+    def unregister_broker(self, broker_id: int) -> DecisionSteps[None]:
         """UnregisterBroker. Raises KafkaError, also for too many records."""
-        records = brokers.unregister(self._context(), broker_id)
+        records = yield from brokers.unregister(self._context(), broker_id)
         return _bounded(ControllerResult(records, None, atomic=False))
 
     def assign_replicas_to_directories(
         self, request: AssignReplicasToDirsRequest
-    ) -> ControllerResult[AssignReplicasToDirsResponse]:
+    ) -> DecisionSteps[AssignReplicasToDirsResponse]:
         """AssignReplicasToDirs. Raises KafkaError."""
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
             message = "Directory assignment is not supported yet."
@@ -250,28 +262,28 @@ class Controller:
         context = self._context()
         broker = context.registered(request.broker_id, request.broker_epoch)
         assignments = directories.requested_assignments(request)
-        result = directories.assign(context, broker, assignments, found_may_lead=True)
+        result = yield from directories.assign(context, broker, assignments, found_may_lead=True)
         response = directories.assignment_response(request, result.response)
         return ControllerResult(result.records, response, atomic=False)
 
     def assign_directories(
         self, broker_id: int, broker_epoch: int, assignments: Sequence[directories.Assignment]
-    ) -> ControllerResult[None]:
+    ) -> DecisionSteps[None]:
         """The broker says in which of its directories replicas are."""
         context = self._context()
         broker = context.registered(broker_id, broker_epoch)
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
             return ControllerResult([], None)
-        result = directories.assign(context, broker, assignments, found_may_lead=True)
+        result = yield from directories.assign(context, broker, assignments, found_may_lead=True)
         return ControllerResult(result.records, None, atomic=False)
 
     def directories_failed(
         self, broker_id: int, broker_epoch: int, failed: Sequence[Uuid]
-    ) -> ControllerResult[None]:
+    ) -> DecisionSteps[None]:
         """The broker says that these of its directories are offline."""
         context = self._context()
         broker = context.registered(broker_id, broker_epoch)
-        records = directories.directories_failed(context, broker, failed)
+        records = yield from directories.directories_failed(context, broker, failed)
         return ControllerResult(records, None, atomic=False)
 
     # Topics.
@@ -347,31 +359,31 @@ class Controller:
 
     def alter_partition(
         self, request: AlterPartitionRequest
-    ) -> ControllerResult[AlterPartitionResponse]:
+    ) -> DecisionSteps[AlterPartitionResponse]:
         """AlterPartition. Raises KafkaError(STALE_BROKER_EPOCH)."""
         return alter_partition(self._context(), request)
 
-    def elect_leaders(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
+    def elect_leaders(self, request: ElectLeadersRequest) -> DecisionSteps[ElectLeadersResponse]:
         """ElectLeaders. Raises KafkaError, also for too many records."""
-        return _bounded(elections.elect_leaders(self._context(), request))
+        return _bounded((yield from elections.elect_leaders(self._context(), request)))
 
     def balance_leaders(
         self, *, max_elections: int = elections.MAX_ELECTIONS
-    ) -> ControllerResult[bool]:
+    ) -> DecisionSteps[bool]:
         """The periodic election of preferred leaders; whether another one is due at once."""
         return elections.balance_leaders(self._context(), max_elections=max_elections)
 
     def elect_unclean_leaders(
         self, *, max_elections: int = elections.MAX_ELECTIONS
-    ) -> ControllerResult[bool]:
+    ) -> DecisionSteps[bool]:
         """The periodic unclean election; whether another one is due at once."""
         return elections.elect_unclean_leaders(self._context(), max_elections=max_elections)
 
     def alter_reassignments(
         self, request: AlterPartitionReassignmentsRequest
-    ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+    ) -> DecisionSteps[AlterPartitionReassignmentsResponse]:
         """AlterPartitionReassignments. Raises KafkaError for too many records."""
-        return _bounded(reassignments.alter_reassignments(self._context(), request))
+        return _bounded((yield from reassignments.alter_reassignments(self._context(), request)))
 
     def list_reassignments(
         self, request: ListPartitionReassignmentsRequest
@@ -404,18 +416,20 @@ class Controller:
     # Features.
 
     def update_features(
-        self, request: UpdateFeaturesRequest, *, api_version: int, kraft_version: int
+        self,
+        request: UpdateFeaturesRequest,
+        *,
+        api_version: int,
+        quorum: feature_updates.KRaftVersions,
     ) -> ControllerResult[UpdateFeaturesResponse]:
         """UpdateFeatures; see `features`. Raises KafkaError."""
-        records = feature_updates.update_features(
-            self.image,
+        voters = [voter.id for voter in self._config.voters]
+        return feature_updates.update_features(
+            feature_updates.FeatureSupport(self.image, self.node_id, voters, quorum),
             request,
-            node_id=self.node_id,
-            kraft_version=kraft_version,
+            api_version=api_version,
             min_insync=cluster_min_insync_record(self._settings),
         )
-        response = feature_updates.updated(request, api_version)
-        return ControllerResult(records, response)
 
     # Producer ids.
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.controller.result import ControllerResult
+from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import MetadataImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import ControllerRegistrationRequest
 from kbroker.protocol.messages.metadata_records import RegisterControllerRecord
-
-REGISTRATION_LEVEL: Final = 15
-"""metadata.version 3.7-IV0."""
 
 SECURITY_PROTOCOLS: Final = range(4)
 

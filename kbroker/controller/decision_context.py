@@ -4,11 +4,12 @@ topics. `change` begins a change of a partition with Kafka's rules for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kbroker.controller.partition_change import ChangeRules, Election, PartitionChangeBuilder
 from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.result import CHANGES_PER_STEP, RecordSteps
 from kbroker.metadata.configs import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION,
@@ -25,7 +26,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.model import InvariantError, TopicIdPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
+from kbroker.protocol.schema import Message
 
 NO_BROKER: Final = -1
 
@@ -107,8 +108,8 @@ class DecisionContext:
         leaving: int = NO_BROKER,
         joining: int = NO_BROKER,
         unclean_shutdown: int = NO_BROKER,
-    ) -> Iterator[PartitionChangeRecord]:
-        """The changes of these partitions when a broker's state changes; Kafka's
+    ) -> RecordSteps:
+        """The changes of these partitions when a broker's state changes, in steps; Kafka's
         generateLeaderAndIsrUpdates.
 
         leaving: leaves the ISRs and leads no more. joining: may lead, though the image still has it
@@ -119,7 +120,8 @@ class DecisionContext:
         def is_active(broker_id: int) -> bool:
             return broker_id not in gone and (broker_id == joining or image.is_active(broker_id))
 
-        for topic_id, index in partitions:
+        records: list[Message] = []
+        for count, (topic_id, index) in enumerate(partitions, 1):
             topic = image.topics_by_id.get(topic_id)
             if topic is None or index not in topic.partitions:
                 raise InvariantError(f"partition {index} of {topic_id.hex()} is only in an index")
@@ -130,7 +132,10 @@ class DecisionContext:
             builder.target_isr = tuple(replica for replica in isr if replica not in gone)
             record = builder.build()
             if record is not None:
-                yield record
+                records.append(record)
+            if count % CHANGES_PER_STEP == 0:
+                yield
+        return records
 
     def _has_online_replica(self, partition: PartitionImage, broker_id: int) -> bool:
         broker = self.image.brokers.get(broker_id)

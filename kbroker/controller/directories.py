@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kbroker.controller.decision_context import DecisionContext
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import (
+    CHANGES_PER_STEP,
+    ControllerResult,
+    DecisionSteps,
+    RecordSteps,
+)
 from kbroker.metadata.image import BrokerRegistration, PartitionImage, has_online_directory
 from kbroker.model import TopicIdPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
@@ -38,7 +43,7 @@ def assign(
     assignments: Sequence[Assignment],
     *,
     found_may_lead: bool,
-) -> ControllerResult[list[ErrorCode]]:
+) -> DecisionSteps[list[ErrorCode]]:
     """An error per assignment, and the records of those that are new. A replica reported in an
     offline directory leaves the ISR and its leadership.
 
@@ -49,7 +54,9 @@ def assign(
     records: list[Message] = []
     errors: list[ErrorCode] = []
     offline: dict[TopicIdPartition, None] = {}
-    for assignment in assignments:
+    for count, assignment in enumerate(assignments):
+        if count and count % CHANGES_PER_STEP == 0:
+            yield
         topic = context.image.topics_by_id.get(assignment.topic_id)
         index, directory_id = assignment.partition, assignment.directory_id
         if topic is None:
@@ -72,7 +79,7 @@ def assign(
         if not has_online_directory(broker, directory_id):
             offline[assignment.topic_id, index] = None
         errors.append(ErrorCode.NONE)
-    records += context.leader_and_isr_updates(offline, leaving=broker.id)
+    records += yield from context.leader_and_isr_updates(offline, leaving=broker.id)
     return ControllerResult(records, errors, atomic=False)
 
 
@@ -124,7 +131,7 @@ def assignment_response(
 
 def directories_failed(
     context: DecisionContext, broker: BrokerRegistration, failed: Sequence[Uuid]
-) -> list[Message]:
+) -> RecordSteps:
     """The broker says that these directories are offline."""
     newly_failed = [directory for directory in broker.log_dirs if directory in failed]
     if not newly_failed:
@@ -132,7 +139,7 @@ def directories_failed(
     records: list[Message] = []
     for directory in newly_failed:
         there = context.partitions.in_directory(directory)
-        records += context.leader_and_isr_updates(there, leaving=broker.id)
+        records += yield from context.leader_and_isr_updates(there, leaving=broker.id)
     left = [directory for directory in broker.log_dirs if directory not in newly_failed]
     records.append(
         BrokerRegistrationChangeRecord(

@@ -10,7 +10,7 @@ from typing import Final
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import Election
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import CHANGES_PER_STEP, ControllerResult, DecisionSteps
 from kbroker.metadata.image import PartitionImage, TopicImage
 from kbroker.model import TopicIdPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -47,7 +47,7 @@ PartitionResult = ElectLeadersResponse.PartitionResult
 
 def elect_leaders(
     context: DecisionContext, request: ElectLeadersRequest
-) -> ControllerResult[ElectLeadersResponse]:
+) -> DecisionSteps[ElectLeadersResponse]:
     """ElectLeaders. Without a list of partitions, the answer has those that needed an election.
 
     Raises KafkaError(INVALID_REQUEST) for an unknown election type.
@@ -63,9 +63,15 @@ def elect_leaders(
         wanted: Iterable[tuple[str, list[int]]] = _all_in_need(context, kind)
     else:
         wanted = [(each.topic, each.partitions) for each in request.topic_partitions]
+    count = 0
     for name, indexes in wanted:
         topic = context.image.topics.get(name)
-        results = [_elect(context, name, topic, index, kind, records) for index in indexes]
+        results: list[PartitionResult] = []
+        for index in indexes:
+            results.append(_elect(context, name, topic, index, kind, records))
+            count += 1
+            if count % CHANGES_PER_STEP == 0:
+                yield
         response.replica_election_results.append(
             ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=results)
         )
@@ -131,16 +137,17 @@ def _outcome(
 
 def balance_leaders(
     context: DecisionContext, *, max_elections: int = MAX_ELECTIONS
-) -> ControllerResult[bool]:
+) -> DecisionSteps[bool]:
     """Elect the preferred leaders that are available (auto.leader.rebalance.enable). The response
     is whether there may be more of them.
     """
-    return _elect_some(context, context.partitions.imbalanced(), Election.PREFERRED, max_elections)
+    imbalanced = context.partitions.imbalanced()
+    return (yield from _elect_some(context, imbalanced, Election.PREFERRED, max_elections))
 
 
 def elect_unclean_leaders(
     context: DecisionContext, *, max_elections: int = MAX_ELECTIONS
-) -> ControllerResult[bool]:
+) -> DecisionSteps[bool]:
     """Elect leaders for partitions without one, of topics with unclean.leader.election.enable. The
     response is whether there may be more of them.
     """
@@ -150,7 +157,7 @@ def elect_unclean_leaders(
         for topic_id, index in context.partitions.leaderless()
         if context.is_unclean_election_enabled(image.topics_by_id[topic_id].name)
     )
-    return _elect_some(context, allowed, Election.UNCLEAN, max_elections)
+    return (yield from _elect_some(context, allowed, Election.UNCLEAN, max_elections))
 
 
 def _elect_some(
@@ -158,11 +165,13 @@ def _elect_some(
     partitions: Iterable[TopicIdPartition],
     election: Election,
     max_elections: int,
-) -> ControllerResult[bool]:
+) -> DecisionSteps[bool]:
     records: list[Message] = []
-    for topic_id, index in partitions:
+    for count, (topic_id, index) in enumerate(partitions):
         if len(records) >= max_elections:
             break
+        if count and count % CHANGES_PER_STEP == 0:
+            yield
         builder = context.change(context.image.topics_by_id[topic_id], index)
         builder.election = election
         record = builder.build()

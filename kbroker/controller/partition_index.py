@@ -15,6 +15,7 @@ from kbroker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from kbroker.model import TopicIdPartition, Uuid, is_reserved_uuid
 
 PARTITIONS_PER_STEP: Final = 1000
+TOPICS_PER_STEP: Final = 100
 
 K = TypeVar("K", int, Uuid)
 
@@ -171,7 +172,9 @@ class PartitionIndex:
             indexes.append(self._by_directory)
         if not indexes:
             return
-        for topic_id in image.topics_by_id.changed_keys(old.topics_by_id):
+        for count, topic_id in enumerate(image.topics_by_id.changed_keys(old.topics_by_id), 1):
+            if count % TOPICS_PER_STEP == 0:
+                yield
             before, after = old.topics_by_id.get(topic_id), image.topics_by_id.get(topic_id)
             for index in indexes:
                 yield from index.follow(

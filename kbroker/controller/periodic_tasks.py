@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kbroker.controller.controller import Controller
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import Decision, DecisionSteps, in_steps
 from kbroker.controller.session_watch import SessionWatch
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, TimerHandle, Timers
@@ -30,7 +30,7 @@ AFTER_ERROR_MS: Final = 300_000
 LONGEST_MS: Final = 1 << 40
 """35 years: periods may be configured that no timer takes."""
 
-Run = Callable[[Controller, int], ControllerResult[bool]]
+Run = Callable[[Controller, int], Decision[bool]]
 """One run of a task: gets the controller and the time, as any operation. The response is whether
 there is more to do at once.
 """
@@ -116,9 +116,9 @@ class PeriodicTasks:
     def _run(self, task: PeriodicTask) -> None:
         activation = self._activation
 
-        def run(controller: Controller, now_ms: int) -> ControllerResult[bool]:
+        def run(controller: Controller, now_ms: int) -> DecisionSteps[bool]:
             try:
-                result = task.run(controller, now_ms)
+                result = yield from in_steps(task.run(controller, now_ms))
             except InvariantError:
                 raise
             except Exception:

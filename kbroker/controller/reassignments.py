@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_reassignment import revert_reassignment, start_reassignment
 from kbroker.controller.placement import check_replicas
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import CHANGES_PER_STEP, ControllerResult, DecisionSteps
 from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -29,17 +29,21 @@ _Listed = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 
 def alter_reassignments(
     context: DecisionContext, request: AlterPartitionReassignmentsRequest
-) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+) -> DecisionSteps[AlterPartitionReassignmentsResponse]:
     """An outcome per partition; no list of replicas cancels the reassignment."""
     may_resize = request.allow_replication_factor_change
     records: list[Message] = []
     response = AlterPartitionReassignmentsResponse(
         error_message=None, allow_replication_factor_change=may_resize
     )
+    count = 0
     for asked in request.topics:
         answered = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=asked.name)
         response.responses.append(answered)
         for wanted in asked.partitions:
+            if count and count % CHANGES_PER_STEP == 0:
+                yield
+            count += 1
             code, message = ErrorCode.NONE, None
             try:
                 topic = _topic_with(context.image, asked.name, wanted.partition_index)

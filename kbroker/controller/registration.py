@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kbroker.controller.controllers import REGISTRATION_LEVEL
-from kbroker.metadata.features import SUPPORTED_FEATURES
+from kbroker.metadata.features import REGISTRATION_LEVEL, SUPPORTED_FEATURES
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.model import Uuid
 from kbroker.ports import Deferred, Random, TimerHandle, Timers

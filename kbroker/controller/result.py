@@ -6,20 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kbroker.protocol.schema import Message
 
 R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+T = TypeVar("T")
+
+CHANGES_PER_STEP: Final = 16
+"""Partitions whose change is decided in one step: a few milliseconds of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult(Generic[R_co]):
-    """atomic: the records count together or not at all, so they go into one batch."""
+    """atomic: the records count together or not at all, so they go into one batch. kraft_version:
+    the quorum is upgraded to that level, by control records before these.
+    """
 
     records: Sequence[Message]
     response: R_co
     atomic: bool = True
+    kraft_version: int | None = None
 
 
 DecisionSteps = Generator[None, None, ControllerResult[R_co]]
@@ -27,12 +35,24 @@ DecisionSteps = Generator[None, None, ControllerResult[R_co]]
 before the last one.
 """
 
+Decision = ControllerResult[R_co] | DecisionSteps[R_co]
 
-def at_once(decision: DecisionSteps[R_co]) -> ControllerResult[R_co]:
-    """Take all steps of a decision now."""
+RecordSteps = Generator[None, None, list[Message]]
+"""Records of a decision, found in steps."""
+
+
+def in_steps(decision: Decision[R]) -> DecisionSteps[R]:
+    """The steps of a decision, none if it is complete."""
+    if isinstance(decision, ControllerResult):
+        return decision
+    return (yield from decision)
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Take all steps now. Returns what the generator returns."""
     while True:
         try:
-            next(decision)
+            next(steps)
         except StopIteration as end:
-            result: ControllerResult[R_co] = end.value
+            result: T = end.value
             return result

@@ -19,19 +19,27 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller
+from kbroker.controller.features import KRaftVersions
 from kbroker.controller.periodic_tasks import PeriodicConfig, PeriodicTasks, periodic_tasks
-from kbroker.controller.result import ControllerResult, DecisionSteps
+from kbroker.controller.result import ControllerResult, Decision, DecisionSteps, in_steps
 from kbroker.controller.session_watch import SessionWatch
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Timers, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from kbroker.protocol.messages.cluster import (
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.effects import MAX_BATCH_BYTES
 
 logger = logging.getLogger(__name__)
@@ -39,13 +47,18 @@ logger = logging.getLogger(__name__)
 RECORD_OVERHEAD_BYTES: Final = 32
 """More than a record takes in a batch beside its value."""
 
+RECORDS_PER_BATCH: Final = 1000
+"""Of a decision that is not atomic. Every node makes one image of a batch; its last step takes some
+ten milliseconds if each record is of another topic. Kafka: 10,000.
+"""
+
 R = TypeVar("R")
 
-Operation = Callable[[Controller, int], ControllerResult[R] | DecisionSteps[R]]
+Operation = Callable[[Controller, int], Decision[R]]
 """A decision, perhaps in steps: gets the controller and the time (ms since the epoch)."""
 
 
-class MetadataLog(Protocol):
+class MetadataLog(KRaftVersions, Protocol):
     """The part of the metadata quorum that the service uses while this node leads it."""
 
     @property
@@ -58,9 +71,8 @@ class MetadataLog(Protocol):
         """The offset the next record will get."""
         ...
 
-    @property
-    def kraft_version(self) -> int:
-        """The finalized kraft.version."""
+    def upgrade_kraft_version(self, level: int) -> None:
+        """Append the control records of an upgrade that `check_kraft_upgrade` has let pass."""
         ...
 
     def append(self, records: Sequence[bytes], *, atomic: bool = True) -> object:
@@ -185,7 +197,7 @@ class ControllerService:
         incarnation has ended and its session need not run out first.
         """
 
-        def register(controller: Controller, now_ms: int) -> ControllerResult[int]:
+        def register(controller: Controller, now_ms: int) -> DecisionSteps[int]:
             del now_ms  # sessions are on the monotonic clock
             former = controller.image.brokers.get(request.broker_id)
             has_valid_session = (
@@ -206,6 +218,18 @@ class ControllerService:
             self._sessions.contact(broker)
         return self.submit(lambda controller, _: controller.broker_heartbeat(request))
 
+    # Features.
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, api_version: int
+    ) -> Deferred[UpdateFeaturesResponse]:
+        """UpdateFeatures; see `Controller.update_features`."""
+        return self.submit(
+            lambda controller, _: controller.update_features(
+                request, api_version=api_version, quorum=self._log
+            )
+        )
+
     # Operations.
 
     def submit(self, operation: Operation[R]) -> Deferred[R]:
@@ -225,22 +249,23 @@ class ControllerService:
         return answer
 
     def _carry_out(self, operation: Operation[R], answer: Deferred[R]) -> Iterator[None]:
-        """Steps: decide, encode, replay, append. No other operation begins before the last one."""
+        """Steps: decide, encode; replay and append batch by batch, in one batch if the decision is
+        atomic. No other operation begins before the last one.
+        """
         controller, log = self._controller, self._log
         try:
             if not self._leads(log.epoch):  # lost while it waited for its turn
                 raise _not_controller()
             controller.next_offset = log.next_offset
-            decided = operation(controller, self._timers.now_ms())
-            if isinstance(decided, ControllerResult):
-                result = decided
-            else:
-                result = yield from self._while_leading(decided, log.epoch)
+            decision = in_steps(operation(controller, self._timers.now_ms()))
+            result = yield from self._while_leading(decision, log.epoch)
         except InvariantError:
             raise
         except Exception as error:  # noqa: BLE001  # top frame of the operation
             answer.fail(as_kafka_error(error))
             return
+        if result.kraft_version is not None:
+            log.upgrade_kraft_version(result.kraft_version)
         if not result.records and not self._proposals:
             answer.resolve(result.response)
             return
@@ -252,32 +277,68 @@ class ControllerService:
             end_offset = self._proposals[-1].end_offset
             self._proposals.append(_Proposal(end_offset, resolve, answer.fail))
             return
-        end_offset, epoch = log.next_offset + len(result.records) - 1, log.epoch
-        version = controller.image.metadata_version
-        encoded: list[bytes] = []
+        epoch, atomic = log.epoch, result.atomic
         try:
-            for start in range(0, len(result.records), RECORDS_PER_STEP):
-                if start:
-                    yield
-                some = result.records[start : start + RECORDS_PER_STEP]
-                encoded += [encode_record(record, version) for record in some]
-            _check_batch_size(encoded, atomic=result.atomic)
+            encoded = yield from self._encoded(result.records)
+            _check_batch_size(encoded, atomic=atomic)
         except Exception as error:  # noqa: BLE001  # top frame; nothing has changed yet
             answer.fail(as_kafka_error(error))
             return
-        for _ in controller.replay_in_steps(result.records, offset=end_offset, epoch=epoch):
+        size = len(encoded) if atomic else RECORDS_PER_BATCH
+        for start in range(0, len(encoded), size):
+            if start:
+                yield
+            end = start + size
+            steps = self._append(
+                result.records[start:end],
+                encoded[start:end],
+                partial(_Proposal, answer=resolve, fail=answer.fail)
+                if end >= len(encoded)
+                else _part_of_a_proposal,
+                epoch,
+                atomic=atomic,
+            )
+            if not (yield from steps):
+                answer.fail(_not_controller())
+                return
+
+    def _encoded(self, records: Sequence[Message]) -> Generator[None, None, list[bytes]]:
+        version = self._controller.image.metadata_version
+        encoded: list[bytes] = []
+        for start in range(0, len(records), RECORDS_PER_STEP):
+            if start:
+                yield
+            some = records[start : start + RECORDS_PER_STEP]
+            encoded += [encode_record(record, version) for record in some]
+        return encoded
+
+    def _append(
+        self,
+        records: Sequence[Message],
+        encoded: Sequence[bytes],
+        proposal: Callable[[int], _Proposal],
+        epoch: int,
+        *,
+        atomic: bool,
+    ) -> Generator[None, None, bool]:
+        """Replay records in steps, then append them. proposal: made with the last one's offset.
+        Returns False, with nothing appended, if leadership was lost during a pause.
+        """
+        controller, log = self._controller, self._log
+        if not self._leads(epoch):
+            return False
+        end_offset = log.next_offset + len(encoded) - 1
+        for _ in controller.replay_in_steps(records, offset=end_offset, epoch=epoch):
             yield
-            if not self._leads(epoch):
-                break
-        if not self._leads(epoch):  # lost during a pause; `activate` replaces the image
-            answer.fail(_not_controller())
-            return
+            if not self._leads(epoch):  # `activate` replaces the image
+                return False
         if log.next_offset != end_offset - len(encoded) + 1:
             # the quorum appended control records during a pause
             end_offset = log.next_offset + len(encoded) - 1
             controller.adopt(replace(controller.image, offset=end_offset))
-        self._proposals.append(_Proposal(end_offset, resolve, answer.fail))
-        log.append(encoded, atomic=result.atomic)
+        self._proposals.append(proposal(end_offset))
+        log.append(encoded, atomic=atomic)
+        return True
 
     def _while_leading(
         self, decision: DecisionSteps[R], epoch: int
@@ -294,6 +355,7 @@ class ControllerService:
             yield
             if not self._leads(epoch):
                 raise _not_controller()
+            self._controller.next_offset = self._log.next_offset
 
     def _leads(self, epoch: int) -> bool:
         return self._is_active and self._log.epoch == epoch == self._epoch
@@ -319,6 +381,11 @@ class ControllerService:
         committed = self._committed_image()
         if self._is_active and committed.offset == self._controller.image.offset:
             self._controller.adopt(committed)
+
+
+def _part_of_a_proposal(end_offset: int) -> _Proposal:
+    """One of the earlier batches of a decision, whose response waits for the last one."""
+    return _Proposal(end_offset, lambda: None, lambda error: None)
 
 
 def _check_batch_size(records: Sequence[bytes], *, atomic: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from kbroker.controller.broker_sessions import BrokerIncarnation, BrokerSessions
 from kbroker.controller.controller import Controller
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import DecisionSteps
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.ports import Timers
 from kbroker.protocol.messages.metadata_records import BrokerRegistrationChangeRecord
@@ -53,7 +53,7 @@ class SessionWatch:
         incarnation = BrokerIncarnation(broker.id, broker.epoch)
         return self._sessions.is_valid(incarnation, self._timers.monotonic_ms())
 
-    def fence_one(self, controller: Controller) -> ControllerResult[bool]:
+    def fence_one(self, controller: Controller) -> DecisionSteps[bool]:
         """Fence one silent broker; the response is whether there may be more. After a stall of this
         process the sessions last longer: heartbeats may wait in the sockets still.
         """
@@ -67,7 +67,7 @@ class SessionWatch:
                 stalled_ms,
             )
             self._sessions.extend(stalled_ms)
-        result = controller.fence_stale_broker(self._sessions, now_ms)
+        result = yield from controller.fence_stale_broker(self._sessions, now_ms)
         for record in result.records:
             if isinstance(record, BrokerRegistrationChangeRecord):
                 logger.warning(

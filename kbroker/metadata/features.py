@@ -20,3 +20,6 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
 }
 """Both ends inclusive. metadata.version 7 is 3.3-IV3, 30 is 4.3-IV0."""
+
+REGISTRATION_LEVEL: Final = 15
+"""metadata.version (3.7-IV0) from which controllers register (KIP-919)."""

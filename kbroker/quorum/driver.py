@@ -163,7 +163,9 @@ class QuorumDriver:
 
     @property
     def kraft_version(self) -> int:
-        """The finalized kraft.version: 0 with static voters, 1 with voters in the log."""
+        """The newest kraft.version in the log, committed or not: 1 with voters in the log, 0 with
+        static ones.
+        """
         return self._storage.control.kraft_version
 
     def on_fatal(self, callback: Callable[[BaseException], None]) -> None:
@@ -289,6 +291,18 @@ class QuorumDriver:
 
     def _propose(self, records: Sequence[bytes]) -> None:
         self.handle_event(lambda core, now_ms: core.propose(records, now_ms))
+
+    def check_kraft_upgrade(self, level: int) -> None:
+        """Whether this leader may upgrade kraft.version to that level now. Raises
+        KafkaError(INVALID_UPDATE_VERSION) if it may not.
+        """
+        self._core.check_kraft_upgrade(level)
+
+    def upgrade_kraft_version(self, level: int) -> None:
+        """Append the control records of an upgrade that `check_kraft_upgrade` has let pass; they
+        are committed before what is appended next.
+        """
+        self.handle_event(lambda core, now_ms: core.upgrade_kraft_version(level, now_ms))
 
     def handle(
         self, request: RaftRequest, *, listener_name: str, version: int

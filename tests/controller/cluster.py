@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.controller.broker_heartbeat import HeartbeatReply
-from kbroker.controller.controller import Controller, ControllerResult
+from kbroker.controller.controller import Controller
+from kbroker.controller.result import ControllerResult, Decision, DecisionSteps, at_once, in_steps
 from kbroker.metadata.image import METADATA_VERSION, Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import Uuid
@@ -60,7 +61,8 @@ class Cluster:
     def image(self) -> MetadataImage:
         return self.controller.image
 
-    def run(self, result: ControllerResult[R]) -> R:
+    def run(self, decision: Decision[R]) -> R:
+        result = at_once(in_steps(decision))
         if result.records:
             version = self.image.metadata_version
             self.log += [encode_record(record, version) for record in result.records]
@@ -138,7 +140,7 @@ def registration(
 
 def heartbeat(
     controller: Controller, broker_id: int, *, fence: bool = False, stop: bool = False
-) -> ControllerResult[HeartbeatReply]:
+) -> DecisionSteps[HeartbeatReply]:
     """The decision on a heartbeat of a broker that has read all the metadata."""
     return controller.broker_heartbeat(
         BrokerHeartbeatRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.controller.alter_partition import alter_partition
 from kbroker.controller.decision_context import DecisionContext
+from kbroker.controller.result import at_once
 from kbroker.model import uuid_from_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
@@ -64,7 +65,9 @@ def answers(response: AlterPartitionResponse) -> list[Case]:
 def test_kafkas_answers() -> None:
     def decide(case: Case) -> object:
         try:
-            result = alter_partition(decision_context(case["state"]), request(case["request"]))
+            result = at_once(
+                alter_partition(decision_context(case["state"]), request(case["request"]))
+            )
         except KafkaError as error:
             return error.code.name
         (answer,) = answers(result.response)
@@ -90,7 +93,7 @@ def accepted() -> tuple[DecisionContext, Case]:
 def test_each_partition_has_its_own_outcome() -> None:
     context, fields = accepted()
     unknown = proposal({**fields, "partitionIndex": 17})
-    result = alter_partition(context, request(fields, unknown, proposal(fields), unknown))
+    result = at_once(alter_partition(context, request(fields, unknown, proposal(fields), unknown)))
     errors = [each["error"] for each in answers(result.response)]
     assert errors == ["UNKNOWN_TOPIC_OR_PARTITION", "NONE", "UNKNOWN_TOPIC_OR_PARTITION"]
     assert len(result.records) == 1
@@ -101,15 +104,14 @@ def test_up_to_v2_a_request_names_no_broker_epochs() -> None:
     old = proposal(fields)
     old.new_isr = [member.broker_id for member in old.new_isr_with_epochs]
     old.new_isr_with_epochs = []
-    newer = alter_partition(context, request(fields))
-    assert answers(alter_partition(context, request(fields, old)).response) == answers(
-        newer.response
-    )
+    newer = at_once(alter_partition(context, request(fields)))
+    older = at_once(alter_partition(context, request(fields, old)))
+    assert answers(older.response) == answers(newer.response)
 
 
 def test_an_unknown_recovery_state_is_refused() -> None:
     context, fields = accepted()
     strange = proposal({**fields, "leaderRecoveryState": 5})
-    result = alter_partition(context, request(fields, strange))
+    result = at_once(alter_partition(context, request(fields, strange)))
     assert answers(result.response) == [{"error": "INVALID_REQUEST"}]
     assert not result.records

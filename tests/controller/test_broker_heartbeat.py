@@ -9,6 +9,7 @@ import pytest
 from kbroker.controller.broker_heartbeat import HeartbeatReply, broker_heartbeat
 from kbroker.controller.broker_sessions import BrokerIncarnation, BrokerSessions
 from kbroker.controller.heartbeats import BrokerHeartbeats
+from kbroker.controller.result import at_once
 from kbroker.model import uuid_from_string
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
@@ -61,7 +62,9 @@ def test_kafkas_answers() -> None:
         )
         context = decision_context(case["state"])
         try:
-            result = broker_heartbeat(context, known(case), request, next_offset=500)
+            result = at_once(
+                broker_heartbeat(context, known(case), request, next_offset=lambda: 500)
+            )
         except KafkaError as error:
             return error.code.name
         reply = result.response
@@ -194,7 +197,7 @@ def test_stale_brokers_are_fenced_one_by_one() -> None:
     sessions.contact(BrokerIncarnation(9, 0), 0)  # of a broker that was unregistered
     sessions.contact(BrokerIncarnation(3, cluster.epoch_of(3)), 9000)
     fenced = []
-    while cluster.run(result := cluster.controller.fence_stale_broker(sessions, 9010)):
+    while cluster.run(result := at_once(cluster.controller.fence_stale_broker(sessions, 9010))):
         fenced += [
             record.broker_id
             for record in result.records
@@ -210,7 +213,7 @@ def test_a_broker_that_has_stopped_is_not_fenced_again() -> None:
     sessions = BrokerSessions(9000)
     sessions.contact(BrokerIncarnation(1, cluster.epoch_of(1)), 0)
     cluster.shut_down(1)
-    result = cluster.controller.fence_stale_broker(sessions, 9001)
+    result = at_once(cluster.controller.fence_stale_broker(sessions, 9001))
     assert (list(result.records), result.response) == ([], True)
 
 

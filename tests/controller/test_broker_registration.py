@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, at_once
 from kbroker.metadata.records import decode_record, record_version
 from kbroker.model import LOST_DIRECTORY
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -27,8 +27,10 @@ def register(
     kraft_version: int = 1,
     has_valid_session: bool = False,
 ) -> ControllerResult[int]:
-    return cluster.controller.register_broker(
-        request, kraft_version=kraft_version, has_valid_session=has_valid_session
+    return at_once(
+        cluster.controller.register_broker(
+            request, kraft_version=kraft_version, has_valid_session=has_valid_session
+        )
     )
 
 

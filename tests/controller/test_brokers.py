@@ -10,6 +10,7 @@ import pytest
 from kbroker.controller.brokers import clean_up_incarnation, fence, unregister
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.result import at_once
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from kbroker.metadata.layered_map import LayeredMap
@@ -159,7 +160,8 @@ def test_kafkas_clean_up_of_an_incarnation() -> None:
     def decide(case: Case) -> object:
         fields, context = case["request"], decision_context(case["state"])
         clean = fields["cleanShutdown"]
-        return record_fields(clean_up_incarnation(context, fields["brokerId"], clean=clean))
+        steps = clean_up_incarnation(context, fields["brokerId"], clean=clean)
+        return record_fields(at_once(steps))
 
     compare(
         "controller",
@@ -174,7 +176,7 @@ def test_kafkas_unregistrations() -> None:
     def decide(case: Case) -> object:
         context = decision_context(case["state"])
         try:
-            return record_fields(unregister(context, case["request"]["brokerId"]))
+            return record_fields(at_once(unregister(context, case["request"]["brokerId"])))
         except KafkaError as error:
             return error.code.name
 
@@ -217,5 +219,5 @@ def test_fencing_looks_at_the_brokers_own_partitions_only() -> None:
     settings = TopicSettings(BrokerConfig.from_properties({"node.id": "1"}), 1)
     counting = replace(image, topics_by_id=cast(LayeredMap[bytes, TopicImage], counted))
     context = DecisionContext(counting, index, settings)
-    assert len(fence(context, image.brokers[3])) == 4
+    assert len(at_once(fence(context, image.brokers[3]))) == 4
     assert counted.looked_up == 3

@@ -5,11 +5,11 @@ internal topics, and the bound of one request's records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, Controller
+from kbroker.controller.result import DecisionSteps, at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
@@ -65,7 +65,7 @@ def test_the_end_of_a_transaction_that_a_predecessor_left_open() -> None:
     assert isinstance(Cluster().controller.abort_transaction(), AbortTransactionRecord)
 
 
-Step = Callable[[Controller, int, int], Any]
+Step = Callable[[Controller, int, int], DecisionSteps[object]]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ Step = Callable[[Controller, int, int], Any]
 def test_the_epoch_of_the_registration_holds(step: Step) -> None:
     cluster = Cluster()
     epoch = cluster.epoch_of(1)
-    step(cluster.controller, 1, epoch)
+    at_once(step(cluster.controller, 1, epoch))
     for number, wrong in ((1, epoch - 1), (1, epoch + 1), (1, -1), (2, epoch)):
         with pytest.raises(KafkaError) as caught:
-            step(cluster.controller, number, wrong)
+            at_once(step(cluster.controller, number, wrong))
         assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.controller.controllers import REGISTRATION_LEVEL, register_controller
+from kbroker.controller.controllers import register_controller
 from kbroker.metadata.delta import MetadataDelta
+from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import ControllerRegistration, Endpoint, MetadataImage
 from kbroker.metadata.records import decode_versioned, encode_record
 from kbroker.metadata.snapshot import image_records

@@ -11,6 +11,7 @@ import pytest
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import Election
 from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.result import at_once
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.image import (
     TOPIC_RESOURCE,
@@ -94,21 +95,21 @@ def test_an_election_is_unclean_where_the_topic_allows_it(allowed: str) -> None:
 )
 def test_which_broker_may_lead(registered: BrokerRegistration, leader: int) -> None:
     decision = context(TWO, broker(1), registered)
-    (record,) = decision.leader_and_isr_updates([(TOPIC_ID, 0)], leaving=1)
+    (record,) = at_once(decision.leader_and_isr_updates([(TOPIC_ID, 0)], leaving=1))
     assert (record.leader, record.isr) == (leader, [2])
 
 
 def test_a_broker_that_joins_may_lead_while_the_image_has_it_fenced() -> None:
     decision = context(replace(TWO, leader=-1), broker(1, fenced=True))
-    assert list(decision.leader_and_isr_updates([(TOPIC_ID, 0)])) == []
-    (record,) = decision.leader_and_isr_updates([(TOPIC_ID, 0)], joining=1)
+    assert at_once(decision.leader_and_isr_updates([(TOPIC_ID, 0)])) == []
+    (record,) = at_once(decision.leader_and_isr_updates([(TOPIC_ID, 0)], joining=1))
     assert record.leader == 1
 
 
 def test_a_last_known_leader_that_is_no_replica_does_not_lead() -> None:
     left = PartitionImage(replicas=(2,), directories=(D1,), isr=(), leader=-1, last_known_elr=(1,))
     decision = context(left, broker(1))
-    assert list(decision.leader_and_isr_updates([(TOPIC_ID, 0)])) == []
+    assert at_once(decision.leader_and_isr_updates([(TOPIC_ID, 0)])) == []
 
 
 def test_a_broker_that_is_not_registered_with_that_epoch() -> None:
@@ -122,4 +123,4 @@ def test_a_broker_that_is_not_registered_with_that_epoch() -> None:
 
 def test_a_partition_that_only_an_index_has() -> None:
     with pytest.raises(InvariantError):
-        list(context(TWO).leader_and_isr_updates([(b"u" * 16, 0)]))
+        at_once(context(TWO).leader_and_isr_updates([(b"u" * 16, 0)]))

@@ -11,6 +11,7 @@ from kbroker.controller import directories
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.directories import Assignment
 from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.result import at_once
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
@@ -52,14 +53,14 @@ def context(image: MetadataImage) -> DecisionContext:
 def assign(
     image: MetadataImage, broker: BrokerRegistration, assignments: Sequence[Assignment]
 ) -> list[Message]:
-    result = directories.assign(context(image), broker, assignments, found_may_lead=True)
-    return list(result.records)
+    steps = directories.assign(context(image), broker, assignments, found_may_lead=True)
+    return list(at_once(steps).records)
 
 
 def directories_failed(
     image: MetadataImage, broker: BrokerRegistration, failed: Sequence[Uuid]
 ) -> list[Message]:
-    return directories.directories_failed(context(image), broker, failed)
+    return at_once(directories.directories_failed(context(image), broker, failed))
 
 
 def cluster(*directories: bytes, brokers: int = 1, level: int = 30) -> MetadataImage:
@@ -189,7 +190,7 @@ def test_kafkas_assignments() -> None:
             broker = context.registered(fields["brokerId"], fields["brokerEpoch"])
         except KafkaError as error:
             return error.code.name
-        result = directories.assign(context, broker, [assignment], found_may_lead=False)
+        result = at_once(directories.assign(context, broker, [assignment], found_may_lead=False))
         (error_code,) = result.response
         return error_code.name, record_fields(result.records)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.elections import balance_leaders, elect_leaders, elect_unclean_leaders
+from kbroker.controller.result import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import ElectLeadersRequest, ElectLeadersResponse
 from tests.controller.cluster import Cluster, topic
@@ -35,7 +36,7 @@ def test_kafkas_elections() -> None:
                     topic=asked["topic"], partitions=asked["partitions"]
                 )
             ]
-        result = elect_leaders(decision_context(case["state"]), request)
+        result = at_once(elect_leaders(decision_context(case["state"]), request))
         return results(result.response), record_fields(result.records)
 
     compare(
@@ -51,7 +52,9 @@ def test_kafkas_preferred_leaders_in_turn() -> None:
     compare(
         "controller",
         150,
-        lambda case: record_fields(balance_leaders(decision_context(case["state"])).records),
+        lambda case: record_fields(
+            at_once(balance_leaders(decision_context(case["state"]))).records
+        ),
         expected_records,
         select=lambda case: case["api"] == "balance",
     )
@@ -61,7 +64,9 @@ def test_kafkas_periodic_unclean_elections() -> None:
     compare(
         "controller",
         150,
-        lambda case: record_fields(elect_unclean_leaders(decision_context(case["state"])).records),
+        lambda case: record_fields(
+            at_once(elect_unclean_leaders(decision_context(case["state"]))).records
+        ),
         expected_records,
         select=lambda case: case["api"] == "periodicUnclean",
     )
@@ -70,7 +75,7 @@ def test_kafkas_periodic_unclean_elections() -> None:
 def test_an_unknown_type_of_election() -> None:
     request = ElectLeadersRequest(election_type=2, topic_partitions=None)
     with pytest.raises(KafkaError, match="Unknown election type 2") as caught:
-        Cluster().controller.elect_leaders(request)
+        at_once(Cluster().controller.elect_leaders(request))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
@@ -79,11 +84,11 @@ def test_a_periodic_election_has_a_bound_and_says_that_there_is_more() -> None:
     cluster.create(topic("t", assignments=[[1, 2]] * 5))
     cluster.beat(1, fence=True)
     cluster.beat(1)
-    assert not cluster.controller.balance_leaders().records  # not in sync yet
+    assert not at_once(cluster.controller.balance_leaders()).records  # not in sync yet
     cluster.rejoin("t", 1)
     rounds = []
     for _ in range(3):
-        result = cluster.controller.balance_leaders(max_elections=2)
+        result = at_once(cluster.controller.balance_leaders(max_elections=2))
         cluster.run(result)
         rounds.append((len(result.records), result.response))
     assert rounds == [(2, True), (2, True), (1, False)]

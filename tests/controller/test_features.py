@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.controller.result import ControllerResult
 from kbroker.metadata.image import METADATA_VERSION
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kbroker.protocol.messages.metadata_records import ConfigRecord, FeatureLevelRecord
-from tests.controller.cluster import Cluster
+from kbroker.protocol.messages.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    RegisterControllerRecord,
+)
+from tests.controller.cluster import Cluster, registration
 
 ELR = "eligible.leader.replicas.version"
 GROUP, TRANSACTION = "group.version", "transaction.version"
@@ -17,9 +23,25 @@ UP, SAFE, UNSAFE = 1, 2, 3
 Update = tuple[str, int, int]
 
 
-def ask(
-    cluster: Cluster, *updates: Update, version: int = 2, validate_only: bool = False
-) -> UpdateFeaturesResponse:
+class Quorum:
+    """A metadata quorum. problem: why kraft.version may not be upgraded."""
+
+    def __init__(self, kraft_version: int = 1, problem: str = "") -> None:
+        self.kraft_version = kraft_version
+        self._problem = problem
+
+    def check_kraft_upgrade(self, level: int) -> None:
+        if self._problem:
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, self._problem)
+
+
+def decide(
+    cluster: Cluster,
+    *updates: Update,
+    version: int = 2,
+    validate_only: bool = False,
+    quorum: Quorum | None = None,
+) -> ControllerResult[UpdateFeaturesResponse]:
     request = UpdateFeaturesRequest(
         feature_updates=[
             UpdateFeaturesRequest.FeatureUpdateKey(
@@ -29,9 +51,15 @@ def ask(
         ],
         validate_only=validate_only,
     )
-    return cluster.run(
-        cluster.controller.update_features(request, api_version=version, kraft_version=1)
+    return cluster.controller.update_features(
+        request, api_version=version, quorum=quorum or Quorum()
     )
+
+
+def ask(
+    cluster: Cluster, *updates: Update, version: int = 2, validate_only: bool = False
+) -> UpdateFeaturesResponse:
+    return cluster.run(decide(cluster, *updates, version=version, validate_only=validate_only))
 
 
 def test_levels_go_down_and_up() -> None:
@@ -82,7 +110,10 @@ def test_validate_only_changes_nothing() -> None:
         (("nonsense.version", 1, UP), "Local controller 1 does not support this feature."),
         (("", 1, UP), "Local controller 1 does not support this feature."),
         ((METADATA_VERSION, 31, UP), "Local controller 1 only supports versions 7-30"),
-        ((KRAFT, 0, SAFE), "It cannot be changed while the quorum runs."),
+        (("nonsense.version", 0, SAFE), "Feature nonsense.version not found."),
+        ((KRAFT, 2, UP), "Local controller 1 only supports versions 0-1"),
+        ((KRAFT, 0, SAFE), "Can't downgrade the version of this feature."),
+        ((KRAFT, 0, UNSAFE), "Can't downgrade the version of this feature."),
     ],
 )
 def test_what_is_refused(update: Update, words: str) -> None:
@@ -126,15 +157,10 @@ def test_the_metadata_version_never_goes_down(kind: int, words: str) -> None:
 
 def test_eligible_leader_replicas_bring_the_config_they_need() -> None:
     cluster = Cluster(elr=False)
-    request = UpdateFeaturesRequest(
-        feature_updates=[
-            UpdateFeaturesRequest.FeatureUpdateKey(feature=ELR, max_version_level=1, upgrade_type=1)
-        ]
-    )
-    result = cluster.controller.update_features(request, api_version=2, kraft_version=1)
+    result = decide(cluster, (ELR, 1, UP))
     assert [type(record) for record in result.records] == [FeatureLevelRecord, ConfigRecord]
     cluster.run(result)
-    again = cluster.controller.update_features(request, api_version=2, kraft_version=1)
+    again = decide(cluster, (ELR, 1, UP))
     assert [type(record) for record in again.records] == [FeatureLevelRecord]
     with pytest.raises(KafkaError, match=r"depends on metadata\.version level 23"):
         ask(old_cluster(), (ELR, 1, UP))
@@ -146,3 +172,69 @@ def old_cluster() -> Cluster:
     record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=22)
     cluster.controller.replay([record], offset=99, epoch=1)
     return cluster
+
+
+def test_the_quorum_upgrades_kraft_version() -> None:
+    cluster = Cluster()
+    result = decide(cluster, (KRAFT, 1, UP), (GROUP, 0, SAFE), quorum=Quorum(0))
+    assert result.kraft_version == 1
+    assert [type(each) for each in result.records] == [NoOpRecord, FeatureLevelRecord]
+    assert KRAFT not in cluster.image.features
+
+
+def test_kraft_version_may_stay_what_it_is() -> None:
+    cluster = Cluster()
+    upgraded = decide(cluster, (KRAFT, 1, UP))
+    assert (upgraded.kraft_version, [type(each) for each in upgraded.records]) == (1, [NoOpRecord])
+    kept = decide(cluster, (KRAFT, 1, SAFE))
+    assert (kept.kraft_version, kept.records) == (None, [])
+
+
+def test_validate_only_upgrades_nothing_and_asks_the_quorum() -> None:
+    cluster = Cluster()
+    result = decide(cluster, (KRAFT, 1, UP), validate_only=True, quorum=Quorum(0))
+    assert (result.kraft_version, result.records) == (None, [])
+    with pytest.raises(KafkaError, match=r"had an error: not yet$"):
+        decide(cluster, (KRAFT, 1, UP), validate_only=True, quorum=Quorum(0, "not yet"))
+
+
+def test_a_refused_request_upgrades_nothing() -> None:
+    with pytest.raises(KafkaError):
+        decide(Cluster(), (KRAFT, 1, UP), (TRANSACTION, 3, UP), quorum=Quorum(0))
+
+
+def test_every_broker_must_support_the_level() -> None:
+    cluster = Cluster()
+    request = registration(4)
+    request.features = [each for each in request.features if each.name != "streams.version"]
+    for feature in request.features:
+        if feature.name == TRANSACTION:
+            feature.max_supported_version = 1
+    cluster.run(decide(cluster, (TRANSACTION, 1, SAFE), ("streams.version", 0, SAFE)))
+    cluster.run(
+        cluster.controller.register_broker(request, kraft_version=1, has_valid_session=False)
+    )
+    with pytest.raises(KafkaError, match=r"Broker 4 only supports versions 0-1$"):
+        decide(cluster, (TRANSACTION, 2, UP))
+    with pytest.raises(KafkaError, match=r"Broker 4 does not support this feature\.$"):
+        decide(cluster, ("streams.version", 1, UP))
+
+
+def test_every_controller_must_support_the_level() -> None:
+    cluster = Cluster(
+        controller_quorum_voters="1@a:1,2@b:1,3@c:1",
+        controller_listener_names="CONTROLLER",
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+    )
+    with pytest.raises(KafkaError, match="controller 2 has not registered, and may not support"):
+        decide(cluster, (GROUP, 1, UP))
+    feature = RegisterControllerRecord.ControllerFeature(
+        name=GROUP, min_supported_version=0, max_supported_version=0
+    )
+    for number in (1, 2, 3):
+        record = RegisterControllerRecord(controller_id=number, features=[feature])
+        cluster.run(ControllerResult([record], None))
+    with pytest.raises(KafkaError, match=r"Controller 2 does not support this feature\.$"):
+        decide(cluster, (GROUP, 1, UP))
+    cluster.level(14)  # it has no registrations of controllers
+    assert decide(cluster, (GROUP, 1, UP)).records

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.controller.controller import Controller
 from kbroker.controller.periodic_tasks import PeriodicTask, PeriodicTasks, Run, periodic_tasks
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, at_once, in_steps
 from kbroker.controller.session_watch import SessionWatch
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
@@ -42,8 +42,8 @@ class World:
 
     def _submit(self, run: Run) -> Deferred[bool]:
         if not self.is_queue_busy:
-            return Deferred.of(run(self._controller, 0).response)
-        self.waiting.append(lambda: run(self._controller, 0))
+            return Deferred.of(at_once(in_steps(run(self._controller, 0))).response)
+        self.waiting.append(lambda: at_once(in_steps(run(self._controller, 0))))
         return Deferred()
 
 
@@ -158,7 +158,10 @@ def test_each_task_decides_on_the_controller() -> None:
     cluster = Cluster(brokers=(1, 2))
     config = BrokerConfig.from_properties({"node.id": "1"})
     tasks = {t.name: t for t in periodic_tasks(config, SessionWatch(9000, SimTimers()))}
-    written = {name: task.run(cluster.controller, 0).records for name, task in tasks.items()}
+    written = {
+        name: at_once(in_steps(task.run(cluster.controller, 0))).records
+        for name, task in tasks.items()
+    }
     assert {name: len(records) for name, records in written.items()} == {
         "maybeFenceStaleBroker": 0,
         "electUnclean": 0,

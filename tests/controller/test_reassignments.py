@@ -5,6 +5,7 @@ reassignment from its start to its end.
 from __future__ import annotations
 
 from kbroker.controller.reassignments import alter_reassignments
+from kbroker.controller.result import at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -38,10 +39,8 @@ def test_kafkas_reassignments() -> None:
     def decide(case: Case) -> object:
         fields = case["request"]
         wanted = Partition(partition_index=fields["partitionIndex"], replicas=fields["replicas"])
-        result = alter_reassignments(
-            decision_context(case["state"]),
-            request(fields["topic"], wanted, resize=fields["allowReplicationFactorChange"]),
-        )
+        asked = request(fields["topic"], wanted, resize=fields["allowReplicationFactorChange"])
+        result = at_once(alter_reassignments(decision_context(case["state"]), asked))
         (answered,) = result.response.responses
         (answer,) = answered.partitions
         assert result.response.error_code == 0

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
+from kbroker.controller import partition_index, service
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller, ControllerResult
+from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.result import CHANGES_PER_STEP
 from kbroker.controller.service import ControllerService, Operation, Slices
 from kbroker.controller.topics import PARTITIONS_PER_STEP
 from kbroker.metadata.image import Endpoint
@@ -20,9 +23,10 @@ from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, UpdateFeaturesRequest
 from kbroker.protocol.messages.metadata_records import (
     BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     NoOpRecord,
@@ -52,15 +56,25 @@ class HeldLog:
     """A metadata log that commits its batches when the test says so."""
 
     epoch = EPOCH
-    kraft_version = 1
 
     def __init__(self) -> None:
+        self.kraft_version = 1
         self.next_offset = 0
         self.batches: list[tuple[int, Sequence[bytes]]] = []
 
     def append(self, records: Sequence[bytes], *, atomic: bool = True) -> None:
         self.batches.append((self.next_offset, records))
         self.next_offset += len(records)
+
+    def check_kraft_upgrade(self, level: int) -> None:
+        """Every voter supports it."""
+
+    def upgrade_kraft_version(self, level: int) -> None:
+        """Two control records."""
+        if level != self.kraft_version:
+            self.kraft_version = level
+            self.batches.append((self.next_offset + 1, []))
+            self.next_offset += 2
 
 
 class Node:
@@ -581,3 +595,164 @@ def test_an_idle_log_has_records_if_another_node_reads_it() -> None:
     node.timers.advance(1500)
     records = [decode_record(data) for _, batch in node.log.batches for data in batch]
     assert records == [NoOpRecord()] * 3
+
+
+def test_the_quorums_upgrade_precedes_the_records_of_the_same_request() -> None:
+    """The answer comes with the NoOpRecord behind the quorum's control records."""
+    node = Node()
+    node.log.kraft_version = 0
+    offset = node.log.next_offset
+    request = UpdateFeaturesRequest(
+        feature_updates=[
+            UpdateFeaturesRequest.FeatureUpdateKey(
+                feature="kraft.version", max_version_level=1, upgrade_type=1
+            )
+        ]
+    )
+    answer = node.service.update_features(request, api_version=2)
+    (control, none), (noop, records) = node.log.batches
+    assert (control, list(none), noop) == (offset + 1, [], offset + 2)
+    assert [type(decode_record(each)) for each in records] == [NoOpRecord]
+    node.commit(1)
+    assert not answer.done
+    node.commit()
+    assert answer.value.error_code == ErrorCode.NONE
+    assert node.controller.image is node.loader.image
+    again = node.service.update_features(request, api_version=2)
+    assert [base for base, _ in node.log.batches] == [offset + 3]
+    node.commit()
+    assert again.value.error_code == ErrorCode.NONE
+
+
+FENCED_PARTITIONS = 10 * CHANGES_PER_STEP
+
+
+def led_by_one_broker() -> tuple[Node, Turns]:
+    """A node whose operations take a turn for each step, with two brokers and many partitions of
+    the first.
+    """
+    turns = Turns()
+    node = Node(slices=TimeSlices(turns, seconds=0.0, clock=Ticks()))
+
+    def finish() -> None:
+        while turns.due:
+            turns.turn()
+        node.commit()
+
+    register(node, 2, 1)
+    finish()
+    beat(node, 1)
+    beat(node, 2)
+    finish()
+    assignment = CreateTopicsRequest.CreatableReplicaAssignment
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="wide",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            assignment(partition_index=index, broker_ids=[1, 2])
+            for index in range(FENCED_PARTITIONS)
+        ],
+    )
+    node.service.submit(
+        lambda controller, _: controller.create_topics(CreateTopicsRequest(topics=[topic]))
+    )
+    finish()
+    return node, turns
+
+
+def test_a_broker_with_many_partitions_is_fenced_in_steps() -> None:
+    """10,000 partitions took 2.2 s in one turn. No other operation is carried out between, and the
+    records are those of one decision.
+    """
+    node, turns = led_by_one_broker()
+    before = node.controller.image
+    node.service.submit(lambda controller, _: heartbeat(controller, 1, fence=True))
+    later = node.create("later")
+    pauses = 0
+    while not node.log.batches:
+        assert node.controller.image is before
+        turns.turn()
+        pauses += 1
+    assert pauses >= FENCED_PARTITIONS // CHANGES_PER_STEP
+    (_, records), *_ = node.log.batches
+    kinds = [type(decode_record(each)) for each in records]
+    assert kinds == [PartitionChangeRecord] * FENCED_PARTITIONS + [BrokerRegistrationChangeRecord]
+    while turns.due:
+        turns.turn()
+    node.commit()
+    assert later.value.topics[0].error_code == ErrorCode.NONE
+    partitions = node.loader.image.topics["wide"].partitions.values()
+    assert {(each.leader, each.isr) for each in partitions} == {(2, (2,))}
+
+
+def test_leadership_that_is_lost_while_a_broker_is_fenced() -> None:
+    node, turns = led_by_one_broker()
+    answer = node.service.submit(lambda controller, _: heartbeat(controller, 1, fence=True))
+    turns.turn()
+    node.service.resign()
+    while turns.due:
+        turns.turn()
+    assert answer.error is not None and answer.error.code is ErrorCode.NOT_CONTROLLER
+    assert not node.log.batches
+    assert not node.controller.image.brokers[1].fenced
+
+
+def test_a_large_decision_that_is_not_atomic_is_several_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its response waits for the last one."""
+    monkeypatch.setattr(service, "RECORDS_PER_BATCH", 50)
+    node, turns = led_by_one_broker()
+    answer = node.service.submit(lambda controller, _: heartbeat(controller, 1, fence=True))
+    while turns.due:
+        turns.turn()
+    assert [len(records) for _, records in node.log.batches] == [50, 50, 50, 11]
+    node.commit(3)
+    assert not answer.done and not node.loader.image.brokers[1].fenced
+    node.commit()
+    assert answer.value.is_fenced and node.loader.image.brokers[1].fenced
+    assert node.controller.image is node.loader.image
+
+
+def test_leadership_that_is_lost_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "RECORDS_PER_BATCH", 50)
+    node, turns = led_by_one_broker()
+    answer = node.service.submit(lambda controller, _: heartbeat(controller, 1, fence=True))
+    while len(node.log.batches) < 2:
+        turns.turn()
+    node.service.resign()
+    while turns.due:
+        turns.turn()
+    assert answer.error is not None and answer.error.code is ErrorCode.NOT_CONTROLLER
+    assert len(node.log.batches) == 2
+    node.log.batches.clear()
+    node.service.activate(open_transaction=False)
+    assert node.controller.image is node.loader.image
+
+
+@pytest.mark.parametrize("pauses", range(0, 60, 3))
+def test_a_commit_during_a_replay_leaves_the_indexes_as_they_are(
+    pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The committed image does not replace the one that the replay began with."""
+    monkeypatch.setattr(partition_index, "PARTITIONS_PER_STEP", 10)
+    node, turns = led_by_one_broker()
+    node.create("before")
+    while turns.due:
+        turns.turn()
+    node.service.submit(lambda controller, _: heartbeat(controller, 1, fence=True))
+    for _ in range(pauses):
+        turns.turn()
+    node.commit()
+    while turns.due:
+        turns.turn()
+    node.service.submit(lambda controller, _: heartbeat(controller, 1))
+    node.service.submit(lambda controller, _: heartbeat(controller, 2, fence=True))
+    while turns.due:
+        turns.turn()
+    node.commit()
+    found, made = node.controller._partitions, PartitionIndex(node.controller.image)
+    for broker in (1, 2):
+        assert sorted(found.in_isr(broker)) == sorted(made.in_isr(broker))
+    assert sorted(found.leaderless()) == sorted(made.leaderless())

@@ -16,7 +16,7 @@ from typing import cast
 
 from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
-from kbroker.model import Uuid
+from kbroker.model import ZERO_UUID, Uuid
 from kbroker.node.futures import as_future
 from kbroker.node.offload import ExecutorOffload
 from kbroker.node.timers import LoopTimers
@@ -81,6 +81,7 @@ class DriverNode:
 
     def __init__(self, node_id: int, root: Path) -> None:
         self.node_id = node_id
+        self.static_voters: tuple[Voter, ...] = ()
         self.root = root / str(node_id)
         self.accepted: set[Accepted] = set()
         self.port = 0
@@ -124,6 +125,7 @@ class DriverNode:
             directory_id=directory_id(self.node_id),
             log_config=metadata_log_config(BrokerConfig.from_properties({"node.id": "1"})),
             retention_bytes=0,
+            static_voters=self.static_voters,
         )
 
     async def start(self, bootstrap: Sequence[DriverNode] = (), **settings: bool) -> None:
@@ -206,18 +208,27 @@ class DriverNode:
 
 
 class DriverCluster:
-    """Nodes 1 to n, of which the first `voters` are voters."""
+    """Nodes 1 to n, of which the first `voters` are voters; all of them, with kraft.version 0, if
+    is_static.
+    """
 
-    def __init__(self, root: Path, count: int = 3, voters: int = 3) -> None:
+    def __init__(
+        self, root: Path, count: int = 3, voters: int = 3, *, is_static: bool = False
+    ) -> None:
         self.nodes = [DriverNode(node_id, root) for node_id in range(1, count + 1)]
         self._voters = voters
+        self._is_static = is_static
 
     async def start(self) -> None:
         for node in self.nodes:
             await node.listen()
         initial = [node.voter for node in self.nodes[: self._voters]]
         for node in self.nodes:
-            node.format(initial if node.voter in initial else ())
+            if self._is_static:
+                node.static_voters = tuple(
+                    Voter(each.node_id, ZERO_UUID, (each.endpoint,)) for each in self.nodes
+                )
+            node.format(initial if node.voter in initial and not self._is_static else ())
         for node in self.nodes:
             await node.start(self.nodes)
 

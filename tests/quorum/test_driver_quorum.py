@@ -13,7 +13,7 @@ import pytest
 from kbroker.node.futures import as_future
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.driver import SHUTDOWN_TIMEOUT_MS
-from tests.quorum.drivers import DriverCluster
+from tests.quorum.drivers import DriverCluster, DriverNode
 
 Script = Callable[[DriverCluster], Awaitable[None]]
 
@@ -121,3 +121,33 @@ def test_an_observer_follows_and_joins_the_voters_by_itself(tmp_path: Path) -> N
         assert observer.values == [b"a", b"b"]
 
     run(tmp_path, script, voters=2)
+
+
+def test_a_static_quorum_is_upgraded_to_kraft_version_1(tmp_path: Path) -> None:
+    """The voters' directory ids are in the log then, and hold after a restart of all nodes."""
+
+    def may_upgrade(leader: DriverNode) -> bool:
+        try:
+            leader.driver.check_kraft_upgrade(1)
+        except KafkaError as error:
+            assert error.code is ErrorCode.INVALID_UPDATE_VERSION
+            return False
+        return True
+
+    async def script(cluster: DriverCluster) -> None:
+        leader = await cluster.leader()
+        assert leader.driver.kraft_version == 0
+        await cluster.until(lambda: may_upgrade(leader))
+        leader.driver.upgrade_kraft_version(1)
+        await cluster.append(b"a")
+        assert [node.driver.kraft_version for node in cluster.nodes] == [1, 1, 1]
+        cluster.kill()
+        for node in cluster.nodes:
+            await node.start(cluster.nodes)
+        await cluster.append(b"b")
+        for node in cluster.nodes:
+            assert node.driver.kraft_version == 1
+            assert node.driver.voter_ids == (1, 2, 3)
+            assert node.values == [b"a", b"b"]
+
+    run(tmp_path, script, is_static=True)

@@ -20,7 +20,8 @@ from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
-from kbroker.controller.controller import Controller, ControllerResult
+from kbroker.controller.controller import Controller
+from kbroker.controller.result import ControllerResult, DecisionSteps
 from kbroker.controller.service import ControllerService, Operation
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.log.manager import LogManager
@@ -100,6 +101,14 @@ class MetadataLog:
     def append(self, records: Sequence[bytes], *, atomic: bool = True) -> None:
         """See `controller.service.MetadataLog`."""
         self.batches.append(MetadataBatch(self.next_offset, self.epoch, tuple(records)))
+
+    def check_kraft_upgrade(self, level: int) -> None:
+        """See `controller.features.KRaftVersions`."""
+        assert level == self.kraft_version
+
+    def upgrade_kraft_version(self, level: int) -> None:
+        """See `controller.service.MetadataLog`."""
+        assert level == self.kraft_version
 
     def commit(self) -> None:
         """Commit the next batch, if there is one."""
@@ -386,7 +395,7 @@ def alter_isr(partition: Partition, isr: Sequence[int]) -> Operation[ErrorCode]:
     leader_epoch, partition_epoch = partition.leader_epoch, partition.partition_epoch
     leader = partition.node_id
 
-    def decide(controller: Controller, now_ms: int) -> ControllerResult[ErrorCode]:
+    def decide(controller: Controller, now_ms: int) -> DecisionSteps[ErrorCode]:
         proposal = AlterPartitionRequest.PartitionData(
             partition_index=index,
             leader_epoch=leader_epoch,
@@ -395,7 +404,7 @@ def alter_isr(partition: Partition, isr: Sequence[int]) -> Operation[ErrorCode]:
         )
         topic = AlterPartitionRequest.TopicData(topic_id=topic_id, partitions=[proposal])
         epoch = controller.image.brokers[leader].epoch
-        result = controller.alter_partition(
+        result = yield from controller.alter_partition(
             AlterPartitionRequest(broker_id=leader, broker_epoch=epoch, topics=[topic])
         )
         (answered,) = result.response.topics

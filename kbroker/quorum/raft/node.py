@@ -227,11 +227,15 @@ class RaftNode:
         self._leadership.append(records)
         return self._finish(now_ms)
 
-    def upgrade_kraft_version(self, kraft_version: int, now_ms: int) -> list[Effect]:
+    def check_kraft_upgrade(self, level: int) -> None:
+        """See `VoterChanges.check_kraft_upgrade`."""
+        self._changes.check_kraft_upgrade(level)
+
+    def upgrade_kraft_version(self, level: int, now_ms: int) -> list[Effect]:
         """UpdateFeatures of kraft.version: committed once everything below the log's end is. Raises
         KafkaError(INVALID_UPDATE_VERSION) if a voter does not support it.
         """
-        self._changes.upgrade_kraft_version(kraft_version)
+        self._changes.upgrade_kraft_version(level)
         return self._finish(now_ms)
 
     def flushed(self, end_offset: int, now_ms: int) -> list[Effect]:

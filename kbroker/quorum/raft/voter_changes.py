@@ -266,19 +266,32 @@ class VoterChanges:
 
     # kraft.version.
 
-    def upgrade_kraft_version(self, kraft_version: int) -> int:
-        """Append kraft.version 1 and the voters with what they told of themselves. Returns the
-        offset of the last record, at which the step is committed.
+    def check_kraft_upgrade(self, level: int) -> None:
+        """Whether kraft.version may become that level now; it may also stay what it is.
 
-        Raises KafkaError(INVALID_UPDATE_VERSION) if a voter does not support it or did not tell
-        its directory id, or if the quorum has it already.
+        Raises KafkaError(INVALID_UPDATE_VERSION) if a voter does not support the level, or has not
+        told its directory id to this leader yet.
         """
-        quorum = self._quorum
-        leader = self._leader
-        if quorum.control.kraft_version != 0 or kraft_version != 1:
+        if level != self._quorum.control.kraft_version:
+            self._upgraded_voters(level)
+
+    def upgrade_kraft_version(self, level: int) -> None:
+        """Append kraft.version and the voters with what they told of themselves, unless the quorum
+        has that level already. Raises as `check_kraft_upgrade`.
+        """
+        if level != self._quorum.control.kraft_version:
+            voters = self._upgraded_voters(level)
+            self._leadership.append_control(QuorumConfiguration(level, tuple(voters)).records())
+
+    def _upgraded_voters(self, level: int) -> VoterSet:
+        quorum, leader = self._quorum, self._leader
+        current = quorum.control.kraft_version
+        if (current, level) != (0, 1):
+            downgrade = " because the new version is a downgrade" if level < current else ""
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"kraft.version {quorum.control.kraft_version} cannot become {kraft_version}.",
+                f"Invalid upgrade of kraft.version from version KRAFT_VERSION_{current} to "
+                f"KRAFT_VERSION_{level}{downgrade}",
             )
         if leader.state.high_watermark is None:
             raise KafkaError(
@@ -288,22 +301,16 @@ class VoterChanges:
         for voter in quorum.voters:
             told = self._volatile.get(voter.id)
             if voter.id == quorum.local.id:
-                endpoints = quorum.config.endpoints or voter.endpoints
-                voters.append(Voter(*quorum.local, endpoints))
-            elif told is None or told[0] is not leader:
-                raise KafkaError(
-                    ErrorCode.INVALID_UPDATE_VERSION,
-                    f"Voter {voter.id} has not told its directory id yet.",
-                )
-            else:
+                voters.append(Voter(*quorum.local, quorum.config.endpoints or voter.endpoints))
+            elif told is not None and told[0] is leader:
                 voters.append(told[1])
-        if not VoterSet(voters).supports(kraft_version):
+        if len(voters) < len(quorum.voters) or not VoterSet(voters).supports(level):
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"Not every voter supports kraft.version {kraft_version}.",
+                f"Invalid upgrade of kraft.version to KRAFT_VERSION_{level} because not all of the "
+                "voters support it",
             )
-        records = QuorumConfiguration(kraft_version, tuple(VoterSet(voters))).records()
-        return self._leadership.append_control(records)
+        return VoterSet(voters)
 
     # The end of a change.
 

@@ -9,7 +9,7 @@ Deviation: no ACLs yet, so every operation is authorized.
 
 from __future__ import annotations
 
-from kbroker.controller.controllers import REGISTRATION_LEVEL
+from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.protocol.acl_operations import AclOperation, AclResource, authorized_operations
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -3,7 +3,6 @@
 v1: the kind of each update instead of a flag (which Kafka no longer reads: v0 can only raise a
 level), validate_only. v2: one outcome for the whole request. The response goes out when the records
 are committed and this broker has acted on them, so a client sees the new levels after the response.
-Deviation: kraft.version stays what it is (INVALID_UPDATE_VERSION).
 """
 
 from __future__ import annotations

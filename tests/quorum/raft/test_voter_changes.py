@@ -272,9 +272,12 @@ def test_a_voter_tells_its_endpoints() -> None:
 def test_kraft_version_becomes_1_once_each_voter_told_its_directory() -> None:
     world = Replicas(1, 2, 3, is_static=True)
     leader = world.elect()
-    with pytest.raises(KafkaError, match="has not told its directory id"):
+    with pytest.raises(KafkaError, match="not all of the voters support it"):
         leader.node.upgrade_kraft_version(1, world.now_ms)
     world.advance(5000)
+    end_offset = leader.node.quorum.log.end_offset
+    leader.node.check_kraft_upgrade(1)
+    assert leader.node.quorum.log.end_offset == end_offset
     leader.do(leader.node.upgrade_kraft_version(1, world.now_ms))
     world.advance(1000)
     for replica in world.replicas.values():
@@ -282,5 +285,9 @@ def test_kraft_version_becomes_1_once_each_voter_told_its_directory() -> None:
         assert replica.node.quorum.voters.keys == tuple(
             ReplicaKey(each, directory_of(each)) for each in (1, 2, 3)
         )
-    with pytest.raises(KafkaError, match="cannot become"):
-        leader.node.upgrade_kraft_version(1, world.now_ms)
+    end_offset = leader.node.quorum.log.end_offset
+    leader.node.check_kraft_upgrade(1)
+    leader.do(leader.node.upgrade_kraft_version(1, world.now_ms))
+    assert leader.node.quorum.log.end_offset == end_offset
+    with pytest.raises(KafkaError, match="because the new version is a downgrade"):
+        leader.node.check_kraft_upgrade(0)
