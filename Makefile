@@ -68,7 +68,7 @@ kcat:
 # Fetched before the tests, whose time limits are not made for that.
 .PHONY: jars
 jars: $(STAMP)
-	@if command -v java > /dev/null; then for part in "" --streams --broker; do \
+	@if command -v java > /dev/null; then for part in "" --streams --broker --shell; do \
 	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; fi
 
 .PHONY: test

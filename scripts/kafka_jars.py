@@ -1,9 +1,10 @@
 """Bring Apache Kafka's own jars into .cache/: its console tools for the tests, its broker for
-side-by-side runs, its Streams library for applications.
+side-by-side runs, its Streams library for applications, its MetadataShell.
 
     python scripts/kafka_jars.py            prints the class path of the tools
     python scripts/kafka_jars.py --broker   prints the class path of the broker
     python scripts/kafka_jars.py --streams  prints the class path of Kafka Streams
+    python scripts/kafka_jars.py --shell    prints the class path of MetadataShell
 
 They come from Maven Central through the Ivy that pyspark ships, so nothing but Java and the
 development packages is needed. What is there already is not fetched again.
@@ -31,6 +32,10 @@ TOOLS = (
 )
 STREAMS = (
     ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+)
+SHELL = (
+    ("org.apache.kafka", "kafka-shell", KAFKA_VERSION),
     ("org.slf4j", "slf4j-simple", SLF4J_VERSION),
 )
 BROKER = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), *TOOLS)
@@ -116,6 +121,11 @@ def streams_class_path() -> str:
     return class_path(STREAMS, ROOT / ".cache" / f"kafka-streams-{KAFKA_VERSION}")
 
 
+def shell_class_path() -> str:
+    """Class path of MetadataShell, which reads metadata snapshots."""
+    return class_path(SHELL, ROOT / ".cache" / f"kafka-shell-{KAFKA_VERSION}")
+
+
 def main() -> int:
     """Print the class path. Returns 1 with one line if the jars can't be had."""
     parser = argparse.ArgumentParser(
@@ -124,10 +134,13 @@ def main() -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--broker", action="store_true", help="the broker too, not only the tools")
     kind.add_argument("--streams", action="store_true", help="Kafka Streams instead of the tools")
+    kind.add_argument("--shell", action="store_true", help="MetadataShell instead of the tools")
     arguments = parser.parse_args()
     try:
         if arguments.streams:
             print(streams_class_path())
+        elif arguments.shell:
+            print(shell_class_path())
         else:
             print(broker_class_path() if arguments.broker else tools_class_path())
     except (FetchError, FileNotFoundError, ImportError) as error:

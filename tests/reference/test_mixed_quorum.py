@@ -1,175 +1,134 @@
-"""A metadata quorum of two kbroker controllers and one of Apache Kafka 4.3.1: each votes for, leads
-and follows the other; the leader is killed or stopped until both have led. In the end all logs have
-the same bytes up to the high watermark.
+"""A metadata quorum of controllers of kbroker and of Apache Kafka 4.3.1: each votes for, leads and
+follows the other; the leader is killed or stopped until both have led. In the end all logs have
+the same bytes up to the high watermark. Kafka's tool describes the quorum and changes its voters.
 """
 
 from __future__ import annotations
 
-import asyncio
+import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from kbroker.client.channel.asyncio_streams import AsyncioStreams
-from kbroker.client.channel.channel import Channel
-from kbroker.client.cluster_view import BrokerAddress
-from kbroker.model import random_uuid, uuid_to_string
-from kbroker.node.futures import as_future
-from kbroker.node.timers import LoopTimers
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from scripts.apache_kafka import CLUSTER_ID, free_port
-from scripts.kafka_jars import broker_class_path
 from spark_jobs.java import java_problem
+from tests.reference.controllers import Controllers, Watch, all_fetch, run_class, voters_of
 
 pytestmark = [
     pytest.mark.reference,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
-KAFKA = 3
-NODES = (1, 2, KAFKA)
-MOST_ROUNDS = 10
-Partition = DescribeQuorumResponse.PartitionData
+MOST_ROUNDS = 12
+TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 
 
-class Controllers:
-    """Three processes. Node 3 is Kafka's."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._java = ["java", "-Xmx256m", "-cp", broker_class_path()]
-        self._ports = {node: free_port() for node in NODES}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        voters = ",".join(
-            f"{node}@127.0.0.1:{port}:{uuid_to_string(random_uuid(Random(node)))}"
-            for node, port in self._ports.items()
-        )
-        for node, port in self._ports.items():
-            self._properties(node).write_text(
-                f"node.id={node}\nprocess.roles=controller\nlog.dirs={root / str(node)}\n"
-                f"listeners=CONTROLLER://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n"
-                "controller.quorum.bootstrap.servers="
-                + ",".join(f"127.0.0.1:{each}" for each in self._ports.values())
-            )
-            tool = (
-                [*self._java, "kafka.tools.StorageTool", "format", "-c"]
-                if node == KAFKA
-                else [sys.executable, "-m", "kbroker", "format"]
-            )
-            options = ["-t", CLUSTER_ID, "--initial-controllers", voters]
-            command = [*tool, str(self._properties(node)), *options]
-            subprocess.run(command, check=True, capture_output=True)
-
-    def _properties(self, node: int) -> Path:
-        return self._root / f"{node}.properties"
-
-    def start(self, node: int) -> None:
-        program = (
-            [*self._java, "kafka.Kafka"]
-            if node == KAFKA
-            else [sys.executable, "-m", "kbroker", "serve"]
-        )
-        with (self._root / f"{node}.log").open("ab") as log:
-            self._processes[node] = subprocess.Popen(
-                [*program, str(self._properties(node))], stdout=log, stderr=log
-            )
-
-    def end(self, node: int, how: signal.Signals) -> None:
-        process = self._processes.pop(node)
-        process.send_signal(how)
-        process.wait(60)
-
-    def stop(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.wait(60)
-
-    async def describe(self, channel: Channel) -> Partition | None:
-        """The quorum as its leader sees it; None if no node leads."""
-        for node in self._processes:
-            request = DescribeQuorumRequest(
-                topics=[
-                    DescribeQuorumRequest.TopicData(
-                        topic_name="__cluster_metadata",
-                        partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
-                    )
-                ]
-            )
-            address = BrokerAddress(node, "127.0.0.1", self._ports[node])
-            with suppress(KafkaError):
-                response = await as_future(
-                    channel.send(address, "test", request, DescribeQuorumResponse, timeout_ms=3000)
-                )
-                partition = response.topics[0].partitions[0]
-                if not partition.error_code and partition.high_watermark > 0:
-                    return partition
-        return None
-
-    def committed(self, node: int, high_watermark: int) -> bytes:
-        """The bytes of a log up to the high watermark, which is at the end of a batch."""
-        path = self._root / str(node) / "__cluster_metadata-0" / f"{0:020d}.log"
-        data = path.read_bytes()
-        end = 0
-        for position, header in iter_batches(data, partial_ok=True):
-            if header.next_offset <= high_watermark:
-                end = position + header.size_bytes
-        return data[:end]
+@contextmanager
+def stopped_at_the_end(controllers: Controllers) -> Iterator[Controllers]:
+    with ExitStack() as stack:
+        stack.callback(controllers.stop)
+        yield controllers
 
 
-@pytest.fixture
-def controllers(tmp_path: Path) -> Iterator[Controllers]:
-    controllers = Controllers(tmp_path)
-    yield controllers
-    controllers.stop()
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        pytest.param({3}, id="a voter of Kafka among kbroker's"),
+        pytest.param({2, 3}, id="a voter of kbroker among Kafka's"),
+    ],
+)
+def test_kbroker_and_kafka_lead_and_follow_each_other(tmp_path: Path, kafka: set[int]) -> None:
+    end: list[int] = []
 
-
-def test_kbroker_and_kafka_lead_and_follow_each_other(controllers: Controllers) -> None:
-    async def described(channel: Channel, is_it: Callable[[Partition], bool]) -> Partition:
-        async with asyncio.timeout(60):
-            while True:
-                found = await controllers.describe(channel)
-                if found is not None and is_it(found):
-                    return found
-                await asyncio.sleep(0.2)
-
-    def all_fetch(partition: Partition) -> bool:
-        replicas = {each.replica_id: each.log_end_offset for each in partition.current_voters}
-        return all(replicas[node] >= partition.high_watermark - 10 for node in NODES)
-
-    async def script() -> int:
-        loop = asyncio.get_running_loop()
-        timers = LoopTimers(loop)
-        channel = Channel(AsyncioStreams(loop), timers, Random(1), client_id="test")
-        for node in (KAFKA, 1, 2):
-            controllers.start(node)
+    async def script(watch: Watch) -> None:
         led, epoch = set[bool](), 0
         for number in range(MOST_ROUNDS):
-            partition = await described(channel, all_fetch)
+            partition = await watch.described(all_fetch)
             assert partition.leader_epoch >= epoch
             leader, epoch = partition.leader_id, partition.leader_epoch
             controllers.end(leader, signal.SIGKILL if number % 2 else signal.SIGTERM)
-            await described(channel, lambda found, old=epoch: found.leader_epoch > old)
-            led.add(leader == KAFKA)
+            await watch.described(lambda found, old=epoch: found.leader_epoch > old)
+            led.add(leader in kafka)
             controllers.start(leader)
             if len(led) == 2:
                 break
         assert led == {True, False}
-        partition = await described(channel, all_fetch)
-        await described(channel, lambda found: found.high_watermark > partition.high_watermark + 10)
-        channel.close()
-        return partition.high_watermark
+        partition = await watch.described(all_fetch)
+        high_watermark = partition.high_watermark
+        await watch.described(
+            lambda found: all(
+                voter.log_end_offset > high_watermark for voter in found.current_voters
+            )
+        )
+        end.append(high_watermark)
 
-    high_watermark = asyncio.run(script())
-    controllers.stop()
-    logs = [controllers.committed(node, high_watermark) for node in NODES]
+    with stopped_at_the_end(Controllers(tmp_path, (1, 2, 3), kafka=kafka)) as controllers:
+        for node in (3, 2, 1):  # Kafka's take longer to start
+            controllers.start(node)
+        controllers.run(script)
+    logs = [controllers.committed(node, end[0]) for node in controllers.voters]
     assert logs[0] and logs[0] == logs[1] == logs[2]
+
+
+def told_ids(text: str) -> list[int]:
+    return [int(each) for each in re.findall(r'"id": (\d+)', text)]
+
+
+@pytest.mark.parametrize(
+    "kafka", [pytest.param((), id="of kbroker"), pytest.param((4,), id="of Kafka")]
+)
+def test_kafkas_tool_describes_the_quorum_and_changes_its_voters(
+    tmp_path: Path, kafka: tuple[int, ...]
+) -> None:
+    """A fourth controller is added and removed again, then the leader is."""
+
+    async def script(watch: Watch) -> None:
+        partition = await watch.described(
+            lambda found: all_fetch(found) and [each.replica_id for each in found.observers] == [4]
+        )
+        status = dict(
+            line.split(":", 1) for line in tool("describe", "--status").splitlines() if line
+        )
+        assert int(status["LeaderId"]) == partition.leader_id
+        assert int(status["LeaderEpoch"]) == partition.leader_epoch
+        assert int(status["HighWatermark"]) >= partition.high_watermark
+        assert told_ids(status["CurrentVoters"]) == [1, 2, 3]
+        assert controllers.directory_id(1) in status["CurrentVoters"]
+        assert f"CONTROLLER://127.0.0.1:{controllers.ports[1]}" in status["CurrentVoters"]
+        assert told_ids(status["CurrentObservers"]) == [4]
+        _, *rows = (line.split() for line in tool("describe", "--replication").splitlines() if line)
+        assert sorted((int(row[0]), row[1], row[-1]) for row in rows) == [
+            (
+                node,
+                controllers.directory_id(node),
+                "Leader" if node == partition.leader_id else "Follower" if node < 4 else "Observer",
+            )
+            for node in (1, 2, 3, 4)
+        ]
+        config = str(controllers.properties(4))
+        assert "Added controller 4" in tool("add-controller", options=("--command-config", config))
+        await watch.described(lambda found: voters_of(found) == {1, 2, 3, 4} and all_fetch(found))
+        remove(4)
+        await watch.described(lambda found: voters_of(found) == {1, 2, 3} and all_fetch(found))
+        leader = (await watch.described()).leader_id
+        remove(leader)
+        after = await watch.described(
+            lambda found: voters_of(found) == {1, 2, 3} - {leader} and all_fetch(found)
+        )
+        assert after.leader_id != leader
+
+    def tool(*arguments: str, options: tuple[str, ...] = ()) -> str:
+        where = ("--bootstrap-controller", controllers.bootstrap)
+        return run_class(TOOL, *where, *options, *arguments)
+
+    def remove(node: int) -> None:
+        key = ("-i", str(node), "-d", controllers.directory_id(node))
+        assert "Removed" in tool("remove-controller", *key)
+
+    quorum = Controllers(tmp_path, (1, 2, 3), spares=(4,), kafka=kafka)
+    with stopped_at_the_end(quorum) as controllers:
+        controllers.start()
+        controllers.run(script)
