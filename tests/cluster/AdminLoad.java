@@ -40,6 +40,10 @@ public final class AdminLoad {
         settings.put("request.timeout.ms", "3000");
         settings.put("default.api.timeout.ms", "8000");
         settings.put("reconnect.backoff.max.ms", "200");
+        // A controller that knows of no leader says so in DescribeCluster. With
+        // bootstrap.controllers the client then waits for its metadata to expire (5 minutes)
+        // instead of asking again: LeastLoadedBrokerOrActiveKController of 4.3.1.
+        settings.put("metadata.max.age.ms", "1000");
         try (Admin admin = Admin.create(settings)) {
             for (int number = 0; true; number++) {
                 String resource = name + "-" + number;
