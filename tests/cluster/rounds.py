@@ -15,7 +15,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -237,18 +237,22 @@ async def _check_node(node: ClusterNode, wanted: dict[Resource, dict[str, str]])
 
 
 async def _describe(
-    node: ClusterNode, resources: Iterable[Resource]
+    node: ClusterNode, wanted: Mapping[Resource, Mapping[str, str]]
 ) -> dict[Resource, dict[str, str] | None]:
-    """The configurations of the resources as the node answers; None for one that is unknown."""
+    """The configurations that are wanted, as the node answers; None for a resource that is
+    unknown.
+    """
     found: dict[Resource, dict[str, str] | None] = {}
-    queue = list(resources)
+    queue = list(wanted)
     async with await BrokerConnection.connect(*node.address) as connection:
         while queue:
             part, queue = queue[:RESOURCES_PER_REQUEST], queue[RESOURCES_PER_REQUEST:]
             request = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsRequest.DescribeConfigsResource(
-                        resource_type=kind, resource_name=name, configuration_keys=None
+                        resource_type=kind,
+                        resource_name=name,
+                        configuration_keys=list(wanted[kind, name]),
                     )
                     for kind, name in part
                 ]
