@@ -17,15 +17,21 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.client_quotas import QuotaAlteration, QuotaOutcome
 from kbroker.controller.configs import AlteredResource, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.controller.result import ChargePartitions, free_of_charge
 from kbroker.controller.service import ControllerService
 from kbroker.metadata.features import SUPPORTED_FEATURES
-from kbroker.metadata.image import Endpoint
+from kbroker.metadata.image import Endpoint, QuotaEntity
 from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.authentication import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
 from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
@@ -149,12 +155,17 @@ class ControllerChannel(BrokerChannel, Protocol):
         *,
         describable: frozenset[str] | None = None,
         client: ClientIdentity | None = None,
+        charge: ChargePartitions = free_of_charge,
     ) -> Deferred[CreateTopicsResponse]:
-        """CreateTopics; see `kbroker.controller.topics`."""
+        """CreateTopics; see `kbroker.controller.topics`. charge: of the client's quota."""
         ...
 
     def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
+        self,
+        request: DeleteTopicsRequest,
+        *,
+        api_version: int,
+        charge: ChargePartitions = free_of_charge,
     ) -> Deferred[DeleteTopicsResponse]:
         """DeleteTopics by name or id."""
         ...
@@ -169,6 +180,18 @@ class ControllerChannel(BrokerChannel, Protocol):
         self, request: UpdateFeaturesRequest, *, api_version: int
     ) -> Deferred[UpdateFeaturesResponse]:
         """UpdateFeatures; see `kbroker.controller.features`."""
+        ...
+
+    def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool
+    ) -> Deferred[dict[QuotaEntity, QuotaOutcome]]:
+        """AlterClientQuotas; see `kbroker.controller.client_quotas`."""
+        ...
+
+    def alter_scram_credentials(
+        self, request: AlterUserScramCredentialsRequest
+    ) -> Deferred[AlterUserScramCredentialsResponse]:
+        """AlterUserScramCredentials; see `kbroker.controller.scram_credentials`."""
         ...
 
 
@@ -241,25 +264,30 @@ class LocalControllerChannel:
         *,
         describable: frozenset[str] | None = None,
         client: ClientIdentity | None = None,
+        charge: ChargePartitions = free_of_charge,
     ) -> Deferred[CreateTopicsResponse]:
         """See ControllerChannel."""
         del client  # this broker has authorised it
         return self._applied(
             self._service.submit(
                 lambda controller, now_ms: controller.create_topics_in_steps(
-                    request, describable=describable
+                    request, describable=describable, charge=charge
                 )
             )
         )
 
     def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
+        self,
+        request: DeleteTopicsRequest,
+        *,
+        api_version: int,
+        charge: ChargePartitions = free_of_charge,
     ) -> Deferred[DeleteTopicsResponse]:
         """See ControllerChannel."""
         return self._applied(
             self._service.submit(
                 lambda controller, now_ms: controller.delete_topics(
-                    request, api_version=api_version
+                    request, api_version=api_version, charge=charge
                 )
             )
         )
@@ -294,6 +322,28 @@ class LocalControllerChannel:
     ) -> Deferred[UpdateFeaturesResponse]:
         """See ControllerChannel."""
         return self._applied(self._service.update_features(request, api_version=api_version))
+
+    def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool
+    ) -> Deferred[dict[QuotaEntity, QuotaOutcome]]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.alter_client_quotas(
+                    alterations, validate_only=validate_only
+                )
+            )
+        )
+
+    def alter_scram_credentials(
+        self, request: AlterUserScramCredentialsRequest
+    ) -> Deferred[AlterUserScramCredentialsResponse]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.alter_scram_credentials(request)
+            )
+        )
 
     def _applied(self, answer: Deferred[R]) -> Deferred[R]:
         """The controller's response, once this broker has carried out what it changes here."""

@@ -32,12 +32,24 @@ from kbroker.controller.broker_heartbeat import (
 )
 from kbroker.controller.broker_registration import register_broker
 from kbroker.controller.broker_sessions import BrokerSessions
+from kbroker.controller.client_quotas import (
+    QuotaAlteration,
+    QuotaOutcome,
+    alter_client_quotas,
+)
 from kbroker.controller.create_partitions import create_partitions
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.heartbeats import BrokerHeartbeats
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
 from kbroker.controller.partition_index import PartitionIndex
-from kbroker.controller.result import ControllerResult, DecisionSteps, at_once
+from kbroker.controller.result import (
+    ChargePartitions,
+    ControllerResult,
+    DecisionSteps,
+    at_once,
+    free_of_charge,
+)
+from kbroker.controller.scram_credentials import alter_scram_credentials
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -47,10 +59,15 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
     MetadataImage,
+    QuotaEntity,
 )
 from kbroker.metadata.internal_topics import IntConfig, internal_topic
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.authentication import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -295,7 +312,11 @@ class Controller:
         return at_once(self.create_topics_in_steps(request, describable=describable))
 
     def create_topics_in_steps(
-        self, request: CreateTopicsRequest, *, describable: frozenset[str] | None = None
+        self,
+        request: CreateTopicsRequest,
+        *,
+        describable: frozenset[str] | None = None,
+        charge: ChargePartitions = free_of_charge,
     ) -> DecisionSteps[CreateTopicsResponse]:
         """CreateTopics. describable: the topics whose configs the caller may see; None for all.
         Raises KafkaError for too many records.
@@ -305,19 +326,29 @@ class Controller:
             replication_factor=self._config.get_int("default.replication.factor"),
         )
         creation = topics.TopicCreation(
-            self.image, defaults=defaults, settings=self._settings, random=self._random
+            self.image,
+            defaults=defaults,
+            settings=self._settings,
+            random=self._random,
+            charge=charge,
         )
         return _bounded((yield from creation.decide_in_steps(request, describable)))
 
     def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
+        self,
+        request: DeleteTopicsRequest,
+        *,
+        api_version: int,
+        charge: ChargePartitions = free_of_charge,
     ) -> ControllerResult[DeleteTopicsResponse]:
         """DeleteTopics. Raises KafkaError where delete.topic.enable is off, and for too many
         records.
         """
         enabled = self._config.get_bool("delete.topic.enable")
         return _bounded(
-            topics.delete_topics(self.image, request, enabled=enabled, api_version=api_version)
+            topics.delete_topics(
+                self.image, request, enabled=enabled, api_version=api_version, charge=charge
+            )
         )
 
     def ensure_topic(self, name: str) -> ControllerResult[ErrorCode]:
@@ -342,7 +373,7 @@ class Controller:
         return ControllerResult(result.records, ErrorCode(result.response.topics[0].error_code))
 
     def create_partitions(
-        self, request: CreatePartitionsRequest
+        self, request: CreatePartitionsRequest, *, charge: ChargePartitions = free_of_charge
     ) -> ControllerResult[CreatePartitionsResponse]:
         """CreatePartitions. Raises KafkaError for too many records, before any is made."""
         topics = self._image.topics
@@ -353,7 +384,7 @@ class Controller:
         )
         if sum(max(count, 0) for count in added) > MAX_RECORDS_PER_OPERATION:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
-        return create_partitions(self._image, request, random=self._random)
+        return create_partitions(self._image, request, random=self._random, charge=charge)
 
     # Leaders and replicas.
 
@@ -412,6 +443,22 @@ class Controller:
                 validate_only=validate_only,
             )
         )
+
+    # Quotas and credentials.
+
+    def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool
+    ) -> DecisionSteps[dict[QuotaEntity, QuotaOutcome]]:
+        """AlterClientQuotas. Raises KafkaError for too many records."""
+        return _bounded(
+            (yield from alter_client_quotas(self.image, alterations, validate_only=validate_only))
+        )
+
+    def alter_scram_credentials(
+        self, request: AlterUserScramCredentialsRequest
+    ) -> DecisionSteps[AlterUserScramCredentialsResponse]:
+        """AlterUserScramCredentials. Raises KafkaError for too many records."""
+        return _bounded((yield from alter_scram_credentials(self.image, request)))
 
     # Features.
 

@@ -12,7 +12,7 @@ from kbroker.controller.placement import (
     place,
     usable_for_placement,
 )
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ChargePartitions, ControllerResult, free_of_charge
 from kbroker.metadata.image import MetadataImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import PartitionRecord
@@ -24,7 +24,11 @@ CreatePartitionsTopicResult = CreatePartitionsResponse.CreatePartitionsTopicResu
 
 
 def create_partitions(
-    image: MetadataImage, request: CreatePartitionsRequest, *, random: Draws
+    image: MetadataImage,
+    request: CreatePartitionsRequest,
+    *,
+    random: Draws,
+    charge: ChargePartitions = free_of_charge,
 ) -> ControllerResult[CreatePartitionsResponse]:
     """An outcome per topic: of those that are named twice, then of the others in the order of the
     request.
@@ -40,7 +44,7 @@ def create_partitions(
         if counts[asked.name] > 1:
             continue
         try:
-            records += _grow(image, asked, random)
+            records += _grow(image, asked, random, charge)
         except KafkaError as error:
             results.append(_result(asked.name, error.code, error.message or None))
         else:
@@ -54,7 +58,7 @@ def _result(name: str, code: ErrorCode, message: str | None) -> CreatePartitions
 
 
 def _grow(
-    image: MetadataImage, asked: CreatePartitionsTopic, random: Draws
+    image: MetadataImage, asked: CreatePartitionsTopic, random: Draws, charge: ChargePartitions
 ) -> list[PartitionRecord]:
     """The new partitions of one topic. Raises KafkaError."""
     topic = image.topics.get(asked.name)
@@ -71,10 +75,18 @@ def _grow(
             "not be an increase.",
         )
     replication_factor = len(next(iter(topic.partitions.values())).replicas)
+    added = asked.count - present
+    assigned = None if asked.assignments is None else len(asked.assignments)
+    if assigned not in (None, added):
+        raise bad_assignment(
+            f"Attempted to add {added} additional partition(s), but only {assigned} "
+            "assignment(s) were specified."
+        )
+    charge(added)
     if asked.assignments is None:
         placed = place(
             usable_for_placement(image),
-            partition_count=asked.count - present,
+            partition_count=added,
             replication_factor=replication_factor,
             random=random,
         )
@@ -90,12 +102,6 @@ def _manual(
     image: MetadataImage, asked: CreatePartitionsTopic, present: int, replication_factor: int
 ) -> list[list[int]]:
     assignments = [each.broker_ids for each in asked.assignments or ()]
-    added = asked.count - present
-    if len(assignments) != added:
-        raise bad_assignment(
-            f"Attempted to add {added} additional partition(s), but only {len(assignments)} "
-            "assignment(s) were specified."
-        )
     for index, replicas in enumerate(assignments, present):
         check_replicas(image, replicas, replication_factor)
         if not any(image.is_active(replica) for replica in replicas):

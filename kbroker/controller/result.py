@@ -4,7 +4,7 @@ are committed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -46,6 +46,16 @@ def in_steps(decision: Decision[R]) -> DecisionSteps[R]:
     if isinstance(decision, ControllerResult):
         return decision
     return (yield from decision)
+
+
+ChargePartitions = Callable[[int], None]
+"""Charges so many created or deleted partitions to the client's quota, where they would be decided
+on (KIP-599). Raises KafkaError(THROTTLING_QUOTA_EXCEEDED) to refuse them.
+"""
+
+
+def free_of_charge(partition_count: int) -> None:
+    """The charge of a client without a quota."""
 
 
 def at_once(steps: Generator[None, None, T]) -> T:

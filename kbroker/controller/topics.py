@@ -20,7 +20,7 @@ from kbroker.controller.placement import (
     place,
     usable_for_placement,
 )
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ChargePartitions, ControllerResult, free_of_charge
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
 from kbroker.metadata.image import MetadataImage, metric_name
 from kbroker.metadata.topic_names import name_error
@@ -71,7 +71,7 @@ def wanted_partitions(topic: CreatableTopic, default_count: int) -> int:
 class TopicCreation:
     """One CreateTopics request being decided on an image."""
 
-    __slots__ = ("_decided", "_defaults", "_image", "_random", "_settings", "records")
+    __slots__ = ("_charge", "_decided", "_defaults", "_image", "_random", "_settings", "records")
 
     def __init__(
         self,
@@ -80,8 +80,10 @@ class TopicCreation:
         defaults: TopicDefaults,
         settings: TopicSettings,
         random: Random,
+        charge: ChargePartitions = free_of_charge,
     ) -> None:
         self._image = image
+        self._charge = charge
         self._defaults = defaults
         self._settings = settings
         self._random = random
@@ -123,6 +125,7 @@ class TopicCreation:
             configs = {config.name: config.value for config in topic.configs}
             values = validate(configs)
             assignments = self._assignments(topic)
+            self._charge(len(assignments))
         except KafkaError as error:
             return _create_error(topic.name, error.code, error.message)
         topic_id = self._new_topic_id()
@@ -248,7 +251,12 @@ class TopicCreation:
 
 
 def delete_topics(
-    image: MetadataImage, request: DeleteTopicsRequest, *, enabled: bool, api_version: int
+    image: MetadataImage,
+    request: DeleteTopicsRequest,
+    *,
+    enabled: bool,
+    api_version: int,
+    charge: ChargePartitions = free_of_charge,
 ) -> ControllerResult[DeleteTopicsResponse]:
     """Delete by name (up to v5) or by name or id (v6). Raises KafkaError if delete.topic.enable is
     off.
@@ -272,11 +280,13 @@ def delete_topics(
             if (name, topic_id) in answered:
                 continue
             answered.add((name, topic_id))
+        topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
+        if topic is not None and code is ErrorCode.NONE:
+            code = _charged(charge, len(topic.partitions))
         result = DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=code, error_message=message or None
         )
-        topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
-        if topic is not None and (code is ErrorCode.NONE or message == _MAPS_TO_ID):
+        if topic is not None and (not message or message == _MAPS_TO_ID):
             result.name, result.topic_id = topic.name, topic.topic_id
         if topic is not None and code is ErrorCode.NONE:
             records.append(RemoveTopicRecord(topic_id=topic.topic_id))
@@ -315,5 +325,16 @@ def _deletion_problem(
     return ErrorCode.NONE, ""
 
 
+def _charged(charge: ChargePartitions, partition_count: int) -> ErrorCode:
+    """The error of what is refused because of the quota; NONE otherwise."""
+    try:
+        charge(partition_count)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
 def _create_error(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=[])
+    return CreatableTopicResult(
+        name=name, error_code=code, error_message=message or None, configs=[]
+    )

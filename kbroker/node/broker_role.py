@@ -40,6 +40,7 @@ from kbroker.node.coordinators import (
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
+from kbroker.node.quotas import client_quotas
 from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.ports import Deferred, Timers
@@ -299,6 +300,7 @@ class BrokerRole:
             offload=ExecutorOffload(self._resources.workers),
             slices=replicas.fair_slices,
             memory=self._memory,
+            quotas=client_quotas(config),
             random=random,
         )
 

@@ -19,6 +19,7 @@ from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
+from kbroker.node.quotas import client_quotas
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -105,6 +106,7 @@ class ControllerRole:
             metadata=cache,
             slices=FairSlices(self._timers),
             memory=memory,
+            quotas=client_quotas(self._config),
             service=service,
             quorum=driver,
             leader_id=lambda: driver.feed.leader[1],

@@ -27,14 +27,15 @@ class ControllerDispatchers:
         self._make_services = services
 
     @cached_property
-    def _services(self) -> ControllerServices:
+    def services(self) -> ControllerServices:
+        """What their handlers may call."""
         return self._make_services()
 
     @cached_property
     def forwarded(self) -> Dispatcher[ControllerServices]:
         """For the requests that brokers forward."""
         handlers = [each for each in controller_handlers() if APIS[each.api_key].forwardable]
-        return Dispatcher(handlers, self._services, listener=ListenerType.CONTROLLER)
+        return Dispatcher(handlers, self.services, listener=ListenerType.CONTROLLER)
 
     def of_listeners(self) -> Dispatcher[ControllerServices]:
         """For the connections of controller listeners."""
@@ -42,7 +43,7 @@ class ControllerDispatchers:
 
         return Dispatcher(
             [*controller_handlers(), envelope_handler(self.forwarded)],
-            self._services,
+            self.services,
             listener=ListenerType.CONTROLLER,
         )
 

@@ -31,6 +31,7 @@ from kbroker.node.controller_connection import build_node_to_controller
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.dispatchers import ControllerDispatchers, broker_dispatcher
 from kbroker.node.metadata_log import MetadataLog
+from kbroker.node.quotas import enforce_client_quotas, follow_connection_rates
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
 from kbroker.node.stall_probe import StallProbe
@@ -193,6 +194,7 @@ class Broker:
             endpoints=endpoints.values(),
         )
         log.driver.on_fatal(self.fail)
+        follow_connection_rates(servers.rates, log.loader)
         self._to_controller = to_controller = build_node_to_controller(
             config, log.driver, timers, self.resources.random
         )
@@ -265,7 +267,9 @@ class Broker:
     ) -> None:
         """Other nodes may ask this controller before it knows who leads."""
         dispatcher = controllers.of_listeners()
-        await servers.open(self.config.controller_listeners, servers.shared(dispatcher))
+        shared = servers.shared(dispatcher)
+        enforce_client_quotas(controllers.services, self.metadata, dispatcher, shared)
+        await servers.open(self.config.controller_listeners, shared)
 
     async def _open_broker(self, servers: NodeServers, to_controller: NodeToController) -> None:
         controllers = self._controllers if self.config.is_single_node else None
@@ -277,6 +281,7 @@ class Broker:
             on_storage_error=self.services.replicas.logs.directory_failed,
             on_lost=self.services.share_reader.disconnected,
         )
+        enforce_client_quotas(self.services, self.metadata, dispatcher, shared)
         await self._serve_metrics(dispatcher, shared)
         await servers.open(self.config.listeners, shared)
 

@@ -13,6 +13,7 @@ from typing import Final
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import Endpoint
 from kbroker.model import InvariantError
+from kbroker.node.quotas import connection_rates
 from kbroker.node.resources import NodeResources
 from kbroker.node.stall_probe import StallProbe
 from kbroker.ports import Timers
@@ -47,8 +48,8 @@ def _ignore(value: object) -> None:
 
 class NodeServers:
     """The listeners of one node. The limits of connections, requests, descriptors and memory hold
-    for all of them together. budget: of requests in progress. on_fatal: told of a broken invariant.
-    Loop thread only.
+    for all of them together. budget: of requests in progress. rates: of new connections. on_fatal:
+    told of a broken invariant. Loop thread only.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class NodeServers:
             network.max_connections_per_ip,
             resolve_overrides(network.max_connections_per_ip_overrides),
         )
+        self.rates = connection_rates(config)
         self.budget = PipelineBudget(network.queued_max_requests)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: list[ListenerServer] = []
@@ -144,6 +146,7 @@ class NodeServers:
             dispatcher=dispatcher,
             timers=self._timers,
             limits=self._limits,
+            rates=self.rates,
             budget=self.budget,
             max_frame_bytes=network.max_frame_bytes,
             max_list_bytes=network.max_list_bytes,

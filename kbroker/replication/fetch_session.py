@@ -21,7 +21,7 @@ from typing import Final
 
 from kbroker.ports import Memory, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.pieces import pieces
 from kbroker.replication.fetch_set import (
     STEP_ITEMS,
@@ -225,6 +225,22 @@ class FetchSessionCache:
             self._memory.drop(session.charged_bytes)
             session.charged_bytes = 0
             self._close(session.close_in_steps())
+
+    def withdraw(self, response: FetchResponse) -> int:
+        """The response is not sent, and the next one tells the same: its partitions are dirty
+        again. Returns the session id for the empty response in its place: NO_SESSION_ID without a
+        session, and if the client does not know the session yet, which is closed then.
+        """
+        session = self._sessions.get(response.session_id)
+        if session is None:
+            return NO_SESSION_ID
+        if session.epoch == INITIAL_EPOCH + 1:
+            self.remove(session.id)
+            return NO_SESSION_ID
+        for topic in response.responses:
+            key = topic.topic_id if session.by_id else topic.topic
+            session.reread(key, (data.partition_index for data in topic.partitions))
+        return session.id
 
     def give_back_memory(self) -> None:
         """Called under memory pressure: the stalest sessions go, as far as they have more than

@@ -12,7 +12,7 @@ Sessions are in fetch_session.py, reading in fetch.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Protocol
 
 from kbroker.model import Uuid
@@ -199,6 +199,18 @@ class FetchSet:
             if not indexes:
                 del self.partitions[key]
                 self.names_bytes -= name_bytes(key)
+
+    def reread(self, topic: TopicKey, indexes: Iterable[int]) -> None:
+        """What the client was to be told of these partitions did not reach it."""
+        partitions = self.partitions.get(topic, {})
+        for index in indexes:
+            partition = partitions.get(index)
+            if partition is None:
+                continue
+            partition.sent_high_watermark = partition.sent_log_start_offset = -1
+            if not partition.dirty:
+                partition.dirty = True
+                self.dirty[partition] = None
 
     def set_isolation(self, *, read_committed: bool) -> None:
         """Set the isolation level of this request; after a change every partition is looked at."""

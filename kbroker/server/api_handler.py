@@ -46,6 +46,10 @@ class ApiHandler(Generic[S_contra]):
     response with a result for each item is made in steps. A Division: error_response is called for
     each piece; RefusalSteps, where pieces cannot be joined: called in place of error_response;
     None: error_response is called once.
+
+    For responses that are charged to a client quota - limit: called before handle while quotas are
+    set, keeps the response within what a quota admits at once. withdraw: gives the empty response
+    in place of one that exceeds the quota, which is as if it had not been made; None: it is sent.
     """
 
     api_key: ApiKey
@@ -56,6 +60,8 @@ class ApiHandler(Generic[S_contra]):
     steps: Callable[[S_contra, RequestContext, Any], Steps] | None = None
     division: Division | None = None
     refusal: Division | RefusalSteps | None = None
+    limit: Callable[[S_contra, RequestContext, Any], None] | None = None
+    withdraw: Callable[[S_contra, Any], Message] | None = None
 
     @property
     def min_version(self) -> int:

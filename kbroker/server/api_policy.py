@@ -20,6 +20,7 @@ from kbroker.protocol.acl_operations import (
     AclResource,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ WRITE_TRANSACTIONAL_ID: Final = Access(
 # The steps of `dispatch`
 
 # Any: each API has a request class of its own
-Check = Callable[[Session, Any], None]
+Check = Callable[[RequestContext, Any], None]
 """A step of `dispatch` before the handler: raises KafkaError to refuse the whole request."""
 
 
@@ -167,8 +168,8 @@ def group_protocol_check(policy: ApiPolicy, broker: BrokerState) -> Check | None
     if protocol is None:
         return None
 
-    def check(session: Session, request: Any) -> None:
-        del session, request
+    def check(context: RequestContext, request: Any) -> None:
+        del context, request
         if protocol.name not in broker.config.get_list(PROTOCOLS):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{PROTOCOLS} has no {protocol.name}")
         if broker.image.features.get(protocol.feature, 0) < 1:
@@ -202,14 +203,14 @@ def authorisation_check(policy: ApiPolicy, authorizer: Authorizer | None) -> Che
     if authorizer is None or not needed:
         return None
 
-    def check(session: Session, request: Any) -> None:
+    def check(context: RequestContext, request: Any) -> None:
         for access in needed:
             resource = access.resource
             name: str | None = CLUSTER_NAME
             if resource is not AclResource.CLUSTER:
                 name = getattr(request, RESOURCE_FIELDS[resource])
             if name is not None and not any(
-                authorizer.allows(session, operation, resource, name)
+                authorizer.allows(context.session, operation, resource, name)
                 for operation in access.operations
             ):
                 raise KafkaError(AUTHORIZATION_FAILED[resource])

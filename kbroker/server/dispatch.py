@@ -42,6 +42,7 @@ from kbroker.server.api_policy import (
     BrokerState,
     Check,
     ListenerType,
+    Quota,
     authorisation_check,
     group_protocol_check,
 )
@@ -79,10 +80,12 @@ pass the request on.
 
 class _Route(Generic[S]):
     """A registered API, with its policy taken apart for `dispatch`. The request class is imported
-    when the first request arrives. checks: run in their order before the handler.
+    when the first request arrives. checks: run in their order before the handler; base_checks:
+    those among them that do not depend on quotas.
     """
 
     __slots__ = (
+        "base_checks",
         "checks",
         "flexible_from",
         "handler",
@@ -97,7 +100,8 @@ class _Route(Generic[S]):
         self.handler = handler
         self.min_version, self.max_version = policy.versions
         self.flexible_from = api_info(handler.api_key).flexible_from
-        self.checks = checks_of(policy, services, authorizer)
+        self.base_checks = checks_of(policy, services, authorizer)
+        self.checks = self.base_checks
         self.request_type: type[Request] | None = None
         self.view_fields: tuple[Field, ...] = ()
         """The fields of the request that hold views on the receive buffer."""
@@ -180,6 +184,25 @@ class Dispatcher(Generic[S]):
         if self._forwarder is None:
             return self._own_versions
         return sorted([*self._own_versions, *self._forwarder.api_versions()])
+
+    def quota_of(self, api_key: int) -> Quota:
+        """The client quota of an API; EXEMPT for one that is not served."""
+        route = self._routes.get(api_key)
+        if route is not None:
+            return route.handler.policy.quota
+        return Quota.EXEMPT if self._forwarder is None else self._forwarder.quota_of(api_key)
+
+    def limit_responses(self, *, to_quotas: bool) -> None:
+        """Call `limit` of handlers from now on, or call it no more."""
+        for route in self._routes.values():
+            if route.handler.limit is not None:
+                limit = (partial(route.handler.limit, self._services),) if to_quotas else ()
+                route.checks = route.base_checks + limit
+
+    def withdrawn(self, api_key: int, response: Message) -> Message | None:
+        """What is sent in place of a response that exceeds a client quota; None: the response."""
+        withdraw = self._routes[api_key].handler.withdraw
+        return None if withdraw is None else withdraw(self._services, response)
 
     def dispatch(
         self, session: Session, frame: memoryview, arrived_ms: int
@@ -372,7 +395,7 @@ class Dispatcher(Generic[S]):
                     if outcome is not None:
                         return outcome
             for check in route.checks:
-                check(context.session, request)
+                check(context, request)
             return handler.handle(self._services, context, request)
         except (CloseConnection, MalformedRequest, InvariantError):
             raise
@@ -390,7 +413,7 @@ class Dispatcher(Generic[S]):
             if outcome is not None:
                 return outcome
             for check in route.checks:
-                check(context.session, request)
+                check(context, request)
             if handler.steps is not None and interceptor is None:
                 return (yield from handler.steps(self._services, context, request))
             return handler.handle(self._services, context, request)

@@ -39,6 +39,7 @@ from kbroker.protocol.framing import (
 from kbroker.protocol.messages.cluster import EnvelopeResponse
 from kbroker.protocol.schema import Message, Request, Response
 from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
+from kbroker.server.api_policy import Quota
 from kbroker.server.requests import (
     LARGE_REQUEST_BYTES,
     LargePendingResponse,
@@ -90,6 +91,10 @@ class Forwarder(Protocol):
 
     def api_versions(self) -> Sequence[ApiVersionRange]:
         """What ApiVersions announces of them."""
+        ...
+
+    def quota_of(self, api_key: int) -> Quota:
+        """The client quota of an API; EXEMPT for one that is not forwarded."""
         ...
 
     def dispatch(
@@ -151,6 +156,11 @@ class RequestForwarder:
                 if low <= high:
                     both.append(ApiVersionRange(each.api_key, low, high))
         return both
+
+    def quota_of(self, api_key: int) -> Quota:
+        """See Forwarder."""
+        handler = self._handlers.get(api_key)
+        return Quota.EXEMPT if handler is None else handler.policy.quota
 
     def dispatch(self, session: Session, frame: memoryview, arrived_ms: int) -> PendingResponse:
         """See Forwarder."""
@@ -296,12 +306,17 @@ class LocalForwarder:
         self._controller = controller
         self._listener_name = listener_name
         self._api_versions = api_version_ranges(served)
+        self._quotas = {int(handler.api_key): handler.policy.quota for handler in served}
         self.api_keys = frozenset(int(handler.api_key) for handler in served)
         self.small_responses = small_responses(served)
 
     def api_versions(self) -> Sequence[ApiVersionRange]:
         """See Forwarder."""
         return self._api_versions
+
+    def quota_of(self, api_key: int) -> Quota:
+        """See Forwarder."""
+        return self._quotas.get(api_key, Quota.EXEMPT)
 
     def dispatch(
         self, session: Session, frame: memoryview, arrived_ms: int

@@ -121,6 +121,17 @@ class Refusal:
     ENCODERS: Final = _AnyVersion(_refuse)
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaCharge:
+    """Whom the response is charged to. throttle_ms: for how long its request throttles the
+    client.
+    """
+
+    session: Session
+    client_id: str
+    throttle_ms: int
+
+
 class PendingResponse:
     """A request's place in the order of a connection's responses. message is None until there is
     one.
@@ -129,6 +140,7 @@ class PendingResponse:
     __slots__ = (
         "api_key",
         "api_version",
+        "charge",
         "correlation_id",
         "deferred",
         "error_response",
@@ -138,6 +150,9 @@ class PendingResponse:
 
     error_response: Callable[[KafkaError], Message | Refusal]
     """The response if `deferred` fails; only set with `deferred`."""
+
+    charge: QuotaCharge
+    """Only set while client quotas hold for the client."""
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         self.api_key = api_key

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kbroker.broker.topic_creation import StreamsTopics
 from kbroker.model import InvariantError
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.quotas.client_quotas import ClientQuotas
 
 if TYPE_CHECKING:
     from kbroker.broker.controller_channel import BrokerChannel, ControllerChannel
@@ -53,6 +54,7 @@ class NodeServices:
     metadata: MetadataCache
     slices: FairSlices
     memory: MemoryPool = field(default_factory=MemoryPool)
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)
 
     @property
     def image(self) -> MetadataImage:

@@ -19,6 +19,10 @@ class ApiVersionRange(NamedTuple):
     max_version: int
 
 
+def no_connection(milliseconds: int) -> None:
+    """`Session.mute` where there is no connection that could be muted."""
+
+
 @dataclass(slots=True)
 class Session:
     """One per connection; all requests on the connection share it. A request in an Envelope has one
@@ -26,7 +30,8 @@ class Session:
 
     connection_id: unique in the life of the process, also across reconnects. principal: its type
     and its name. is_token_authenticated: by a delegation token. client_software_*: as the client's
-    ApiVersions request says (KIP-511), "unknown" before that.
+    ApiVersions request says (KIP-511), "unknown" before that. mute: start no further request of the
+    connection for so many ms (KIP-219). is_follower: a broker fetches as a follower.
     """
 
     connection_id: str = ""
@@ -36,8 +41,15 @@ class Session:
     is_token_authenticated: bool = False
     client_software_name: str = "unknown"
     client_software_version: str = "unknown"
+    mute: Callable[[int], None] = no_connection
+    is_follower: bool = False
     api_versions: Callable[[], Sequence[ApiVersionRange]] = tuple
     """What ApiVersions announces on this type of listener (`Dispatcher.api_versions`)."""
+
+    @property
+    def user(self) -> str:
+        """The name of the principal, to which quotas are assigned."""
+        return self.principal.partition(":")[2]
 
     def identity(self, client_id: str | None) -> ClientIdentity:
         """The client as the active controller is told of it. client_id: of the request."""

@@ -27,6 +27,7 @@ SERVED_KEYS: Final = _words(
     controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
     controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
     controller.quorum.voters
+    controller.quota.window.num controller.quota.window.size.seconds
     controller.socket.timeout.ms cordoned.log.dirs default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
@@ -71,7 +72,8 @@ SERVED_KEYS: Final = _words(
     log.message.timestamp.before.max.ms log.message.timestamp.type log.preallocate
     log.retention.bytes log.retention.check.interval.ms log.retention.hours log.retention.minutes
     log.retention.ms log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms
-    log.segment.bytes log.segment.delete.delay.ms max.connections max.connections.per.ip
+    log.segment.bytes log.segment.delete.delay.ms max.connection.creation.rate
+    max.connections max.connections.per.ip
     max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit message.max.bytes metadata.log.dir
     metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
@@ -84,7 +86,7 @@ SERVED_KEYS: Final = _words(
     offsets.retention.minutes
     offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
     offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.request.bytes
-    queued.max.requests
+    queued.max.requests quota.window.num quota.window.size.seconds
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot
     share.coordinator.state.topic.compression.codec share.coordinator.state.topic.num.partitions

@@ -101,3 +101,32 @@ def test_too_many_partitions_are_refused_before_they_are_placed(counts: list[int
     with pytest.raises(KafkaError) as refused:
         cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked))
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_new_partitions_are_charged_to_the_clients_quota() -> None:
+    """Those that are refused for another reason are not; what the quota refuses has no message, as
+    in Kafka.
+    """
+    cluster = Cluster()
+    cluster.create(topic("a", 2), topic("b", 2))
+    charged: list[int] = []
+
+    def charge(partition_count: int) -> None:
+        charged.append(partition_count)
+        if len(charged) > 1:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+    request = CreatePartitionsRequest(
+        topics=[wanted("a", 2, None), wanted("a2", 5, None), wanted("b", 5, None)]
+    )
+    request.topics.append(wanted("a3", 9, None))
+    create_partitions(cluster.image, request, random=Zero(), charge=charge)
+    assert charged == [3]
+    again = CreatePartitionsRequest(topics=[wanted("a", 6, None)])
+    result = create_partitions(cluster.image, again, random=Zero(), charge=charge)
+    (refused,) = result.response.results
+    assert (refused.error_code, refused.error_message) == (
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        None,
+    )
+    assert not result.records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.controller.result import at_once
 from kbroker.model import UNASSIGNED_DIRECTORY, ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import (
@@ -388,3 +389,57 @@ def test_a_topic_made_anew_is_another_topic() -> None:
     cluster.create(topic("t"))
     assert cluster.image.topics["t"].topic_id != first
     assert cluster.image.topic_configs("t") == {}
+
+
+# Quotas of controller mutations (KIP-599)
+
+
+class Charges:
+    """A client that may create or delete so many partitions."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.charged: list[int] = []
+
+    def __call__(self, partition_count: int) -> None:
+        if self.left < 0:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self.charged.append(partition_count)
+        self.left -= partition_count
+
+
+def test_created_partitions_are_charged_once_nothing_else_is_wrong() -> None:
+    cluster = Cluster()
+    charges = Charges(4)
+    request = CreateTopicsRequest(topics=[topic("a", 3), topic("a b", 2), topic("b", 2)])
+    request.topics.append(topic("c", 2))
+    result = at_once(cluster.controller.create_topics_in_steps(request, charge=charges))
+    outcomes = [(each.name, each.error_code, each.error_message) for each in result.response.topics]
+    assert outcomes[0] == ("a", 0, None)
+    assert outcomes[2:] == [
+        ("b", 0, None),
+        ("c", ErrorCode.THROTTLING_QUOTA_EXCEEDED, None),
+    ]
+    assert charges.charged == [3, 2]
+    cluster.run(result)
+    assert set(cluster.image.topics) == {"a", "b"}
+
+
+def test_deleted_partitions_are_charged() -> None:
+    cluster = Cluster()
+    cluster.create(topic("a", 3), topic("b", 2), topic("c"))
+    charges = Charges(4)
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in ("a", "nosuch", "b", "c")]
+    )
+    result = cluster.controller.delete_topics(request, api_version=6, charge=charges)
+    response = cluster.run(result)
+    assert [(each.name, each.error_code) for each in response.responses] == [
+        ("a", 0),
+        ("nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("b", 0),
+        ("c", ErrorCode.THROTTLING_QUOTA_EXCEEDED),
+    ]
+    assert response.responses[3].topic_id == cluster.image.topics["c"].topic_id
+    assert response.responses[3].error_message is None
+    assert charges.charged == [3, 2]

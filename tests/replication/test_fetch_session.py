@@ -446,3 +446,41 @@ def _run_model(world: World, events: list[tuple[str, int]]) -> None:
     for index, data in full.items():
         assert data.records == b""
         assert known[index] == (data.error_code, data.high_watermark, data.log_start_offset)
+
+
+# Responses that are withdrawn because of a quota
+
+
+def test_a_withdrawn_response_is_given_again(world: World) -> None:
+    session_id = opened(world, {0: 0, 1: 0, 2: 0})
+    world.append(1)
+    over = poll(world, session_id, 1, offsets={2: 0})
+    assert list(partitions_of(over)) == [1]
+    assert world.replicas.sessions.withdraw(over) == session_id
+    again = partitions_of(poll(world, session_id, 2))
+    assert list(again) == [1]
+    assert len(records_of(again[1])) == 1
+    assert partitions_of(poll(world, session_id, 3, offsets={1: 1})) == {}
+
+
+def test_what_a_withdrawn_response_told_without_records_is_told_again(world: World) -> None:
+    session_id = opened(world, {0: 1, 1: 0})
+    world.append(0)  # the high watermark moves; the client is at its end already
+    over = poll(world, session_id, 1)
+    assert list(partitions_of(over)) == [0]
+    assert world.replicas.sessions.withdraw(over) == session_id
+    assert list(partitions_of(poll(world, session_id, 2))) == [0]
+    assert partitions_of(poll(world, session_id, 3)) == {}
+
+
+def test_a_session_that_the_client_never_hears_of_is_closed(world: World) -> None:
+    response = world.fetch_now(fetch_request({0: 0}, session=(0, 0)))
+    assert response.session_id
+    assert world.replicas.sessions.withdraw(response) == 0
+    assert len(world.replicas.sessions) == 0
+
+
+def test_a_response_without_a_session_is_withdrawn_too(world: World) -> None:
+    world.append(0)
+    response = world.fetch_now(fetch_request({0: 0}, session=(0, -1)))
+    assert world.replicas.sessions.withdraw(response) == 0

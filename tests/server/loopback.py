@@ -66,6 +66,7 @@ class Script:
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
+        self.sessions: list[Session] = []
         self.waiting: dict[bytes, Deferred[bytes]] = {}
         self.new_deferred: type[Deferred[bytes]] = Deferred
         self.parts: dict[bytes, Callable[[], list[Part]]] = {}
@@ -81,6 +82,7 @@ class Script:
         body = bytes(frame)
         frame[:] = bytes(len(frame))  # a handler may write into its request
         self.seen.append(body)
+        self.sessions.append(session)
         self.on_request(body)
         kind, rest = body[:1], body[1:]
         if kind == b"m":

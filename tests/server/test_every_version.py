@@ -18,7 +18,16 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.codec import decode, encode, part_size
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.acls import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.authentication import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+)
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -60,6 +69,10 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+)
 from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
@@ -242,6 +255,13 @@ def incremental_alter_configs(version: int, topic_id: bytes) -> Message:
         resource_type=2, resource_name=TOPIC, configs=[config]
     )
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
+
+
+def alter_client_quotas(version: int, topic_id: bytes) -> Message:
+    kind = AlterClientQuotasRequest
+    entity = kind.EntityData(entity_type="user", entity_name="nobody")
+    operation = kind.OpData(key="producer_byte_rate", value=1e9)
+    return kind(entries=[kind.EntryData(entity=[entity], ops=[operation])], validate_only=True)
 
 
 def delete_records(version: int, topic_id: bytes) -> Message:
@@ -451,6 +471,33 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda version, _: DescribeClientQuotasRequest(),
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version, _: DescribeUserScramCredentialsRequest(
+        users=None
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda version, _: AlterUserScramCredentialsRequest(
+        deletions=[
+            AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="nobody", mechanism=1)
+        ]
+    ),
+    ApiKey.DESCRIBE_ACLS: lambda version, _: DescribeAclsRequest(
+        resource_type_filter=1, operation=1, permission_type=1
+    ),
+    ApiKey.CREATE_ACLS: lambda version, _: CreateAclsRequest(
+        creations=[
+            CreateAclsRequest.AclCreation(
+                resource_type=2, resource_name=TOPIC, operation=2, permission_type=3
+            )
+        ]
+    ),
+    ApiKey.DELETE_ACLS: lambda version, _: DeleteAclsRequest(
+        filters=[
+            DeleteAclsRequest.DeleteAclsFilter(
+                resource_type_filter=1, operation=1, permission_type=1
+            )
+        ]
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: lambda version, topic_id: ListConfigResourcesRequest(),
     ApiKey.UPDATE_FEATURES: lambda version, _: UpdateFeaturesRequest(
         feature_updates=[

@@ -244,6 +244,26 @@ def _pieces(response: FetchResponse) -> Iterator[FetchResponse]:
         yield piece
 
 
+def limit_fetch(services: Services, context: RequestContext, request: FetchRequest) -> None:
+    """Ask for no more than the client's quota admits at once. Followers have no quota."""
+    session = context.session
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        session.is_follower = True
+        return
+    most = services.quotas.fetch.max_in_window(session.user, context.client_id or "")
+    if most is not None:
+        request.max_bytes = min(request.max_bytes, int(most))
+        request.min_bytes = min(request.min_bytes, request.max_bytes)
+
+
+def withdraw_fetch(services: Services, response: FetchResponse) -> FetchResponse:
+    """The empty response (KIP-219). The session reads the partitions again; one that the response
+    would have begun is closed, so the client begins it anew.
+    """
+    session_id = services.replicas.sessions.withdraw(response)
+    return FetchResponse(error_code=response.error_code, session_id=session_id)
+
+
 HANDLERS: tuple[ApiHandler[Services], ...] = (
     ApiHandler(
         ApiKey.FETCH,
@@ -262,5 +282,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ),
         steps=fetch_in_steps,
         refusal=Division(("topics", "partitions"), ("responses", "partitions")),
+        limit=limit_fetch,
+        withdraw=withdraw_fetch,
     ),
 )

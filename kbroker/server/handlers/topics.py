@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
 from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
+from kbroker.controller.result import free_of_charge
 from kbroker.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,
@@ -53,6 +55,7 @@ from kbroker.server.api_policy import (
     Quota,
     Versions,
 )
+from kbroker.server.quotas.client_quotas import MutationCharge
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
@@ -62,7 +65,12 @@ PARTITIONS_PER_PART: Final = 128
 STATES_SINCE: Final = 6
 """DeleteTopics by name or id."""
 
+STRICT_CREATION_SINCE: Final = 6
+STRICT_DELETION_SINCE: Final = 5
+"""Of these versions on, what exceeds the quota of controller mutations is refused."""
+
 T = TypeVar("T")
+M = TypeVar("M", CreateTopicsResponse, DeleteTopicsResponse)
 
 _Created = CreateTopicsResponse.CreatableTopicResult
 _State = DeleteTopicsRequest.DeleteTopicState
@@ -74,7 +82,11 @@ def create_topics(
     """Hand the request to the controller; one of very many topics in parts."""
     if len(request.topics) > TOPICS_PER_PART:
         return _create_in_parts(services, context, request)
-    return _as_outcome(services.controller.create_topics(request))
+    quota = mutation_quota(services, context, strict_since=STRICT_CREATION_SINCE)
+    if quota is None:
+        return _as_outcome(services.controller.create_topics(request))
+    created = services.controller.create_topics(request, charge=quota)
+    return _as_outcome(created.then(partial(_throttled, quota)))
 
 
 def delete_topics(
@@ -83,8 +95,32 @@ def delete_topics(
     """Hand the request to the controller; one of very many topics in parts."""
     if len(request.topic_names) + len(request.topics) > TOPICS_PER_PART:
         return _delete_in_parts(services, context, request)
-    deferred = services.controller.delete_topics(request, api_version=context.api_version)
-    return _as_outcome(deferred)
+    quota = mutation_quota(services, context, strict_since=STRICT_DELETION_SINCE)
+    version = context.api_version
+    if quota is None:
+        return _as_outcome(services.controller.delete_topics(request, api_version=version))
+    deleted = services.controller.delete_topics(request, api_version=version, charge=quota)
+    return _as_outcome(deleted.then(partial(_throttled, quota)))
+
+
+def mutation_quota(
+    services: NodeServices, context: RequestContext, *, strict_since: int
+) -> MutationCharge | None:
+    """What a request is charged to; None if the client has no quota. strict_since: the version from
+    which on what exceeds the quota is refused (KIP-599).
+    """
+    return services.quotas.mutation.of_request(
+        context.session.user,
+        context.client_id or "",
+        services.timers.monotonic_ms,
+        is_strict=context.api_version >= strict_since,
+    )
+
+
+def _throttled(quota: MutationCharge, response: M) -> M:
+    """The response with its throttle time, on which the connection is muted."""
+    response.throttle_time_ms = quota.throttle_ms()
+    return response
 
 
 def _as_outcome(
@@ -172,6 +208,8 @@ def _create_in_parts(
         refusal = TOO_MANY_RECORDS
     if refusal is not None:
         return (yield from _not_created(counts, ErrorCode.POLICY_VIOLATION, refusal))
+    quota = mutation_quota(services, context, strict_since=STRICT_CREATION_SINCE)
+    charge = free_of_charge if quota is None else quota
     response = CreateTopicsResponse()
     once = [topic for topic in request.topics if counts[topic.name] == 1]
     asked: list[tuple[CreateTopicsRequest, Deferred[CreateTopicsResponse]]] = []
@@ -179,12 +217,14 @@ def _create_in_parts(
         some = CreateTopicsRequest(
             topics=part, timeout_ms=request.timeout_ms, validate_only=request.validate_only
         )
-        asked.append((some, services.controller.create_topics(some)))
+        asked.append((some, services.controller.create_topics(some, charge=charge)))
         yield None
     for _, deferred in asked:
         if not deferred.done:
             yield deferred
         response.topics += deferred.value.topics
+    if quota is not None:
+        _throttled(quota, response)
     response.topics += [
         _Created(
             name=name,
@@ -222,6 +262,8 @@ def _delete_in_parts(
         if len(named) > MAX_RECORDS_PER_OPERATION:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
     by_state = context.api_version >= STATES_SINCE
+    quota = mutation_quota(services, context, strict_since=STRICT_DELETION_SINCE)
+    charge = free_of_charge if quota is None else quota
     response = DeleteTopicsResponse()
     asked: list[Deferred[DeleteTopicsResponse]] = []
     once = [same[0] for same in named.values() if len(same) == 1]
@@ -236,12 +278,16 @@ def _delete_in_parts(
             some.topics = [_State(name=name, topic_id=topic_id) for name, topic_id in part]
         else:
             some.topic_names = [name for name, _ in part if name is not None]
-        asked.append(services.controller.delete_topics(some, api_version=context.api_version))
+        asked.append(
+            services.controller.delete_topics(some, api_version=context.api_version, charge=charge)
+        )
         yield None
     for deferred in asked:
         if not deferred.done:
             yield deferred
         response.responses += deferred.value.responses
+    if quota is not None:
+        _throttled(quota, response)
     return response
 
 

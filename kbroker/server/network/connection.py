@@ -22,6 +22,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.hang_ups import HangUp
+from kbroker.server.network.muting import Muting
 from kbroker.server.network.peer_progress import PeerProgress
 from kbroker.server.network.produce_shape import PARTITION_BYTES, exceeds_partition_count
 from kbroker.server.network.read_gate import ReadGate
@@ -33,6 +34,7 @@ from kbroker.server.network.receive_buffer import (
 )
 from kbroker.server.network.request_admission import RequestAdmission
 from kbroker.server.network.responses import Responses
+from kbroker.server.quotas.connection_rates import NOT_THROTTLED
 from kbroker.server.requests import (
     LARGE_PRODUCE_BYTES,
     LARGE_REQUEST_BYTES,
@@ -65,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         "_host",
         "_last_active",
         "_listener_name",
+        "_muting",
         "_peer",
         "_progress",
         "_pump_planned",
@@ -87,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._progress = PeerProgress()
         self._closing = False
         self._counted = False
+        self._muting = Muting(shared.loop, self._mute_over)
         self._pump_planned = False
         self._last_active = 0.0
 
@@ -99,6 +103,13 @@ class Connection(asyncio.BufferedProtocol):
         self._host = plain_host(str(peer[0]))
         self._peer = f"{self._host}:{peer[1]}"
         self._last_active = shared.loop.time()
+        throttle = NOT_THROTTLED
+        if shared.rates.is_limited:
+            now_ms = shared.timers.monotonic_ms()
+            throttle = shared.rates.admit(self._listener_name, self._host, now_ms)
+            if throttle.is_refused:
+                self._hold_refused(throttle.delay_ms)
+                return
         refusal = shared.limits.admit(self._host)
         if refusal is None and not shared.descriptors.take():
             shared.limits.release(self._host)
@@ -119,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             f"{plain_host(str(local[0]))}:{local[1]}-{self._peer}-{shared.next_number}",
             self._listener_name,
             self._host,
+            mute=self._muting.begin,
             api_versions=shared.dispatcher.api_versions,
         )
         self._buffer = ReceiveBuffer(shared.max_frame_bytes)
@@ -132,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._responses = Responses(self, shared, self._transport)
         self._gate = ReadGate(self._transport, shared.hang_ups, self._hung_up)
         shared.connections.add(self)
+        if throttle.delay_ms:
+            self._muting.begin(throttle.delay_ms)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.writable()
@@ -166,7 +180,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        is_held = self._muting.is_muted
+        self._muting.close()
         if not self._counted:
+            if is_held:
+                self._shared.descriptors.give_back()
             return
         self._counted = False
         self._gate.close()
@@ -236,14 +254,15 @@ class Connection(asyncio.BufferedProtocol):
             shared.dispatcher, self._buffer, self._session, shared.memory, self._admission,
         )  # fmt: skip
         small_responses = dispatcher.small_responses
-        responses, gate = self._responses, self._gate
+        responses, gate, muting = self._responses, self._gate, self._muting
         queue, writer = responses.queue, responses.writer
         arrived_ms = shared.timers.now_ms()
         handled = 0
         try:
             while not self._closing:
                 if (
-                    (queue and responses.must_wait())
+                    muting.is_muted
+                    or (queue and responses.must_wait())
                     or (not writer.idle and self._is_heavy())
                     or (memory.used > memory.answer_limit and admission.must_queue_up())
                 ):
@@ -332,10 +351,28 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.loop.call_soon(self._planned_pump)
 
     def _planned_pump(self) -> None:
-        if self._closing or self._admission.ticket is not None:
+        if self._closing or self._muting.is_muted or self._admission.ticket is not None:
             self._pump_planned = False
         else:
             self._pump()
+
+    # quotas
+
+    def _mute_over(self) -> None:
+        if self._counted:
+            self._muting.end()
+            self._plan_pump()
+        else:
+            self._transport.abort()
+
+    def _hold_refused(self, milliseconds: int) -> None:
+        """Keep a connection above the rate of its address open, unread, for the throttle time."""
+        self._closing = True
+        if self._shared.descriptors.take():
+            self._transport.pause_reading()
+            self._muting.begin(milliseconds)
+        else:
+            self._transport.abort()
 
     def _is_held_up(self) -> bool:
         """Whether the request at the front waits for answers to leave, as `_pump` asks without this
@@ -374,7 +411,8 @@ class Connection(asyncio.BufferedProtocol):
             self._progress.responses_may_wait(now)
         elif self._progress.responses_are_stuck(now):
             return True
-        if not (self._admission.held_bytes and self._gate.is_reading and self._buffer.front_bytes):
+        is_reading = self._gate.is_reading or self._muting.is_muted
+        if not (self._admission.held_bytes and is_reading and self._buffer.front_bytes):
             return False
         return self._progress.request_is_stalled(now, self._buffer.pending_bytes)
 
@@ -389,7 +427,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._gate.has_peer_ended and self._responses.queue.is_front_unresolved:
                 self.abort()
             elif (
-                not self._pump_planned and self._admission.ticket is None and not self._is_held_up()
+                not self._pump_planned
+                and not self._muting.is_muted
+                and self._admission.ticket is None
+                and not self._is_held_up()
             ):
                 self._plan_pump()
 

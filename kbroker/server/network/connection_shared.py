@@ -18,6 +18,7 @@ from kbroker.server.network.hang_ups import HangUpWatch
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.page_cache import PageCache
+from kbroker.server.quotas.connection_rates import ConnectionRates
 from kbroker.server.requests import PendingResponse
 from kbroker.server.session import ApiVersionRange, Session
 
@@ -92,6 +93,7 @@ class ConnectionShared:
     memory: MemoryPool = field(default_factory=MemoryPool)
     descriptors: DescriptorBudget = field(default_factory=DescriptorBudget)
     page_cache: PageCache = field(default_factory=PageCache.of_system)
+    rates: ConnectionRates = field(default_factory=ConnectionRates)
     stalls: RestingProbe | None = None
     connections: set[OpenConnection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))

@@ -1,0 +1,74 @@
+"""Connects the quotas of a node with its metadata, its dispatchers and its connections."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.loader import MetadataLoader
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.network.connection_shared import ConnectionShared
+from kbroker.server.quotas.client_quotas import ClientQuotas
+from kbroker.server.quotas.connection_rates import ConnectionRates
+from kbroker.server.quotas.rates import QuotaWindow
+from kbroker.server.services import NodeServices
+from kbroker.server.throttling import ThrottlingDispatcher
+from kbroker.settings.broker import BrokerConfig
+
+S = TypeVar("S", bound=NodeServices)
+
+
+def client_quotas(config: BrokerConfig) -> ClientQuotas:
+    """The quotas of users and client ids that one type of listener holds its clients to; none
+    yet.
+    """
+    return ClientQuotas(_window(config, "quota.window"), _window(config, "controller.quota.window"))
+
+
+def connection_rates(config: BrokerConfig) -> ConnectionRates:
+    """The rates that connections to this node may be created at."""
+    listeners = len(config.listeners) + len(config.controller_listeners)
+    return ConnectionRates(
+        _window(config, "quota.window"),
+        broker_rate=config.get_int("max.connection.creation.rate"),
+        protected_listener=config.inter_broker_listener_name if listeners > 1 else None,
+    )
+
+
+def _window(config: BrokerConfig, prefix: str) -> QuotaWindow:
+    size_ms = config.get_int(f"{prefix}.size.seconds") * 1000
+    return QuotaWindow(config.get_int(f"{prefix}.num"), size_ms)
+
+
+def enforce_client_quotas(
+    services: NodeServices,
+    loader: MetadataLoader,
+    dispatcher: Dispatcher[S],
+    shared: ConnectionShared,
+) -> None:
+    """Hold the clients of these connections to the quotas in the metadata. Without any quota the
+    dispatcher works alone.
+    """
+    quotas = services.quotas
+    throttling = ThrottlingDispatcher(dispatcher, quotas, services.timers)
+
+    def switch() -> None:
+        dispatcher.limit_responses(to_quotas=quotas.is_set)
+        shared.dispatcher = throttling if quotas.is_set else dispatcher
+
+    def follow(old: MetadataImage, new: MetadataImage) -> None:
+        if new.client_quotas is not old.client_quotas:
+            quotas.follow(new.client_quotas)
+
+    quotas.on_change = switch
+    loader.on_image(follow)
+
+
+def follow_connection_rates(rates: ConnectionRates, loader: MetadataLoader) -> None:
+    """Hold addresses to the quotas in the metadata."""
+
+    def follow(old: MetadataImage, new: MetadataImage) -> None:
+        if new.client_quotas is not old.client_quotas:
+            rates.follow(new.client_quotas)
+
+    loader.on_image(follow)

@@ -1,0 +1,180 @@
+"""A muted connection: nothing is started, and what arrives waits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.protocol.errors import MalformedRequest
+from kbroker.server.network.muting import Muting
+from kbroker.server.quotas.connection_rates import ConnectionRates
+from kbroker.server.quotas.rates import QuotaWindow
+from tests.server.loopback import LOOPS, Loopback, run, until
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+class Clock:
+    """A loop whose time the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[[], None], Any]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Any:
+        handle = SimpleNamespace(cancelled=False)
+        handle.cancel = lambda: setattr(handle, "cancelled", True)
+        self.timers.append((when, callback, handle))
+        return handle
+
+    @property
+    def pending(self) -> list[float]:
+        return [when for when, _, handle in self.timers if not handle.cancelled]
+
+
+def muting(clock: Clock, over: list[float]) -> Muting:
+    loop = cast(asyncio.AbstractEventLoop, clock)
+    return Muting(loop, lambda: over.append(clock.now))
+
+
+def test_the_longer_time_counts() -> None:
+    clock = Clock()
+    muted = muting(clock, [])
+    assert not muted.is_muted
+    muted.begin(1000)
+    muted.begin(500)
+    assert clock.pending == [101.0]
+    muted.begin(3000)
+    assert clock.pending == [103.0]
+    assert muted.is_muted
+
+
+def test_it_is_muted_until_the_owner_ends_it() -> None:
+    clock = Clock()
+    over: list[float] = []
+    muted = muting(clock, over)
+    muted.begin(1000)
+    clock.now = 101.0
+    clock.timers[0][1]()
+    assert over == [101.0]
+    assert muted.is_muted
+    muted.end()
+    assert not muted.is_muted
+    muted.begin(10)
+    assert muted.is_muted
+
+
+def test_a_closed_one_is_muted_no_more() -> None:
+    clock = Clock()
+    muted = muting(clock, [])
+    muted.begin(1000)
+    muted.close()
+    muted.begin(1000)
+    assert clock.pending == []
+    assert not muted.is_muted
+
+
+# On real sockets
+
+MUTE_MS = 100
+TOLERANCE_MS = 20
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_requests_wait_while_their_connection_is_muted(new_loop: NewLoop) -> None:
+    """Also those that are in the buffer already; other connections go on."""
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            script, loop = loopback.script, asyncio.get_running_loop()
+            peer, other = await loopback.connect(), await loopback.connect()
+
+            def mute(body: bytes) -> None:
+                if body == b"e mute":
+                    script.sessions[-1].mute(MUTE_MS)
+
+            script.on_request = mute
+            started = loop.time()
+            await peer.send(b"e mute", b"e second", b"e third")
+            assert await peer.receive() == b"e mute"
+            await other.send(b"e other")
+            assert await other.receive() == b"e other"
+            assert script.seen == [b"e mute", b"e other"]
+            await peer.send(b"e fourth")
+            assert [await peer.receive() for _ in range(3)] == [
+                b"e second", b"e third", b"e fourth",
+            ]  # fmt: skip
+            assert (loop.time() - started) * 1000 >= MUTE_MS - TOLERANCE_MS
+            await peer.close()
+            await other.close()
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_muted_connection_that_is_closed_stays_closed(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        async with Loopback() as loopback:
+            script = loopback.script
+            peer = await loopback.connect()
+
+            def mute(body: bytes) -> None:
+                script.sessions[-1].mute(60_000)
+                if body == b"m bad":
+                    raise MalformedRequest("no request")
+
+            script.on_request = mute
+            await peer.send(b"m bad", b"e late")
+            assert await peer.ended()
+            await until(lambda: not loopback.shared.connections)
+            script.sessions[-1].mute(60_000)  # by a response that is charged later
+            assert script.seen == [b"m bad"]
+            await peer.close()
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_client_that_leaves_while_it_is_muted_is_noticed(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        async with Loopback() as loopback:
+            script = loopback.script
+            peer = await loopback.connect()
+            script.on_request = lambda body: script.sessions[-1].mute(60_000)
+            await peer.send(b"e one", b"e two")
+            assert await peer.receive() == b"e one"
+            sock = peer.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.writer.transport.abort()
+            await until(lambda: not loopback.shared.connections)
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_connection_above_the_rate_of_its_address_is_closed_later(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        async with Loopback() as loopback:
+            shared = loopback.shared
+            shared.rates = ConnectionRates(QuotaWindow(2, 300))
+            shared.rates.follow({(("ip", "127.0.0.1"),): {"connection_creation_rate": 3.4}})
+            accepted, refused = await loopback.connect(), await loopback.connect()
+            await refused.send(b"e refused")
+            await accepted.send(b"e accepted")
+            assert await accepted.receive() == b"e accepted"
+            assert await refused.ended()
+            assert loopback.script.seen == [b"e accepted"]
+            assert shared.limits.count == shared.descriptors.used == 1
+            await accepted.close()
+            await refused.close()
+
+    run(new_loop, main)

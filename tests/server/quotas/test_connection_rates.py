@@ -1,0 +1,97 @@
+"""Which connections are accepted, delayed or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.server.quotas import connection_rates as module
+from kbroker.server.quotas.connection_rates import (
+    NOT_THROTTLED,
+    ConnectionRates,
+    ConnectionThrottle,
+)
+
+NOW = 1_000_000
+HERE, THERE = "127.0.0.1", "10.0.0.7"
+
+
+def limited(**rates: float) -> ConnectionRates:
+    """rates: by address; "default" for all others."""
+    made = ConnectionRates()
+    made.follow(
+        {
+            (("ip", None if name == "default" else name),): {"connection_creation_rate": rate}
+            for name, rate in rates.items()
+        }
+    )
+    return made
+
+
+def test_nothing_is_limited_by_default() -> None:
+    made = ConnectionRates()
+    assert not made.is_limited
+    assert made.admit("PLAINTEXT", HERE, NOW) == NOT_THROTTLED
+
+
+def test_an_address_above_its_rate_is_refused_and_not_counted() -> None:
+    made = limited(**{HERE: 1.0})
+    assert made.is_limited
+    for _ in range(10):
+        assert made.admit("PLAINTEXT", HERE, NOW) == NOT_THROTTLED
+    for _ in range(3):
+        assert made.admit("PLAINTEXT", HERE, NOW) == ConnectionThrottle(1000, is_refused=True)
+    assert made.admit("PLAINTEXT", THERE, NOW) == NOT_THROTTLED
+    assert made.admit("PLAINTEXT", HERE, NOW + 1000).is_refused
+    assert made.admit("PLAINTEXT", HERE, NOW + 11_000) == NOT_THROTTLED
+
+
+def test_the_default_holds_for_each_address_alone() -> None:
+    made = limited(default=1.0)
+    for address in (HERE, THERE):
+        outcomes = [made.admit("PLAINTEXT", address, NOW).is_refused for _ in range(11)]
+        assert outcomes == [False] * 10 + [True]
+
+
+def test_a_changed_quota_holds_at_once_and_a_removed_one_no_more() -> None:
+    made = limited(**{HERE: 1.0})
+    for _ in range(10):
+        made.admit("PLAINTEXT", HERE, NOW)
+    made.follow({(("ip", HERE),): {"connection_creation_rate": 5.0}})
+    assert not made.admit("PLAINTEXT", HERE, NOW).is_refused
+    made.follow({(("ip", HERE),): {"connection_creation_rate": 1.0}})
+    assert made.admit("PLAINTEXT", HERE, NOW).is_refused
+    made.follow({})
+    assert not made.is_limited
+    assert not made.admit("PLAINTEXT", HERE, NOW).is_refused
+
+
+def test_addresses_are_compared_as_sockets_write_them() -> None:
+    made = limited(**{"0:0:0:0:0:0:0:1": 1.0})
+    for _ in range(10):
+        made.admit("PLAINTEXT", "::1", NOW)
+    assert made.admit("PLAINTEXT", "::1", NOW).is_refused
+
+
+def test_connections_above_the_nodes_rate_wait_for_one_another() -> None:
+    made = ConnectionRates(broker_rate=10, protected_listener="INTERNAL")
+    delays = [made.admit("PLAINTEXT", HERE, NOW).delay_ms for _ in range(103)]
+    assert delays[:100] == [0] * 100
+    assert 0 < delays[100] < delays[101] < delays[102]
+    assert made.admit("INTERNAL", HERE, NOW) == NOT_THROTTLED
+    assert made.admit("OTHER", HERE, NOW).delay_ms > 0
+
+
+def test_a_refused_connection_is_not_charged_to_the_node() -> None:
+    made = ConnectionRates(broker_rate=2)
+    made.follow({(("ip", HERE),): {"connection_creation_rate": 1.0}})
+    outcomes = [made.admit("PLAINTEXT", HERE, NOW).is_refused for _ in range(30)]
+    assert outcomes == [False] * 10 + [True] * 20
+    assert made.admit("PLAINTEXT", THERE, NOW) == NOT_THROTTLED
+
+
+def test_counted_addresses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ADDRESSES", 2)
+    made = limited(default=1.0)
+    for number in range(5):
+        made.admit("PLAINTEXT", f"10.0.0.{number}", NOW)
+    assert len(made._addresses) == 2
