@@ -9,6 +9,7 @@ from typing import Any, cast
 from kbroker.ports import Deferred
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.quotas.client_quotas import ClientQuotas
 from kbroker.server.requests import Outcome
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
@@ -25,6 +26,7 @@ class Sliced:
         self.timers = self.turns
         self.slices = FairSlices(self.turns, seconds=seconds, clock=Ticks())
         self.memory = MemoryPool()
+        self.quotas = ClientQuotas()
         self.config = BrokerConfig.from_properties({"kbroker.response.max.bytes": str(limit)})
         self.node_id = 1
         self.most_steps = 0

@@ -36,6 +36,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
 from kbroker.server.handlers.envelope import envelope_handler
+from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
 
 DATA: Final = Path(__file__).parents[1] / "data" / "kafka"
@@ -70,6 +71,9 @@ NOT_MARKED: Final = {
     (ApiKey.FIND_COORDINATOR, AclResource.TRANSACTIONAL_ID),
 }
 """Resources whose name stands in a field of several types, so that the schema has no entityType."""
+
+
+CONTEXT: Final = RequestContext(ApiKey.METADATA, 0)
 
 
 def message_of(handler: ApiHandler, kind: str) -> dict[str, Any]:
@@ -241,10 +245,10 @@ def test_a_group_protocol_that_is_not_served(
     check = group_protocol_check(policy, broker)
     assert check is not None
     if message is None:
-        check(Session(), None)
+        check(CONTEXT, None)
         return
     with pytest.raises(KafkaError, match=message) as caught:
-        check(Session(), None)
+        check(CONTEXT, None)
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -286,7 +290,7 @@ def test_a_request_without_its_permissions_is_refused(handler: ApiHandler) -> No
         return
     request = request_of(handler)
     with pytest.raises(KafkaError) as caught:
-        check(Session(), request)
+        check(CONTEXT, request)
     assert caught.value.code is AUTHORIZATION_FAILED[needed[0].resource]
     assert handler.error_response(request, caught.value.code, "") is not None
 
@@ -302,7 +306,7 @@ def test_a_request_with_one_of_each_of_its_permissions_passes(handler: ApiHandle
     authorizer = Recorded(*allowed)
     check = authorisation_check(handler.policy, authorizer)
     if check is not None:
-        check(Session(), request_of(handler))
+        check(CONTEXT, request_of(handler))
         assert authorizer.asked
 
 
@@ -312,7 +316,7 @@ def test_a_resource_that_the_request_does_not_name_needs_no_permission() -> None
     authorizer = Recorded()
     check = authorisation_check(produce.policy, authorizer)
     assert check is not None
-    check(Session(), request_class(ApiKey.PRODUCE)(transactional_id=None))
+    check(CONTEXT, request_class(ApiKey.PRODUCE)(transactional_id=None))
     assert not authorizer.asked
 
 

@@ -83,10 +83,8 @@ def create_topics(
     if len(request.topics) > TOPICS_PER_PART:
         return _create_in_parts(services, context, request)
     quota = mutation_quota(services, context, strict_since=STRICT_CREATION_SINCE)
-    if quota is None:
-        return _as_outcome(services.controller.create_topics(request))
-    created = services.controller.create_topics(request, charge=quota)
-    return _as_outcome(created.then(partial(_throttled, quota)))
+    created = services.controller.create_topics(request, charge=quota or free_of_charge)
+    return _as_outcome(created if quota is None else created.then(partial(_throttled, quota)))
 
 
 def delete_topics(
@@ -96,11 +94,10 @@ def delete_topics(
     if len(request.topic_names) + len(request.topics) > TOPICS_PER_PART:
         return _delete_in_parts(services, context, request)
     quota = mutation_quota(services, context, strict_since=STRICT_DELETION_SINCE)
-    version = context.api_version
-    if quota is None:
-        return _as_outcome(services.controller.delete_topics(request, api_version=version))
-    deleted = services.controller.delete_topics(request, api_version=version, charge=quota)
-    return _as_outcome(deleted.then(partial(_throttled, quota)))
+    deleted = services.controller.delete_topics(
+        request, api_version=context.api_version, charge=quota or free_of_charge
+    )
+    return _as_outcome(deleted if quota is None else deleted.then(partial(_throttled, quota)))
 
 
 def mutation_quota(
@@ -209,7 +206,6 @@ def _create_in_parts(
     if refusal is not None:
         return (yield from _not_created(counts, ErrorCode.POLICY_VIOLATION, refusal))
     quota = mutation_quota(services, context, strict_since=STRICT_CREATION_SINCE)
-    charge = free_of_charge if quota is None else quota
     response = CreateTopicsResponse()
     once = [topic for topic in request.topics if counts[topic.name] == 1]
     asked: list[tuple[CreateTopicsRequest, Deferred[CreateTopicsResponse]]] = []
@@ -217,7 +213,9 @@ def _create_in_parts(
         some = CreateTopicsRequest(
             topics=part, timeout_ms=request.timeout_ms, validate_only=request.validate_only
         )
-        asked.append((some, services.controller.create_topics(some, charge=charge)))
+        asked.append(
+            (some, services.controller.create_topics(some, charge=quota or free_of_charge))
+        )
         yield None
     for _, deferred in asked:
         if not deferred.done:
@@ -263,7 +261,6 @@ def _delete_in_parts(
             raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
     by_state = context.api_version >= STATES_SINCE
     quota = mutation_quota(services, context, strict_since=STRICT_DELETION_SINCE)
-    charge = free_of_charge if quota is None else quota
     response = DeleteTopicsResponse()
     asked: list[Deferred[DeleteTopicsResponse]] = []
     once = [same[0] for same in named.values() if len(same) == 1]
@@ -279,7 +276,9 @@ def _delete_in_parts(
         else:
             some.topic_names = [name for name, _ in part if name is not None]
         asked.append(
-            services.controller.delete_topics(some, api_version=context.api_version, charge=charge)
+            services.controller.delete_topics(
+                some, api_version=context.api_version, charge=quota or free_of_charge
+            )
         )
         yield None
     for deferred in asked:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.controller.result import ChargePartitions
 from kbroker.ports import Deferred
 from kbroker.protocol import codec
 from kbroker.protocol.apis import ApiKey
@@ -20,9 +21,11 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.topics import HANDLERS
+from kbroker.server.quotas.client_quotas import ClientQuotas
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from tests.server.slices import Sliced
+from tests.sim.timers import SimTimers
 
 CREATE, DELETE = HANDLERS
 
@@ -34,19 +37,24 @@ class FakeController:
         self.deferred: Deferred[Any] = Deferred()
         self.asked: list[object] = []
 
-    def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+    def create_topics(
+        self, request: CreateTopicsRequest, *, charge: ChargePartitions
+    ) -> Deferred[CreateTopicsResponse]:
         self.asked.append(request)
         return self.deferred
 
     def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
+        self, request: DeleteTopicsRequest, *, api_version: int, charge: ChargePartitions
     ) -> Deferred[DeleteTopicsResponse]:
         self.asked.append((request, api_version))
         return self.deferred
 
 
 def services(controller: FakeController) -> Services:
-    return cast(Services, SimpleNamespace(controller=controller))
+    return cast(
+        Services,
+        SimpleNamespace(controller=controller, quotas=ClientQuotas(), timers=SimTimers()),
+    )
 
 
 def test_registrations() -> None:
@@ -115,6 +123,60 @@ def test_a_deletion_given_up(version: int) -> None:
     assert {r.error_message for r in decoded.responses} == {"off" if version >= 5 else None}
 
 
+# The quota of controller mutations (KIP-599)
+
+
+class ChargingController(FakeController):
+    """Charges each topic five partitions, as the controller does."""
+
+    def create_topics(
+        self, request: CreateTopicsRequest, *, charge: ChargePartitions
+    ) -> Deferred[CreateTopicsResponse]:
+        for topic in request.topics:
+            try:
+                charge(5)
+            except KafkaError:
+                self.asked.append(topic.name)
+        return Deferred.of(CreateTopicsResponse())
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, *, api_version: int, charge: ChargePartitions
+    ) -> Deferred[DeleteTopicsResponse]:
+        self.create_topics(
+            CreateTopicsRequest(topics=[creatable(name) for name in request.topic_names]),
+            charge=charge,
+        )
+        return Deferred.of(DeleteTopicsResponse())
+
+
+@pytest.mark.parametrize("count", [4, 40])
+@pytest.mark.parametrize(
+    ("handler", "version", "is_strict"),
+    [(CREATE, 6, True), (CREATE, 5, False), (DELETE, 5, True), (DELETE, 4, False)],
+)
+def test_partitions_are_charged_and_the_client_is_told(
+    handler: ApiHandler, version: int, is_strict: bool, count: int
+) -> None:
+    """Strictly from a version on, permissively before; also in a request that is divided."""
+    controller = ChargingController()
+    names = [f"t{number}" for number in range(count)]
+    request: CreateTopicsRequest | DeleteTopicsRequest
+    if handler is CREATE:
+        request = CreateTopicsRequest(topics=[creatable(name) for name in names])
+    else:
+        request = DeleteTopicsRequest(topic_names=names)
+    sliced = Sliced(controller=controller, image=SimpleNamespace(topics={}))
+    sliced.quotas.follow({(("user", "ANONYMOUS"),): {"controller_mutation_rate": 1.0}})
+    context = RequestContext(handler.api_key, version)
+    response = sliced.answer(handler.handle(sliced.services, context, request))
+    if is_strict:
+        assert controller.asked == names[3:], "eleven permits at first"
+        assert response.throttle_time_ms == 4000
+    else:
+        assert controller.asked == []
+        assert response.throttle_time_ms == (5 * count - 11) * 1000
+
+
 # Very many topics
 
 
@@ -125,7 +187,9 @@ class CountingController:
         self.created: list[list[str]] = []
         self.deleted: list[list[str]] = []
 
-    def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+    def create_topics(
+        self, request: CreateTopicsRequest, *, charge: ChargePartitions
+    ) -> Deferred[CreateTopicsResponse]:
         self.created.append([topic.name for topic in request.topics])
         result = CreateTopicsResponse.CreatableTopicResult
         return Deferred.of(
@@ -133,7 +197,7 @@ class CountingController:
         )
 
     def delete_topics(
-        self, request: DeleteTopicsRequest, *, api_version: int
+        self, request: DeleteTopicsRequest, *, api_version: int, charge: ChargePartitions
     ) -> Deferred[DeleteTopicsResponse]:
         names = [*request.topic_names, *(topic.name or "?" for topic in request.topics)]
         self.deleted.append(names)
