@@ -108,9 +108,9 @@ class QuotaFilter:
 
 def bounds_of(
     quotas: Mapping[QuotaEntity, Mapping[str, float]], key: str
-) -> dict[QuotaEntity, float]:
-    """The entities that have a quota of that key, with its value. quotas: as in the image."""
-    return {entity: values[key] for entity, values in quotas.items() if key in values}
+) -> dict[QuotaEntity, float | None]:
+    """The quota of that key of each entity, None for an entity without. quotas: as in the image."""
+    return {entity: values.get(key) for entity, values in quotas.items()}
 
 
 def _invalid(message: str) -> KafkaError:

@@ -127,12 +127,11 @@ class MetadataDelta:
             ),
             features={name: level for name, level in features.items() if level > 0},
             next_producer_id=image.next_producer_id if producer_id is None else producer_id,
-            scram_credentials=_merged(image.scram_credentials, draft.scram),
+            scram_credentials=image.scram_credentials.changed(draft.scram),
             acls=image.acls.changed(draft.acls),
             delegation_tokens=_merged(image.delegation_tokens, draft.tokens),
-            client_quotas=_merged(
-                image.client_quotas,
-                {entity: values or None for entity, values in draft.quotas.items()},
+            client_quotas=image.client_quotas.changed(
+                {entity: values or None for entity, values in draft.quotas.items()}
             ),
             zk_migration_state=image.zk_migration_state if zk_state is None else zk_state,
         )

@@ -188,13 +188,13 @@ class MetadataImage:
     quorum owns it.
     """
     next_producer_id: int = 0
-    scram_credentials: Mapping[tuple[int, str], UserScramCredentialRecord] = field(
-        default_factory=dict
+    scram_credentials: LayeredMap[tuple[int, str], UserScramCredentialRecord] = field(
+        default_factory=LayeredMap
     )
     """By (mechanism, user)."""
     acls: LayeredMap[Uuid, AccessControlEntryRecord] = field(default_factory=LayeredMap)
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
-    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    client_quotas: LayeredMap[QuotaEntity, Mapping[str, float]] = field(default_factory=LayeredMap)
     zk_migration_state: int = 0
 
     def topic_configs(self, name: str) -> Mapping[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
-from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.image import MetadataImage, QuotaEntity
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.connection_shared import ConnectionShared
@@ -57,8 +58,9 @@ def enforce_client_quotas(
         shared.dispatcher = throttling if quotas.is_set else dispatcher
 
     def follow(old: MetadataImage, new: MetadataImage) -> None:
-        if new.client_quotas is not old.client_quotas:
-            quotas.follow(new.client_quotas)
+        changed = _changed_quotas(old, new)
+        if changed:
+            quotas.change(changed)
 
     quotas.on_change = switch
     loader.on_image(follow)
@@ -68,7 +70,16 @@ def follow_connection_rates(rates: ConnectionRates, loader: MetadataLoader) -> N
     """Hold addresses to the quotas in the metadata."""
 
     def follow(old: MetadataImage, new: MetadataImage) -> None:
-        if new.client_quotas is not old.client_quotas:
-            rates.follow(new.client_quotas)
+        changed = _changed_quotas(old, new)
+        if changed:
+            rates.change(changed)
 
     loader.on_image(follow)
+
+
+def _changed_quotas(
+    old: MetadataImage, new: MetadataImage
+) -> dict[QuotaEntity, Mapping[str, float]]:
+    """The quotas of each entity that differ; an empty mapping for one that has none any more."""
+    changed = new.client_quotas.changed_keys(old.client_quotas)
+    return {entity: new.client_quotas.get(entity, {}) for entity in changed}

@@ -104,4 +104,4 @@ def test_an_unknown_type_is_unsupported() -> None:
 
 def test_bounds_are_those_of_one_key() -> None:
     quotas = {ALICE: {"producer_byte_rate": 5.0}, APP: {"consumer_byte_rate": 6.0}}
-    assert bounds_of(quotas, "producer_byte_rate") == {ALICE: 5.0}
+    assert bounds_of(quotas, "producer_byte_rate") == {ALICE: 5.0, APP: None}

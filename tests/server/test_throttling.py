@@ -64,7 +64,7 @@ class Harness:
         )
         self.muted: list[int] = []
         self.session = Session("c", principal=USER, mute=self.muted.append)
-        self.quotas.follow({ALICE: keys})
+        self.quotas.change({ALICE: keys})
 
     def handler(self, api_key: ApiKey, quota: Quota, version: int) -> ApiHandler[Services]:
         policy = ApiPolicy(Versions(0, version), NO_AUTHORISATION, quota=quota)
@@ -146,7 +146,7 @@ def test_a_client_without_a_quota_is_not_charged() -> None:
 
 def test_the_client_id_of_the_request_counts() -> None:
     harness = Harness()
-    harness.quotas.follow({(("client-id", "app"),): {"producer_byte_rate": 1.0}})
+    harness.quotas.change({(("client-id", "app"),): {"producer_byte_rate": 1.0}})
     harness.outcome = ProduceResponse()
     harness.dispatch(produce(20_000), 12, client_id="other")
     assert not harness.muted

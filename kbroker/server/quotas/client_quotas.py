@@ -16,7 +16,6 @@ from kbroker.metadata.client_quotas import (
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
-    USER_AND_CLIENT_KEYS,
     bounds_of,
 )
 from kbroker.metadata.image import QuotaEntity
@@ -41,15 +40,26 @@ class _Quota(Generic[C]):
     def __init__(self, window: QuotaWindow, make_counter: Callable[[QuotaWindow], C]) -> None:
         self.window = window
         self._make_counter = make_counter
-        self._bounds: Mapping[QuotaEntity, float] = {}
+        self._bounds: dict[QuotaEntity, float] = {}
         self._known: dict[tuple[str, str], AppliedQuota | None] = {}
         self._counters: dict[SharedBy, C] = {}
 
-    def follow(self, bounds: Mapping[QuotaEntity, float]) -> None:
-        """The quotas have changed. What was used before still counts."""
-        self._bounds = bounds
+    @property
+    def is_set(self) -> bool:
+        """Whether any entity has a quota of this key."""
+        return bool(self._bounds)
+
+    def change(self, bounds: Mapping[QuotaEntity, float | None]) -> None:
+        """The quotas of these entities have changed; None: there is none any more. What was used
+        before still counts.
+        """
+        for entity, bound in bounds.items():
+            if bound is None:
+                self._bounds.pop(entity, None)
+            else:
+                self._bounds[entity] = bound
         self._known.clear()
-        if not bounds:
+        if not self._bounds:
             self._counters.clear()
 
     def applied(self, user: str, client_id: str) -> AppliedQuota | None:
@@ -200,13 +210,17 @@ class ClientQuotas:
         self.is_set = False
         self.on_change: Callable[[], None] = _nothing
 
-    def follow(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """Hold clients to these quotas from now on (`MetadataImage.client_quotas`)."""
-        self.produce.follow(bounds_of(quotas, PRODUCER_BYTE_RATE))
-        self.fetch.follow(bounds_of(quotas, CONSUMER_BYTE_RATE))
-        self.request.follow(bounds_of(quotas, REQUEST_PERCENTAGE))
-        self.mutation.follow(bounds_of(quotas, CONTROLLER_MUTATION_RATE))
-        is_set = any(values.keys() & USER_AND_CLIENT_KEYS for values in quotas.values())
+    def change(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        """The quotas of these entities have changed (`MetadataImage.client_quotas`); an empty
+        mapping: the entity has none any more.
+        """
+        self.produce.change(bounds_of(quotas, PRODUCER_BYTE_RATE))
+        self.fetch.change(bounds_of(quotas, CONSUMER_BYTE_RATE))
+        self.request.change(bounds_of(quotas, REQUEST_PERCENTAGE))
+        self.mutation.change(bounds_of(quotas, CONTROLLER_MUTATION_RATE))
+        is_set = (
+            self.produce.is_set or self.fetch.is_set or self.request.is_set or self.mutation.is_set
+        )
         if is_set != self.is_set:
             self.is_set = is_set
             self.on_change()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from kbroker.metadata.client_quotas import CONNECTION_CREATION_RATE, IP, bounds_of
+from kbroker.metadata.client_quotas import CONNECTION_CREATION_RATE, IP
 from kbroker.metadata.image import QuotaEntity
 from kbroker.server.quotas.rates import QuotaWindow, SampledRate
 
@@ -36,19 +36,18 @@ NOT_THROTTLED: Final = ConnectionThrottle()
 
 
 class _Rate:
-    """One limit. bound: connections per second."""
+    """What one limit counts."""
 
-    __slots__ = ("_max_throttle_ms", "_rate", "bound")
+    __slots__ = ("_max_throttle_ms", "_rate")
 
-    def __init__(self, window: QuotaWindow, bound: float) -> None:
-        self.bound = bound
+    def __init__(self, window: QuotaWindow) -> None:
         self._rate = SampledRate(window)
         self._max_throttle_ms = window.size_ms
 
-    def charge(self, now_ms: int) -> int:
-        """Record a connection; the throttle time in ms."""
+    def charge(self, bound: float, now_ms: int) -> int:
+        """Record a connection; the throttle time in ms. bound: connections per second."""
         self._rate.record(1.0, now_ms)
-        return min(self._rate.throttle_ms(self.bound, now_ms), self._max_throttle_ms)
+        return min(self._rate.throttle_ms(bound, now_ms), self._max_throttle_ms)
 
     def take_back(self, now_ms: int) -> None:
         """The connection is not accepted."""
@@ -63,12 +62,12 @@ class ConnectionRates:
     __slots__ = (
         "_addresses",
         "_broker",
+        "_broker_rate",
         "_by_address",
         "_default_rate",
         "_free_from_ms",
         "_protected_listener",
         "_window",
-        "is_limited",
     )
 
     def __init__(
@@ -79,34 +78,34 @@ class ConnectionRates:
         protected_listener: str | None = None,
     ) -> None:
         self._window = window or QuotaWindow()
-        self._broker = None if broker_rate == UNLIMITED else _Rate(self._window, broker_rate)
+        self._broker_rate = broker_rate
+        self._broker = None if broker_rate == UNLIMITED else _Rate(self._window)
         self._protected_listener = protected_listener
         self._free_from_ms: dict[str, int] = {}
         self._default_rate: float | None = None
         self._by_address: dict[str, float] = {}
         self._addresses: dict[str, _Rate] = {}
-        self.is_limited = self._broker is not None
-        """Whether `admit` need be asked."""
 
-    def follow(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """Hold addresses to these quotas from now on (`MetadataImage.client_quotas`)."""
-        self._default_rate = None
-        self._by_address = {}
-        for entity, rate in bounds_of(quotas, CONNECTION_CREATION_RATE).items():
-            name = dict(entity).get(IP)
+    @property
+    def is_limited(self) -> bool:
+        """Whether `admit` need be asked."""
+        return self._broker is not None or self._default_rate is not None or bool(self._by_address)
+
+    def change(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        """The quotas of these entities have changed (`MetadataImage.client_quotas`); an empty
+        mapping: the entity has none any more.
+        """
+        for entity, values in quotas.items():
+            parts, rate = dict(entity), values.get(CONNECTION_CREATION_RATE)
+            if IP not in parts:
+                continue
+            name = parts[IP]
             if name is None:
                 self._default_rate = rate
+            elif rate is None:
+                self._by_address.pop(normal_address(name), None)
             else:
                 self._by_address[normal_address(name)] = rate
-        for address, counted in list(self._addresses.items()):
-            bound = self._bound_of(address)
-            if bound is None:
-                del self._addresses[address]
-            else:
-                counted.bound = bound
-        self.is_limited = (
-            self._broker is not None or self._default_rate is not None or bool(self._by_address)
-        )
 
     def admit(self, listener: str, address: str, now_ms: int) -> ConnectionThrottle:
         """What is done with a new connection."""
@@ -114,7 +113,7 @@ class ConnectionRates:
         accepted_ms = now_ms
         if broker is not None:
             accepted_ms = max(now_ms, self._free_from_ms.get(listener, now_ms))
-            accepted_ms += broker.charge(accepted_ms)
+            accepted_ms += broker.charge(self._broker_rate, accepted_ms)
         throttle_ms = self._charge_address(address, accepted_ms)
         if throttle_ms:
             if broker is not None:
@@ -124,21 +123,18 @@ class ConnectionRates:
             self._free_from_ms[listener] = accepted_ms
         return ConnectionThrottle(accepted_ms - now_ms) if accepted_ms > now_ms else NOT_THROTTLED
 
-    def _bound_of(self, address: str) -> float | None:
-        return self._by_address.get(address, self._default_rate)
-
     def _charge_address(self, address: str, now_ms: int) -> int:
         """The throttle time of an address, whose connection is not counted then."""
-        bound = self._bound_of(address)
+        bound = self._by_address.get(address, self._default_rate)
+        rate = self._addresses.pop(address, None)
         if bound is None:
             return 0
-        rate = self._addresses.pop(address, None)
         if rate is None:
-            rate = _Rate(self._window, bound)
+            rate = _Rate(self._window)
             if len(self._addresses) >= MAX_ADDRESSES:
                 del self._addresses[next(iter(self._addresses))]
         self._addresses[address] = rate  # the one used last is at the end
-        throttle_ms = rate.charge(now_ms)
+        throttle_ms = rate.charge(bound, now_ms)
         if throttle_ms:
             rate.take_back(now_ms)
         return throttle_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from kbroker.controller.client_quotas import QuotaAlteration, QuotaOutcome
 from kbroker.controller.result import at_once
 from kbroker.metadata.image import MetadataImage, QuotaEntity
+from kbroker.metadata.layered_map import LayeredMap
 from kbroker.ports import Deferred
 from kbroker.protocol import codec
 from kbroker.protocol.apis import ApiKey
@@ -32,7 +33,7 @@ Operation = AlterClientQuotasRequest.OpData
 Entry = AlterClientQuotasRequest.EntryData
 Component = DescribeClientQuotasRequest.ComponentData
 
-QUOTAS: dict[QuotaEntity, dict[str, float]] = {
+QUOTAS: dict[QuotaEntity, Mapping[str, float]] = {
     (("user", "alice"),): {"producer_byte_rate": 5.0, "request_percentage": 1.5},
     (("client-id", None), ("user", None)): {"consumer_byte_rate": 7.0},
 }
@@ -56,9 +57,9 @@ class Controller:
 
 
 def describe(*components: Component, strict: bool = False, more: int = 0) -> Any:
-    quotas: dict[QuotaEntity, dict[str, float]] = dict(QUOTAS)
+    quotas: dict[QuotaEntity, Mapping[str, float]] = dict(QUOTAS)
     quotas |= {(("user", f"u{number}"),): {"producer_byte_rate": 1.0} for number in range(more)}
-    sliced = Sliced(limit=1 << 16, image=MetadataImage(client_quotas=quotas))
+    sliced = Sliced(limit=1 << 16, image=MetadataImage(client_quotas=LayeredMap(quotas)))
     request = DescribeClientQuotasRequest(components=list(components), strict=strict)
     context = RequestContext(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1)
     return sliced.answer(DESCRIBE.handle(sliced.services, context, request))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.layered_map import LayeredMap
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -27,15 +28,14 @@ UserName = DescribeUserScramCredentialsRequest.UserName
 
 
 def image(*users: str) -> MetadataImage:
-    return MetadataImage(
-        scram_credentials={
-            (mechanism, user): UserScramCredentialRecord(
-                name=user, mechanism=mechanism, iterations=4096 * mechanism, stored_key=b"secret"
-            )
-            for user in users
-            for mechanism in (1, 2)
-        }
-    )
+    credentials = {
+        (mechanism, user): UserScramCredentialRecord(
+            name=user, mechanism=mechanism, iterations=4096 * mechanism, stored_key=b"secret"
+        )
+        for user in users
+        for mechanism in (1, 2)
+    }
+    return MetadataImage(scram_credentials=LayeredMap(credentials))
 
 
 def describe(

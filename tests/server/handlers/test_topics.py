@@ -166,7 +166,7 @@ def test_partitions_are_charged_and_the_client_is_told(
     else:
         request = DeleteTopicsRequest(topic_names=names)
     sliced = Sliced(controller=controller, image=SimpleNamespace(topics={}))
-    sliced.quotas.follow({(("user", "ANONYMOUS"),): {"controller_mutation_rate": 1.0}})
+    sliced.quotas.change({(("user", "ANONYMOUS"),): {"controller_mutation_rate": 1.0}})
     context = RequestContext(handler.api_key, version)
     response = sliced.answer(handler.handle(sliced.services, context, request))
     if is_strict:

@@ -166,7 +166,7 @@ def test_a_connection_above_the_rate_of_its_address_is_closed_later(new_loop: Ne
         async with Loopback() as loopback:
             shared = loopback.shared
             shared.rates = ConnectionRates(QuotaWindow(2, 300))
-            shared.rates.follow({(("ip", "127.0.0.1"),): {"connection_creation_rate": 3.4}})
+            shared.rates.change({(("ip", "127.0.0.1"),): {"connection_creation_rate": 3.4}})
             accepted, refused = await loopback.connect(), await loopback.connect()
             await refused.send(b"e refused")
             await accepted.send(b"e accepted")

@@ -22,7 +22,7 @@ NOW = 1_000_000
 
 def quotas(**keys: float) -> ClientQuotas:
     made = ClientQuotas()
-    made.follow({ALICE: keys})
+    made.change({ALICE: keys})
     return made
 
 
@@ -44,7 +44,7 @@ def test_the_request_quota_throttles_for_one_sample_at_most() -> None:
     made = quotas(**{REQUEST_PERCENTAGE: 1.0})
     assert made.request.charge("alice", "c", 10_000, NOW) == 1000
     made = ClientQuotas(QuotaWindow(11, 3000))
-    made.follow({ALICE: {REQUEST_PERCENTAGE: 1.0}})
+    made.change({ALICE: {REQUEST_PERCENTAGE: 1.0}})
     assert made.request.charge("alice", "c", 10_000, NOW) == 3000
 
 
@@ -67,7 +67,7 @@ def test_the_largest_value_that_is_never_throttled() -> None:
 def test_a_changed_quota_holds_for_what_was_used_before() -> None:
     made = quotas(**{PRODUCER_BYTE_RATE: 1000.0})
     assert made.produce.charge("alice", "c", 10_000, NOW) == 0
-    made.follow({ALICE: {PRODUCER_BYTE_RATE: 100.0}})
+    made.change({ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     assert made.produce.charge("alice", "c", 0, NOW) == 90_000
 
 
@@ -75,10 +75,10 @@ def test_the_first_and_the_last_quota_are_announced() -> None:
     made = ClientQuotas()
     heard: list[bool] = []
     made.on_change = lambda: heard.append(made.is_set)
-    made.follow({(("ip", "127.0.0.1"),): {"connection_creation_rate": 1.0}})
-    made.follow({ALICE: {CONTROLLER_MUTATION_RATE: 1.0}})
-    made.follow({ALICE: {PRODUCER_BYTE_RATE: 1.0}})
-    made.follow({})
+    made.change({(("ip", "127.0.0.1"),): {"connection_creation_rate": 1.0}})
+    made.change({ALICE: {CONTROLLER_MUTATION_RATE: 1.0}})
+    made.change({ALICE: {PRODUCER_BYTE_RATE: 1.0}})
+    made.change({ALICE: {}})
     assert heard == [True, False]
     assert not made.apply_to("alice", "c")
 
@@ -87,7 +87,7 @@ def test_counters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_COUNTERS", 3)
     monkeypatch.setattr(module, "MAX_KNOWN_CLIENTS", 2)
     quota = RateQuota(QuotaWindow())
-    quota.follow({DEFAULT_CLIENT: 100.0})
+    quota.change({DEFAULT_CLIENT: 100.0})
     for number in range(10):
         quota.charge("u", "first", 1000, NOW)
         quota.charge("u", f"c{number}", 1, NOW)

@@ -18,7 +18,7 @@ HERE, THERE = "127.0.0.1", "10.0.0.7"
 def limited(**rates: float) -> ConnectionRates:
     """rates: by address; "default" for all others."""
     made = ConnectionRates()
-    made.follow(
+    made.change(
         {
             (("ip", None if name == "default" else name),): {"connection_creation_rate": rate}
             for name, rate in rates.items()
@@ -56,11 +56,11 @@ def test_a_changed_quota_holds_at_once_and_a_removed_one_no_more() -> None:
     made = limited(**{HERE: 1.0})
     for _ in range(10):
         made.admit("PLAINTEXT", HERE, NOW)
-    made.follow({(("ip", HERE),): {"connection_creation_rate": 5.0}})
+    made.change({(("ip", HERE),): {"connection_creation_rate": 5.0}})
     assert not made.admit("PLAINTEXT", HERE, NOW).is_refused
-    made.follow({(("ip", HERE),): {"connection_creation_rate": 1.0}})
+    made.change({(("ip", HERE),): {"connection_creation_rate": 1.0}})
     assert made.admit("PLAINTEXT", HERE, NOW).is_refused
-    made.follow({})
+    made.change({(("ip", HERE),): {}, (("user", "u"),): {"producer_byte_rate": 1.0}})
     assert not made.is_limited
     assert not made.admit("PLAINTEXT", HERE, NOW).is_refused
 
@@ -83,7 +83,7 @@ def test_connections_above_the_nodes_rate_wait_for_one_another() -> None:
 
 def test_a_refused_connection_is_not_charged_to_the_node() -> None:
     made = ConnectionRates(broker_rate=2)
-    made.follow({(("ip", HERE),): {"connection_creation_rate": 1.0}})
+    made.change({(("ip", HERE),): {"connection_creation_rate": 1.0}})
     outcomes = [made.admit("PLAINTEXT", HERE, NOW).is_refused for _ in range(30)]
     assert outcomes == [False] * 10 + [True] * 20
     assert made.admit("PLAINTEXT", THERE, NOW) == NOT_THROTTLED
