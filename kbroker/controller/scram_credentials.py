@@ -79,8 +79,9 @@ def alter_scram_credentials(
             left = USERS_PER_STEP
             yield
         if isinstance(outcome, _Refusal):
-            error, message = outcome
-            response.results.append(Result(user=name, error_code=error, error_message=message))
+            response.results.append(
+                Result(user=name, error_code=outcome.error, error_message=outcome.message)
+            )
             continue
         records.append(_record(outcome))
         response.results.append(Result(user=name, error_message=None))

@@ -179,7 +179,7 @@ class ThrottlingDispatcher:
 def _set_throttle_time(pending: PendingResponse, throttle_ms: int) -> None:
     """In a copy, since the handler may keep its response. One that is encoded stays as it is."""
     response = copy(pending.message)
-    if hasattr(response, "throttle_time_ms"):
+    if response is not None and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = throttle_ms
         pending.message = response
 

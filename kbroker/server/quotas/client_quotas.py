@@ -39,7 +39,7 @@ class _Quota(Generic[C]):
 
     def __init__(self, window: QuotaWindow, make_counter: Callable[[QuotaWindow], C]) -> None:
         self.window = window
-        self._make_counter = make_counter
+        self._make_counter: Callable[[QuotaWindow], C] = make_counter
         self._bounds: dict[QuotaEntity, float] = {}
         self._known: dict[tuple[str, str], AppliedQuota | None] = {}
         self._counters: dict[SharedBy, C] = {}
