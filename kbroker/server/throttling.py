@@ -133,12 +133,14 @@ class ThrottlingDispatcher:
         return parts
 
     def _rendered(self, pending: PendingResponse, charge: QuotaCharge) -> list[Part]:
-        session, response = charge.session, pending.message
-        throttle_ms = charge.throttle_ms
+        session, throttle_ms = charge.session, charge.throttle_ms
+        response: object = pending.message  # or one that is encoded, in its place
         quota = self._inner.quota_of(pending.api_key)
         if quota is Quota.CONTROLLER_MUTATION and isinstance(response, WrittenResponse):
             parts = self._inner.render(pending)
-            session.mute(_written_throttle_ms(pending.api_version, parts))
+            written_ms = _written_throttle_ms(pending.api_version, parts)
+            if written_ms:
+                session.mute(written_ms)
             return parts
         handlers_ms: int = getattr(response, "throttle_time_ms", 0)
         if handlers_ms:  # of controller mutations, from now on

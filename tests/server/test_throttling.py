@@ -10,7 +10,7 @@ import pytest
 from kbroker.metadata.image import QuotaEntity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -25,7 +25,7 @@ from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Quota, Versio
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.handlers.fetch import limit_fetch
 from kbroker.server.quotas.client_quotas import ClientQuotas
-from kbroker.server.requests import Outcome, PendingResponse, RequestContext
+from kbroker.server.requests import Outcome, PendingResponse, RequestContext, WrittenResponse
 from kbroker.server.services import Services
 from kbroker.server.session import Session
 from kbroker.server.throttling import ThrottlingDispatcher
@@ -234,6 +234,17 @@ def test_the_throttle_time_of_controller_mutations_mutes() -> None:
     harness.takes_ns = SECOND_NS
     response = harness.answer(CreateTopicsRequest(), 7, CreateTopicsResponse(throttle_time_ms=50))
     assert response.throttle_time_ms == 1000
+
+
+def test_the_throttle_time_in_an_encoded_response_mutes_too() -> None:
+    """As the active controller on another node wrote it."""
+    harness = Harness(controller_mutation_rate=1.0)
+    for version, expected in ((1, []), (7, [5000])):
+        encoded = encode(CreateTopicsResponse(throttle_time_ms=5000), version)
+        written = cast(Message, WrittenResponse([memoryview(encoded)]))
+        response = harness.answer(CreateTopicsRequest(), version, written)
+        assert isinstance(response, CreateTopicsResponse)
+        assert harness.muted == expected
 
 
 def test_apis_between_brokers_are_exempt() -> None:
