@@ -93,7 +93,7 @@ def test_kafka_configs_sets_describes_and_removes_credentials(broker: BrokerProc
 def test_librdkafka_administers_credentials_and_finds_no_authorizer(broker: BrokerProcess) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (
-        AclBindingFilter,
+        AclBinding,
         AclOperation,
         AclPermissionType,
         AdminClient,
@@ -118,17 +118,44 @@ def test_librdkafka_administers_credentials_and_finds_no_authorizer(broker: Brok
         future.result(20)
     with pytest.raises(KafkaException, match="does not exist"):
         admin.describe_user_scram_credentials(["bob"])["bob"].result(20)
-    every = AclBindingFilter(
-        ResourceType.ANY,
-        None,
-        ResourcePatternType.ANY,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        "t",
+        ResourcePatternType.LITERAL,
+        "User:bob",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
     )
-    with pytest.raises(KafkaException, match="No Authorizer is configured"):
-        admin.describe_acls(every).result(20)
+    for future in admin.create_acls([acl]).values():
+        with pytest.raises(KafkaException, match="No Authorizer is configured"):
+            future.result(20)
+
+
+def test_kafka_python_administers_credentials_and_finds_no_authorizer(
+    broker: BrokerProcess,
+) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.admin import (
+        ACLFilter,
+        ACLOperation,
+        ACLPermissionType,
+        ACLResourcePatternType,
+        ResourcePatternFilter,
+        ResourceType,
+    )
+    from kafka.errors import SecurityDisabledError
+
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        described = admin.describe_user_scram_credentials(["dave"])
+        assert "does not exist" in described["dave"]["error"]
+        pattern = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+        every = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+        with pytest.raises(SecurityDisabledError):
+            admin.describe_acls(every)
+    finally:
+        admin.close()
 
 
 def test_a_producer_and_a_consumer_are_held_to_their_rates(broker: BrokerProcess) -> None:
@@ -147,7 +174,7 @@ def test_a_producer_and_a_consumer_are_held_to_their_rates(broker: BrokerProcess
     def produce(client_id: str) -> float:
         """Seconds for `count` records that do not compress."""
         producer = Producer(
-            {"bootstrap.servers": bootstrap, "client.id": client_id, "linger.ms": 0}
+            {"bootstrap.servers": bootstrap, "client.id": client_id, "batch.size": 20_000}
         )
         started = time.monotonic()
         for _ in range(count):
