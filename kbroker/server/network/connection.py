@@ -185,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._counted:
             if is_held:
                 self._shared.descriptors.give_back()
+                self._shared.held.discard(self)
             return
         self._counted = False
         self._gate.close()
@@ -370,6 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._shared.descriptors.take():
             self._transport.pause_reading()
+            self._shared.held.add(self)
             self._muting.begin(milliseconds)
         else:
             self._transport.abort()

@@ -76,7 +76,8 @@ class ConnectionShared:
     on_fatal: called for a broken invariant, which stops the broker. on_storage_error: called when
     records cannot be read while they are sent. max_list_bytes: the largest request other than
     Produce, not below LARGE_REQUEST_BYTES. max_queued_bytes: see MAX_QUEUED_BYTES. on_empty: called
-    when the last connection is closed. on_lost: called with the id of a closed connection.
+    when the last connection is closed. on_lost: called with the id of a closed connection. held:
+    connections above the rate of their address, which are closed after the throttle time.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -96,6 +97,7 @@ class ConnectionShared:
     rates: ConnectionRates = field(default_factory=ConnectionRates)
     stalls: RestingProbe | None = None
     connections: set[OpenConnection] = field(default_factory=set)
+    held: set[OpenConnection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0
     on_empty: Callable[[], None] = lambda: None
@@ -108,6 +110,8 @@ class ConnectionShared:
 
     def close(self) -> None:
         """Called after the last connection was closed. Can be called more than once."""
+        for refused in tuple(self.held):
+            refused.abort()
         self.hang_ups.close()
         self.descriptors.close()
 

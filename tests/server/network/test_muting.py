@@ -178,3 +178,20 @@ def test_a_connection_above_the_rate_of_its_address_is_closed_later(new_loop: Ne
             await refused.close()
 
     run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_refused_connection_does_not_outlive_its_listener(new_loop: NewLoop) -> None:
+    async def main() -> None:
+        async with Loopback() as loopback:
+            shared = loopback.shared
+            shared.rates = ConnectionRates(QuotaWindow(2, 60_000))
+            shared.rates.change({(("ip", "127.0.0.1"),): {"connection_creation_rate": 0.0001}})
+            refused = await loopback.connect()
+            await until(lambda: shared.held)
+        assert await refused.ended()
+        assert not shared.held
+        assert shared.descriptors.used == 0
+        await refused.close()
+
+    run(new_loop, main)
