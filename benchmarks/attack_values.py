@@ -212,6 +212,18 @@ _VALUES: Final[dict[Any, Callable[[Names], Any]]] = {
     "max_version_level": _always(1),
     "upgrade_type": _always(1),
     "endpoint_type": _always(1),
+    # quotas, credentials, ACLs
+    "entity_type": _always("user"),
+    "match_type": _always(0),
+    ("ops", "key"): _always("producer_byte_rate"),
+    ("ops", "value"): _always(1e9),
+    "mechanism": _always(1),
+    "iterations": _always(4096),
+    "salt": _always(b"salt"),
+    "salted_password": _always(b"salted"),
+    "resource_type_filter": _always(1),
+    "operation": _always(2),
+    "permission_type": _always(3),
     "client_software_name": _always("attack"),
     "client_software_version": _always("1"),
 }
